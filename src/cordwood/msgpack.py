@@ -175,10 +175,12 @@ def save_to_file(target: Any, filepath: str | os.PathLike[str]) -> None:
         UnsupportedLeafError: a leaf cannot be stored; the message names its key path.
         OSError: the operating system reported an error.
     """
+    from cordwood.io.threads import run_in_worker
     from cordwood.io.write_file import write_file
 
+    path = expand_home(filepath)
     plan, leaves = plan_state(to_state_dict(target))
-    write_file(expand_home(filepath), plan, lambda i: without_padding(host_array(leaves[i])))
+    run_in_worker(lambda: write_file(path, plan, lambda i: without_padding(host_array(leaves[i]))))
 
 
 def load_from_file(target: Any, filepath: str | os.PathLike[str]) -> Any:

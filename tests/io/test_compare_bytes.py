@@ -18,7 +18,6 @@ from cordwood.io.compare_bytes import (
     check_smallest_difference,
     find_difference,
 )
-from cordwood.io.uninterruptible import never_stop
 from cordwood.plan.choose_hard_links import UNUSED, StoredCell
 from cordwood.storage.open_files import MemoryFile
 
@@ -50,7 +49,7 @@ def compared(
     value_of: Callable[[int], Array],
 ) -> set[int]:
     same = frozenset(i for i, cell in enumerate(cells) if cell.leaf != UNUSED)
-    return changed_cells(MemoryFile(raw, "old"), digests, cells, same, value_of, check=never_stop)
+    return changed_cells(MemoryFile(raw, "old"), digests, cells, same, value_of)
 
 
 def arrays_of(sizes: list[int]) -> list[Array]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cordwood.io.threads import run_tasks
+from cordwood.io.threads import run_in_worker, run_tasks
 from cordwood.io.write_file import write_stream
 from cordwood.storage import syscalls
 from tests.alarms import alarms, interrupted, interruptions
@@ -81,17 +81,21 @@ def test_an_interrupted_call_leaves_no_temporary(tmp_path: Path, call: str, afte
     path = tmp_path / "f"
     path.write_bytes(b"old")
     with syscalls.override(Interrupted()), pytest.raises(KeyboardInterrupt):
-        write_stream(path, [b"new"])
+        run_in_worker(lambda: write_stream(path, [b"new"]))
     assert path.read_bytes() == (b"new" if call == "replace" and after else b"old")
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
 
 
 def test_interrupts_at_any_moment_leave_nothing_behind(tmp_path: Path) -> None:
     path = tmp_path / "f"
-    write_stream(path, [b"whole"])
+
+    def save() -> None:
+        run_in_worker(lambda: write_stream(path, [b"whole"]))
+
+    save()
     open_before = open_descriptors()
     cuts = 0
-    for cut in interruptions(lambda: write_stream(path, [b"whole"]), times=200):
+    for cut in interruptions(save, times=200):
         cuts += cut
         assert [p.name for p in tmp_path.iterdir()] == ["f"]
     assert cuts > 20

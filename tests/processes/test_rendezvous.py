@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from cordwood.errors import ProcessError
+from cordwood.io.threads import stop_check
 from cordwood.processes.coordination import SINGLE_PROCESS, Processes, current_processes
 from cordwood.processes.join_rendezvous import process_names
 from cordwood.processes.rendezvous import Rendezvous
@@ -260,17 +261,20 @@ def test_a_process_that_gets_no_further_is_not() -> None:
 def test_whoever_waits_can_be_stopped(process: int) -> None:
     others = threading.Event()
 
-    def stop() -> None:
-        raise ZeroDivisionError("enough")
-
     def work(processes: Processes) -> None:
-        with new_rendezvous(processes) as rendezvous:
+        stopped = False
+
+        def stop() -> None:
+            if stopped:
+                raise ZeroDivisionError("enough")
+
+        with stop_check(stop), new_rendezvous(processes) as rendezvous:
             barrier(rendezvous)
             if processes.index != process:
                 assert others.wait(60)
                 rendezvous.exchange(None, lambda _: None)
             else:
-                rendezvous.set_stop_check(stop)
+                stopped = True
                 try:
                     rendezvous.exchange(None, lambda _: None)
                 finally:

@@ -22,6 +22,7 @@ import pytest
 
 import cordwood
 from cordwood.errors import StorageError
+from cordwood.io.threads import stop_check
 from cordwood.processes import coordination
 from cordwood.storage import file_locks, syscalls
 from cordwood.storage.file_locks import locked, remove_unlocked, wait_and_lock, wait_for_lock
@@ -127,7 +128,7 @@ def test_who_waits_can_be_stopped(tmp_path: Path) -> None:
 
     before = _open_files()
     with locked(path):
-        with pytest.raises(ZeroDivisionError), locked(path, check):
+        with pytest.raises(ZeroDivisionError), stop_check(check), locked(path):
             raise AssertionError("it is another's")
         assert os.path.exists(path)
     assert calls == 3
@@ -235,8 +236,8 @@ def test_every_wait_is_reported_and_can_be_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(coordination, "REPORT_SECONDS", 0.001)
-    with pytest.raises(ZeroDivisionError):
-        wait(held, check=stopped_by(3))
+    with pytest.raises(ZeroDivisionError), stop_check(stopped_by(3)):
+        wait(held)
     assert len(caplog.messages) >= 1
     assert f"waiting for the lock {held}, which another thread of this process holds" in caplog.text
 
@@ -324,8 +325,8 @@ def test_a_lock_whose_file_is_never_found_again_is_given_up_with_a_warning(
     with locked(f"{tmp_path}/lock"):
         pass
     assert "locks do not work here" in caplog.text
-    with pytest.raises(ZeroDivisionError):
-        take(f"{tmp_path}/lock", check=stopped_by(1))
+    with pytest.raises(ZeroDivisionError), stop_check(stopped_by(1)):
+        take(f"{tmp_path}/lock")
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])

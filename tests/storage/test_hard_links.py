@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.io.uninterruptible import never_stop
-from cordwood.storage import hard_links, syscalls
-from cordwood.storage.file_locks import remove_unlocked, unlock
-from cordwood.storage.hard_links import link_under_shared_lock
+from cordwood.storage import file_locks, syscalls
+from cordwood.storage.file_locks import link_under_shared_lock, remove_unlocked, unlock
+from tests.descriptors import open_descriptors
 
 
 @pytest.fixture
@@ -22,29 +21,32 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def link(opened: list[int], source: Path, target: Path) -> bool:
-    return link_under_shared_lock(opened, str(source), str(target), never_stop)
+def link(source: Path, target: Path) -> int | None:
+    return link_under_shared_lock(str(source), str(target))
+
+
+def linked(source: Path, target: Path) -> int:
+    """Return the descriptor that holds the lock of the link."""
+    fd = link(source, target)
+    assert fd is not None
+    return fd
 
 
 def test_nobody_removes_it_by_any_name(file: Path, tmp_path: Path) -> None:
-    opened: list[int] = []
     new = tmp_path / "new"
-    assert link(opened, file, new)
+    fd = linked(file, new)
     assert new.samefile(file)
     assert not remove_unlocked(str(new))
     assert not remove_unlocked(str(file))
-    unlock(opened)
+    unlock(fd)
     assert remove_unlocked(str(new))
     assert file.read_bytes() == b"content"
 
 
 def test_two_may_link_it(file: Path, tmp_path: Path) -> None:
-    one: list[int] = []
-    other: list[int] = []
-    third: list[int] = []
-    assert link(one, file, tmp_path / "new")
-    assert link(other, file, tmp_path / "new")  # the same name of it
-    assert link(third, file, tmp_path / "newer")
+    one = linked(file, tmp_path / "new")
+    other = linked(file, tmp_path / "new")  # the same name of it
+    third = linked(file, tmp_path / "newer")
     unlock(one)
     assert not remove_unlocked(str(tmp_path / "new"))
     unlock(other)
@@ -52,35 +54,35 @@ def test_two_may_link_it(file: Path, tmp_path: Path) -> None:
 
 
 def test_another_file_of_that_name_is_no_link(file: Path, tmp_path: Path) -> None:
-    opened: list[int] = []
     (tmp_path / "new").write_bytes(b"content")
-    assert not link(opened, file, tmp_path / "new")
-    unlock(opened)
+    before = open_descriptors()
+    assert link(file, tmp_path / "new") is None
+    assert open_descriptors() == before
 
 
 def test_symlinks_are_not_followed(file: Path, tmp_path: Path) -> None:
     (tmp_path / "way").symlink_to(file)
-    opened: list[int] = []
+    before = open_descriptors()
     with pytest.raises(OSError, match="symbolic link"):
-        link(opened, tmp_path / "way", tmp_path / "new")
-    assert opened == []
+        link(tmp_path / "way", tmp_path / "new")
+    assert open_descriptors() == before
     assert not (tmp_path / "new").exists()
 
 
 def test_what_is_gone(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        link([], tmp_path / "old", tmp_path / "new")
+        link(tmp_path / "old", tmp_path / "new")
 
 
 def test_who_writes_it_is_not_waited_for_long(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hard_links, "_WAIT_SECONDS", 0.05)
-    opened: list[int] = []
+    monkeypatch.setattr(file_locks, "_WAIT_SECONDS", 0.05)
     with file.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert not link(opened, file, tmp_path / "new")
-    unlock(opened)
+        before = open_descriptors()
+        assert link(file, tmp_path / "new") is None
+        assert open_descriptors() == before
     assert not (tmp_path / "new").exists()
 
 
@@ -89,7 +91,6 @@ def test_without_locks_it_is_linked_all_the_same(file: Path, tmp_path: Path) -> 
         def flock(self, fd: int, operation: int) -> None:
             raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    opened: list[int] = []
     with syscalls.override(NoLocks()):
-        assert link(opened, file, tmp_path / "new")
-    unlock(opened)
+        fd = linked(file, tmp_path / "new")
+    unlock(fd)

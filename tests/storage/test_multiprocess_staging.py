@@ -15,7 +15,7 @@ import pytest
 
 from cordwood.errors import ProcessError, StorageError
 from cordwood.index import Box
-from cordwood.io.uninterruptible import StoppedError
+from cordwood.io.threads import StoppedError
 from cordwood.io.write_chunk_files import WrittenFile
 from cordwood.plan.chunk_files import ChunkFile, PlannedFile, SmallFile
 from cordwood.processes import collective_save

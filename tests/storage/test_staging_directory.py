@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cordwood.errors import NotACheckpointError, StorageError
-from cordwood.io.uninterruptible import StopCheck, run_uninterruptible
+from cordwood.io.threads import check_stop, run_in_worker
 from cordwood.storage import syscalls
 from cordwood.storage.directories import count_files, remove_tree
 from cordwood.storage.directory_reader import LocalDirectory
@@ -50,17 +50,17 @@ def save(
             link_unchanged(current, stage, keep)
         return lambda old: link_unchanged(old, stage, keep, missing_only=True)
 
-    def run(check: StopCheck) -> None:
+    def run() -> None:
         with stage.abandon_on_error():
             stage.begin()
             for name, data in files.items():
-                check()
+                check_stop()
                 if "/" in name:
                     stage.make_directories([os.path.dirname(name)])
                 stage.write(name, [data])
             stage.commit(prepare)
 
-    run_uninterruptible(run)
+    run_in_worker(run)
 
 
 def tree(path: Path) -> dict[str, bytes]:

@@ -27,6 +27,7 @@ from cordwood.io.background_save import raise_unreported_failures, wait_for_save
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import ProgressMeter, ProgressOption
 from cordwood.io.progress_bar import progress_display
+from cordwood.io.threads import run_in_worker
 from cordwood.loading.cast import Cast, cast_dtypes
 from cordwood.message_text import counted, printable, size_text
 from cordwood.plan.path_patterns import Select
@@ -359,7 +360,7 @@ def _write(
     )
     options = SaveOptions(part.to_prefix, part.metadata, compression, max_shard_bytes)
     plan = plan_save(format, path, tree, options, rendezvous)
-    plan.write(lambda number: leaves.fetch(plan.leaves[number]))
+    run_in_worker(lambda: plan.write(lambda number: leaves.fetch(plan.leaves[number])))
 
 
 def _refuse_itself(source: str, destination: str) -> None:

@@ -7,6 +7,7 @@ import os
 from cordwood.formats.detect_format import written_format
 from cordwood.formats.format_protocol import WritableFormat
 from cordwood.formats.registry import DEFAULT
+from cordwood.io.threads import run_in_worker
 from cordwood.storage.path_kind import is_folder
 from cordwood.storage.staging_directory import collect_stages, locate_directory
 from cordwood.storage.urls import local_or_url, parse_url
@@ -37,7 +38,10 @@ def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> list[str]:
     >>> gc("step-7")
     []
     """
-    path = local_or_url(path)
+    return run_in_worker(lambda: _collect(local_or_url(path), dry_run=dry_run))
+
+
+def _collect(path: str | os.PathLike[str], *, dry_run: bool) -> list[str]:
     if parse_url(path) is not None:
         format: WritableFormat = DEFAULT
         beside: list[str] = []

@@ -14,6 +14,7 @@ from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import ProgressMeter, ProgressOption
 from cordwood.io.progress_bar import progress_display
 from cordwood.io.reusable_memory import release_memory
+from cordwood.io.threads import run_in_worker
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 from cordwood.storage.urls import local_or_url
 
@@ -107,16 +108,17 @@ def save(
             )
             plan = plan_save(saved_format, path, tree, options, rendezvous)
             if report is None:
-                plan.write(plan.leaves.__getitem__)
+                fetch = plan.leaves.__getitem__
+                run_in_worker(lambda: plan.write(fetch))
             else:
                 sizes = plan.sizes or [getattr(leaf, "nbytes", 0) for leaf in plan.leaves]
                 meter = ProgressMeter(sum(sizes), report)
 
-                def fetch(number: int) -> Any:
+                def fetch_metered(number: int) -> Any:
                     meter.advance(sizes[number])
                     return plan.leaves[number]
 
-                plan.write(fetch)
+                run_in_worker(lambda: plan.write(fetch_metered))
                 meter.finish()
     if rendezvous.count > 1:
         raise_unreported_failures(save_started=True)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from cordwood.errors import PendingSaveError
 from cordwood.io.progress import Progress
-from cordwood.io.uninterruptible import StopCheck, run_uninterruptible
+from cordwood.io.threads import run_in_worker
 
 _log = logging.getLogger("cordwood")
 
@@ -144,7 +144,7 @@ def save_in_background(
     """Call `work` in a thread, after all background saves started before; keep its exception.
 
     Once the main thread has ended, as in an `atexit` handler, the interpreter no longer waits for
-    threads: then `work` is called in this thread, and its exception is raised here.
+    threads: then `work` is called before this returns, and its exception is raised here.
 
     Args:
         path: the path of the checkpoint.
@@ -170,7 +170,7 @@ def save_in_background(
         pending._end(error)
 
     if not threading.main_thread().is_alive():
-        work(pending)
+        run_in_worker(lambda: work(pending))
         pending._end()
         return pending
 
@@ -182,14 +182,12 @@ def save_in_background(
         _running.append(pending)
         started = []
 
-        def start(_check: StopCheck) -> None:
+        def start() -> None:
             thread.start()
             started.append(True)
 
         try:
-            run_uninterruptible(
-                start
-            )  # an interrupt in `Thread.start` would not tell whether it runs
+            run_in_worker(start)  # an interrupt in `Thread.start` would not tell whether it runs
         except BaseException:
             if not started:
                 _running.remove(pending)

@@ -12,8 +12,7 @@ from cordwood.index import Digests
 from cordwood.io.check_digests import check_blocks
 from cordwood.io.file_contents import FileContents, copy_bytes
 from cordwood.io.scratch_buffer import ScratchBuffer
-from cordwood.io.threads import reading_threads, run_tasks
-from cordwood.io.uninterruptible import StopCheck
+from cordwood.io.threads import check_stop, reading_threads, run_tasks
 from cordwood.plan.choose_hard_links import StoredCell, should_link
 from cordwood.plan.file_plan import LeafBytes, LiteralBytes, Segment
 from cordwood.storage.open_files import ReadableFile
@@ -76,8 +75,6 @@ def changed_cells(
     cells: Sequence[StoredCell],
     same: frozenset[int],
     value_of: Callable[[int], Array],
-    *,
-    check: StopCheck,
 ) -> set[int]:
     """Read and check a whole file; return which cells at the positions `same` have changed.
 
@@ -89,11 +86,10 @@ def changed_cells(
         cells: the cells of all its data.
         same: the positions of the cells that may be unchanged.
         value_of: returns the value of a cell; called once for each, by one thread at a time.
-        check: called now and then; an exception that it raises ends the comparison.
 
     Raises:
         CorruptionError: a block does not match its digest, in a cell or outside of the cells.
-        Others: as reading from the file does.
+        Others: as reading from the file does, and what `check_stop` raises.
     """
     ends = [cell.offset for cell in cells]
     ends.append(file.size_bytes)
@@ -113,7 +109,7 @@ def changed_cells(
             nonlocal given_up
             if given_up:
                 return
-            check()
+            check_stop()
             start = digests.start + task * step
             stop = min(start + step, file.size_bytes)
             stored = stored_buffer.view(stop - start)

@@ -10,7 +10,7 @@ import os
 from contextlib import suppress
 
 from cordwood.storage import syscalls
-from cordwood.storage.syscalls import open_into, write_all
+from cordwood.storage.syscalls import close_quietly, open_fd, write_all
 
 PAGE_BYTES = 4096
 _DIRECT_FLAGS = os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC
@@ -29,15 +29,25 @@ class DirectFile:
     def __init__(self, path: str, fd: int) -> None:
         self._path = path
         self._fd = fd
-        self.opened: list[int] = []  # the descriptor with O_DIRECT, if any; the caller closes it
+        self._direct_fd = -1  # the descriptor with O_DIRECT, if any
+
+    @property
+    def is_direct(self) -> bool:
+        """True if it is open with O_DIRECT."""
+        return self._direct_fd >= 0
 
     def open_direct(self) -> None:
-        """Write past the page cache from now on, if the file system supports it."""
+        """Write past the page cache until `close_direct`, if the file system supports it."""
         try:
-            open_into(self.opened, self._path, _DIRECT_FLAGS)
+            self._direct_fd = open_fd(self._path, _DIRECT_FLAGS)
         except OSError as e:
             if e.errno not in _NO_DIRECT:
                 raise
+
+    def close_direct(self) -> None:
+        fd, self._direct_fd = self._direct_fd, -1
+        if fd >= 0:
+            close_quietly(fd)
 
     def reserve(self, size_bytes: int) -> None:
         """Reserve the space, so that a full disk is noticed before anything is written."""
@@ -57,11 +67,11 @@ class DirectFile:
 
         A partial last page goes through the page cache.
         """
-        whole = len(unit) // PAGE_BYTES * PAGE_BYTES if self.opened else 0
+        whole = len(unit) // PAGE_BYTES * PAGE_BYTES if self.is_direct else 0
         done = 0
         try:
             while done < whole:
-                count = syscalls.current().pwrite(self.opened[0], unit[done:whole], offset + done)
+                count = syscalls.current().pwrite(self._direct_fd, unit[done:whole], offset + done)
                 if count <= 0:
                     raise OSError(errno.EIO, "the file takes no more bytes")
                 done += count

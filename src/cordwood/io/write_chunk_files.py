@@ -24,13 +24,12 @@ from cordwood.io.encode_chunk import Encoder
 from cordwood.io.file_contents import copy_bytes, is_little_endian
 from cordwood.io.lazy_array import LazyArray
 from cordwood.io.scratch_buffer import ScratchBuffer
-from cordwood.io.threads import run_tasks
-from cordwood.io.uninterruptible import StopCheck
+from cordwood.io.threads import check_stop, run_tasks
 from cordwood.plan.chunk_files import ChunkFile, PlannedFile, SmallFile
 from cordwood.sharding.boxes import is_contiguous, shape_of, slices
 from cordwood.storage import syscalls
 from cordwood.storage.open_files import read_views, with_file_name
-from cordwood.storage.syscalls import close_all, open_into
+from cordwood.storage.syscalls import close_quietly, open_fd, opened_fd
 from cordwood.tree.leaves import is_jax_array, without_padding
 
 _UNIT_BYTES = 4 << 20
@@ -52,8 +51,6 @@ def write_new_files(
     files: Sequence[PlannedFile],
     fetch: Callable[[int], Any],
     encode: Encoder | None,
-    *,
-    check: StopCheck,
 ) -> list[WrittenFile]:
     """Create new files. When this returns, their bytes are on the disk.
 
@@ -65,32 +62,32 @@ def write_new_files(
         fetch: returns a leaf: a numpy array, a jax.Array, an ArraySnapshot or a LazyArray. Called
             once for each leaf, by one thread at a time; the leaf is released after its last chunk.
         encode: compresses a chunk; None for raw chunks.
-        check: called between files; an exception that it raises ends the work.
 
-    Raises OSError as the system does, with the name of the file.
+    Raises OSError as the system does, with the name of the file; and what `check_stop` raises,
+    which is called between files.
     """
     leaves = _Leaves(files, fetch)
-    waiting: list[deque[tuple[str, list[int]]]] = []
+    waiting: list[deque[tuple[str, int]]] = []
     results = [WrittenFile(0, b"")] * len(files)
     # The large ones first, so that no thread is left with one at the end.
     order = sorted(range(len(files)), key=lambda i: -_bulk(files[i]))
 
     def make_worker() -> Callable[[int], None]:
-        unflushed: deque[tuple[str, list[int]]] = deque()
+        unflushed: deque[tuple[str, int]] = deque()
         waiting.append(unflushed)
         scratch = ScratchBuffer()
 
         def work(task: int) -> None:
-            check()
+            check_stop()
             file = files[order[task]]
             path = f"{folder}/{file.path}"
-            opened: list[int] = []
-            unflushed.append((path, opened))
             try:
-                open_into(opened, path, _FLAGS)
-                results[order[task]] = _write(path, opened[0], file, leaves, encode, scratch)
+                fd = open_fd(path, _FLAGS)
+                unflushed.append((path, fd))
+                results[order[task]] = _write(path, fd, file, leaves, encode, scratch)
                 if len(unflushed) > _OPEN_FILES:
-                    _flush(unflushed)
+                    _flush(*unflushed[0])
+                    close_quietly(unflushed.popleft()[1])
             except OSError as e:
                 raise with_file_name(e, path) from e
 
@@ -101,18 +98,18 @@ def write_new_files(
         rest = [entry for unflushed in waiting for entry in unflushed]
 
         def finish(task: int) -> None:
-            check()
-            _flush(deque([rest[task]]))
+            check_stop()
+            _flush(*rest[task])
 
         run_tasks(len(rest), threads=_THREADS, make_worker=lambda: finish)
     finally:
         for unflushed in waiting:
-            for _, opened in unflushed:
-                close_all(opened)
+            for _, fd in unflushed:
+                close_quietly(fd)
     return results
 
 
-def adopt_files(folder: str, paths: Sequence[str], *, check: StopCheck) -> list[WrittenFile]:
+def adopt_files(folder: str, paths: Sequence[str]) -> list[WrittenFile]:
     """Hash files that other code has written, and flush them to the disk.
 
     Raises OSError as the system does, with the name of the file.
@@ -123,17 +120,14 @@ def adopt_files(folder: str, paths: Sequence[str], *, check: StopCheck) -> list[
         scratch = ScratchBuffer()
 
         def work(task: int) -> None:
-            check()
+            check_stop()
             path = f"{folder}/{paths[task]}"
-            opened: list[int] = []
             try:
-                open_into(opened, path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-                results[task] = _hash(opened[0], scratch, name=path)
-                syscalls.current().fsync(opened[0])
+                with opened_fd(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW) as fd:
+                    results[task] = _hash(fd, scratch, name=path)
+                    syscalls.current().fsync(fd)
             except OSError as e:
                 raise with_file_name(e, path) from e
-            finally:
-                close_all(opened)
 
         return work
 
@@ -157,14 +151,10 @@ def _bulk(file: PlannedFile) -> int:
     return size if size >= _UNIT_BYTES else 0
 
 
-def _flush(files: deque[tuple[str, list[int]]]) -> None:
-    """Flush the first of the files to the disk and close it. A failed fsync is never retried."""
-    path, opened = files[0]
-    calls = syscalls.current()
+def _flush(path: str, fd: int) -> None:
+    """Flush a file to the disk. A failed fsync is never retried."""
     try:
-        calls.fsync(opened[0])
-        files.popleft()
-        close_all(opened)
+        syscalls.current().fsync(fd)
     except OSError as e:
         raise with_file_name(e, path) from e
 
@@ -192,7 +182,7 @@ def _write(
             return _write_units(target, len(data), lambda a, b: memoryview(data)[a:b])
         return _write_raw(target, file, part, scratch)
     finally:
-        close_all(target.opened)
+        target.close_direct()
         leaves.release(file)
 
 
@@ -237,7 +227,7 @@ def _write_units(
         unit = unit_of(start, min(start + _UNIT_BYTES, size))
         digests += [digest_of(unit[a : a + BLOCK_BYTES]) for a in range(0, len(unit), BLOCK_BYTES)]
         target.write(unit, start)
-        if not target.opened:
+        if not target.is_direct:
             target.start_writeback(start, len(unit))
     return WrittenFile(size, b"".join(digests))
 

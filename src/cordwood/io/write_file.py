@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 
@@ -20,10 +21,8 @@ from cordwood.index import Digests
 from cordwood.io.direct_io import PAGE_BYTES, DirectFile
 from cordwood.io.file_contents import FileContents
 from cordwood.io.scratch_buffer import ScratchBuffer
-from cordwood.io.threads import InterruptSafeSemaphore, run_tasks
-from cordwood.io.uninterruptible import StopCheck, never_stop
+from cordwood.io.threads import check_stop, run_tasks
 from cordwood.plan.file_plan import FilePlan, build_header, segment_offsets
-from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import WritableFile, atomic_file
 
 _UNIT_BYTES = 4 << 20
@@ -54,19 +53,18 @@ def write_file(
     """
     ends = segment_offsets(plan)
     with atomic_file(path) as temporary:
-        _fill(temporary, plan, ends, fetch, never_stop)
+        _fill(temporary, plan, ends, fetch)
 
 
-def fill_file(
-    file: WritableFile, plan: FilePlan, fetch: Callable[[int], np.ndarray], check: StopCheck
-) -> bytes:
+def fill_file(file: WritableFile, plan: FilePlan, fetch: Callable[[int], np.ndarray]) -> bytes:
     """Write the file that `plan` describes into an open, empty file; return its header.
 
-    `check` is called every few MiB. Nothing is flushed.
+    Nothing is flushed.
 
-    Raises OSError as the system does, ValueError as `write_file` does, and what `check` raises.
+    Raises OSError as the system does, ValueError as `write_file` does, and what `check_stop`
+    raises, which is called every few MiB.
     """
-    return _fill(file, plan, segment_offsets(plan), fetch, check)
+    return _fill(file, plan, segment_offsets(plan), fetch)
 
 
 def _fill(
@@ -74,9 +72,8 @@ def _fill(
     plan: FilePlan,
     ends: list[int],
     fetch: Callable[[int], np.ndarray],
-    check: StopCheck,
 ) -> bytes:
-    digests = _write_data(file, plan, ends, FileContents(plan.segments, ends, fetch), check)
+    digests = _write_data(file, plan, ends, FileContents(plan.segments, ends, fetch))
     header = build_header(plan, digests)
     file.doing = "writing the header"
     file.write(memoryview(header), 0)
@@ -98,6 +95,7 @@ def write_stream(
         offset = 0
         small = bytearray()
         for chunk in chunks:
+            check_stop()
             view = memoryview(chunk).cast("B")
             if len(small) + len(view) < _STREAM_BYTES:
                 small += view
@@ -114,18 +112,18 @@ def write_stream(
 
 
 def _write_data(
-    temporary: WritableFile, plan: FilePlan, ends: list[int], leaves: FileContents, check: StopCheck
+    temporary: WritableFile, plan: FilePlan, ends: list[int], leaves: FileContents
 ) -> Digests:
     base, size = plan.header_bytes, plan.size_bytes
     values = bytearray(DIGEST_BYTES * block_count(size - base, BLOCK_BYTES))
     target = DirectFile(temporary.path, temporary.fd)
-    slots = InterruptSafeSemaphore(_WRITES)
+    slots = threading.Semaphore(_WRITES)
 
     def make_worker() -> Callable[[int], None]:
         scratch = ScratchBuffer()
 
         def work(task: int) -> None:
-            check()
+            check_stop()
             start = base + task * _UNIT_BYTES
             stop = min(start + _UNIT_BYTES, size)
             unit = scratch.view(stop - start)
@@ -144,7 +142,6 @@ def _write_data(
     units = block_count(size - base, _UNIT_BYTES)
     many_small = len(plan.segments) * _SMALL_SEGMENT_BYTES > size
     threads = _THREADS_FOR_SMALL if many_small else _THREADS
-    calls = syscalls.current()
     try:
         if size >= _DIRECT_BYTES:
             if base % PAGE_BYTES == 0:
@@ -154,9 +151,5 @@ def _write_data(
             temporary.doing = "writing"
         run_tasks(units, threads=threads, make_worker=make_worker)
     finally:
-        if target.opened:
-            try:  # noqa: SIM105  (no `suppress`: an interrupt in it would come before the call)
-                calls.close(target.opened[0])
-            except OSError:
-                pass
+        target.close_direct()
     return Digests(base, BLOCK_BYTES, bytes(values))

@@ -29,6 +29,7 @@ from typing import Any, Self, TypeVar
 
 from cordwood.encoding.digests import digest_of
 from cordwood.errors import ProcessError
+from cordwood.io.threads import current_stop_check, never_stop, stop_check
 from cordwood.processes.coordination import Processes, WaitLogger, current_processes
 from cordwood.processes.join_rendezvous import (
     WAKE_SECONDS,
@@ -92,7 +93,8 @@ class Rendezvous:
         self._others = range(1, processes.count)
         self._failure: str | None = None  # noticed by the heartbeat thread
         self._steps = 0  # of the work of this process
-        self._stop_check: Callable[[], None] | None = None
+        self._outer_check: Callable[[], None] = never_stop
+        self._polling = stop_check(self.poll)
         self._ended = threading.Event()
         self._lock = threading.Lock()  # of `_heartbeats`
         self._heartbeats = Heartbeats()
@@ -100,8 +102,11 @@ class Rendezvous:
     def __enter__(self) -> Self:
         """Wait for all processes to arrive.
 
+        In the block `check_stop` calls `poll`.
+
         Raises ProcessError if a process does not arrive in time, or has another purpose.
         """
+        self._outer_check = current_stop_check()
         if self._processes.count > 1:
             name = f"cordwood-beat-{self._purpose}"
             threading.Thread(target=self._send_heartbeats, name=name, daemon=True).start()
@@ -112,6 +117,7 @@ class Rendezvous:
             except BaseException as e:
                 self._leave(e)
                 raise
+        self._polling.__enter__()
         return self
 
     def __exit__(
@@ -120,6 +126,7 @@ class Rendezvous:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._polling.__exit__(None, None, None)
         self._leave(error)
 
     @property
@@ -170,13 +177,13 @@ class Rendezvous:
         self._leave(error)
 
     def poll(self) -> None:
-        """Raise ProcessError if a failure was noticed; cheap, for the middle of long work.
+        """Raise ProcessError if a failure was noticed, or what the check around the block raises.
 
-        It also counts as progress of this process, for those that wait for it.
+        It is cheap, for the middle of long work, and counts as progress of this process, for those
+        that wait for it.
         """
         self._steps += 1
-        if self._stop_check is not None:
-            self._stop_check()
+        self._outer_check()
         if self._failure is not None:
             raise ProcessError(self._failure)
 
@@ -204,10 +211,6 @@ class Rendezvous:
         except ProcessError:
             return True
         return answer is not None and answer[:1] == _FAILURE
-
-    def set_stop_check(self, stop_check: Callable[[], None]) -> None:
-        """Call `stop_check` in `poll` and in a round that waits; they raise what it raises."""
-        self._stop_check = stop_check
 
     def _key(self, *parts: str | int) -> str:
         assert self._namespace is not None
@@ -315,7 +318,6 @@ class Rendezvous:
         return {process: _steps_in(beats.get(str(process))) for process in awaited}
 
     def _leave(self, error: BaseException | None) -> None:
-        self._stop_check = None  # it may refer to this rendezvous
         if self._ended.is_set() or self._processes.count == 1:
             return
         self._ended.set()

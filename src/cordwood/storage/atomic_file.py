@@ -18,12 +18,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from cordwood.errors import NotACheckpointError, StorageError
-from cordwood.io.uninterruptible import StopCheck, never_stop
 from cordwood.storage import syscalls
 from cordwood.storage.directories import open_directory_fd
 from cordwood.storage.file_locks import remove_unlocked, wait_and_lock
 from cordwood.storage.permissions import creation_mode, limit_file, rights_of
-from cordwood.storage.syscalls import open_into, write_all
+from cordwood.storage.syscalls import close_quietly, open_fd, opened_fd, write_all
 
 _NAME_MAX = 255  # bytes in a file name on Linux file systems
 _RANDOM_BYTES = 8
@@ -32,38 +31,37 @@ _RANDOM_BYTES = 8
 class WritableFile:
     """A file that is being written. `doing` is the current step, for error messages.
 
-    The object exists before its file, so that after an interrupt during the creation of the file
-    it is known what to remove.
+    The object exists before its file: a creation that fails may have made the file all the same.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.doing = "creating a temporary file beside it"
-        self.opened: list[int] = []
-
-    @property
-    def fd(self) -> int:
-        return self.opened[0]
+        self.fd = -1
 
     def open(self, mode: int = 0o666) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        open_into(self.opened, self.path, flags, mode=mode)
+        self.fd = open_fd(self.path, flags, mode=mode)
 
-    def lock(self, check: StopCheck = never_stop) -> bool:
-        """Lock it; return False if another save has removed it first, as a killed save's file.
-
-        `check` is called while another process holds its lock.
-        """
-        wait_and_lock(self.fd, self.path, check=check)
+    def lock(self) -> bool:
+        """Lock it; return False if another save has removed it first, as a killed save's file."""
+        wait_and_lock(self.fd, self.path)
         return os.fstat(self.fd).st_nlink > 0
-
-    def remove(self) -> None:
-        with suppress(OSError):  # the next save tries again
-            syscalls.current().unlink(self.path)
 
     def write(self, data: memoryview, offset: int) -> None:
         """Write all of `data` at `offset`."""
         write_all(self.fd, data, offset)
+
+    def close(self) -> None:
+        """Close it, which also unlocks it."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            close_quietly(fd)
+
+    def remove(self) -> None:
+        """Remove it; its lock stays until it is closed."""
+        with suppress(OSError):  # the next save tries again
+            syscalls.current().unlink(self.path)
 
 
 @contextmanager
@@ -97,37 +95,33 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[WritableFile]:
             temporary.open(creation_mode(old, folder))
             if temporary.lock():
                 break
-            calls.close(temporary.opened.pop())
+            temporary.close()
         temporary.doing = "writing"
         yield temporary
-        doing = temporary.doing = "setting its permissions"
+        temporary.doing = "setting its permissions"
         limit_file(temporary.fd, rights_of(target) or old, folder)
-        doing = temporary.doing = "flushing it to the disk"
+        temporary.doing = "flushing it to the disk"
         # Never retried: after a failed fsync the kernel may have dropped the pages and marked
         # them as clean, so a second fsync would succeed without the data.
         calls.fsync(temporary.fd)
-        doing = temporary.doing = "renaming it into place"
+        temporary.doing = "renaming it into place"
         calls.replace(temporary.path, target)
         in_place = True
-        doing = temporary.doing = "flushing its directory to the disk"
+        temporary.doing = "flushing its directory to the disk"
         sync_directory(folder)
-    except OSError as e:
-        _abandon(temporary, made, in_place=in_place)
+    except BaseException as e:
+        if not in_place:
+            if temporary is not None:
+                temporary.remove()
+            remove_directories(made)
+        if not isinstance(e, OSError) or isinstance(e, StorageError) or e.errno is None:
+            raise
         if temporary is not None:
             doing = temporary.doing
-        if isinstance(e, StorageError) or e.errno is None:
-            raise
         raise storage_error(e, asked, doing, what="file", in_place=in_place) from e
-    except BaseException:
-        _abandon(temporary, made, in_place=in_place)
-        raise
     finally:
-        if temporary is not None and temporary.opened:
-            # No `suppress`: it is Python code, in which an interrupt could prevent the call.
-            try:  # noqa: SIM105
-                calls.close(temporary.opened[0])
-            except OSError:
-                pass  # fsync has already reported any error
+        if temporary is not None:
+            temporary.close()
 
 
 def _resolve(path: str) -> str:
@@ -175,19 +169,21 @@ def make_ancestors(folder: str, made: list[str]) -> None:
             sync_directory(os.path.dirname(folder))
 
 
+def remove_directories(made: list[str]) -> None:
+    """Remove the directories that `make_ancestors` made, as far as they are empty."""
+    for folder in reversed(made):
+        with suppress(OSError):  # not empty: another process uses it
+            syscalls.current().rmdir(folder)
+
+
 def sync_directory(folder: str) -> None:
     """Flush a directory to the disk, if the file system supports it (some FUSE and SMB do not)."""
-    calls = syscalls.current()
-    opened: list[int] = []
     try:
-        open_into(opened, folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        calls.fsync(opened[0])
+        with opened_fd(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as fd:
+            syscalls.current().fsync(fd)
     except OSError as e:
         if e.errno != errno.EINVAL:
             raise
-    finally:
-        if opened:
-            calls.close(opened[0])
 
 
 def temporary_prefix(name: str) -> str:
@@ -216,16 +212,6 @@ def remove_stale_temporaries(folder: str, name: str) -> None:
         for entry in os.listdir(fd):
             if pattern.fullmatch(entry):
                 remove_unlocked(entry, folder=fd)
-
-
-def _abandon(temporary: WritableFile | None, made: list[str], *, in_place: bool) -> None:
-    if in_place:
-        return
-    if temporary is not None:
-        temporary.remove()
-    for folder in reversed(made):
-        with suppress(OSError):  # not empty: another process uses it
-            syscalls.current().rmdir(folder)
 
 
 def storage_error(error: OSError, path: str, doing: str, *, what: str, in_place: bool) -> OSError:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import stat
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import chain, repeat
 
-from cordwood.io.uninterruptible import StopCheck, never_stop
+from cordwood.io.threads import check_stop
 from cordwood.storage import syscalls
 from cordwood.storage.open_without_symlinks import open_beneath
 
 
-def remove_tree(path: str, check: StopCheck = never_stop) -> None:
+def remove_tree(path: str) -> None:
     """Remove a directory and everything in it, as far as possible.
 
     Everything is removed relative to a descriptor of the directory. So nothing outside of it is
@@ -22,49 +19,40 @@ def remove_tree(path: str, check: StopCheck = never_stop) -> None:
 
     Args:
         path: the directory. Nothing happens if it is a symbolic link.
-        check: called before each directory; an exception that it raises ends the removal.
+
+    Raises what `check_stop` raises: then the rest stays.
     """
     with suppress(OSError):  # the next save tries again
         with suppress(OSError), open_directory_fd(path) as fd:
-            _empty(fd, check)
+            _empty(fd)
         syscalls.current().rmdir(path)
 
 
 @contextmanager
 def open_directory_fd(path: str) -> Iterator[int]:
     """Open a directory in the block. Raises OSError, also for a symbolic link to a directory."""
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
-    opened: list[int] = []
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        opened.extend(map(os.open, (path,), (flags,)))  # in one call: see `open_into`
-        yield opened[0]
+        yield fd
     finally:
-        try:
-            _close_all(opened)
-        finally:  # where a Ctrl-C came before the descriptor was closed
-            _close_all(opened)
+        os.close(fd)
 
 
-def _close_all(opened: list[int]) -> None:
-    """Close descriptors and remove them from the list, with no bytecode in between."""
-    deque(map(os.close, map(list.pop, repeat(opened, len(opened)))), maxlen=0)
-
-
-def _empty(root: int, check: StopCheck) -> None:
+def _empty(root: int) -> None:
     """Remove everything in an open directory."""
     calls = syscalls.current()
     folders = [""]
     for folder in folders:  # the loop appends to this list
-        check()
+        check_stop()
         with suppress(OSError), _opened(root, folder) as fd:
-            for name, is_folder in _entries_at(fd).items():
+            for name, is_folder in list_entries(fd).items():
                 if is_folder:
                     folders.append(f"{folder}/{name}" if folder else name)
                     continue
                 with suppress(OSError):
                     calls.unlink(name, fd)
     for folder in reversed(folders[1:]):
-        check()
+        check_stop()
         parent, _, name = folder.rpartition("/")
         with suppress(OSError), _opened(root, parent) as fd:
             calls.rmdir(name, fd)
@@ -80,27 +68,13 @@ def _opened(root: int, path: str) -> Iterator[int]:
         os.close(fd)
 
 
-def list_entries(folder: str) -> dict[str, bool]:
-    """Return the names in a directory, with True for directories; {} if there is no directory."""
-    with suppress(FileNotFoundError, NotADirectoryError):
-        # Not os.scandir: an interrupt would leave its descriptor open.
-        return _are_folders(os.listdir(folder), lambda name: os.lstat(f"{folder}/{name}"))
-    return {}
+def list_entries(folder: str | int) -> dict[str, bool]:
+    """Return the names in a directory, with True for directories; {} if there is no directory.
 
-
-def _entries_at(folder: int) -> dict[str, bool]:
-    """Return the names in an open directory, with True for directories."""
-    return _are_folders(
-        os.listdir(folder), lambda name: os.stat(name, dir_fd=folder, follow_symlinks=False)
-    )
-
-
-def _are_folders(names: list[str], status_of: Callable[[str], os.stat_result]) -> dict[str, bool]:
-    entries = {}
-    for name in names:
-        with suppress(FileNotFoundError):
-            entries[name] = stat.S_ISDIR(status_of(name).st_mode)
-    return entries
+    Args:
+        folder: the directory, by path or by descriptor.
+    """
+    return {entry.name: entry.is_dir(follow_symlinks=False) for entry in scan_directory(folder)}
 
 
 def may_remove(path: str) -> bool:
@@ -127,21 +101,18 @@ def list_subdirectories(folder: str) -> set[str]:
     A directory that does not exist, or has just been removed, has none.
     """
     names: set[str] = set()
-    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
-        for entry in entries:
-            with suppress(PermissionError):  # the target of a link
-                if entry.is_dir():
-                    names.add(entry.name)
+    for entry in scan_directory(folder):
+        with suppress(PermissionError):  # the target of a link
+            if entry.is_dir():
+                names.add(entry.name)
     return names
 
 
-def scan_directory(folder: str) -> list[os.DirEntry[str]]:
+def scan_directory(folder: str | int) -> list[os.DirEntry[str]]:
     """Return the entries of a directory without stat calls; [] if there is no directory."""
-    entries: list[os.DirEntry[str]] = []
-    with suppress(FileNotFoundError, NotADirectoryError):
-        # No bytecode between open and close: an interrupt would leave the directory open.
-        entries.extend(chain.from_iterable(map(os.scandir, (folder,))))
-    return entries
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        return list(entries)
+    return []
 
 
 def contains_file(folder: str, name: str, *, at_most: int) -> bool:

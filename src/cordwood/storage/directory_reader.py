@@ -10,27 +10,32 @@ import errno
 import fcntl
 import os
 import stat
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from cordwood.errors import CorruptionError, LimitError, TruncatedError
 from cordwood.index import Source
 from cordwood.storage.open_files import (
     Closable,
+    OpenDescriptor,
+    OpenFile,
     ReadableFile,
     close_file,
     map_file,
     read_views,
+    require_range,
     with_file_name,
 )
 from cordwood.storage.open_without_symlinks import open_beneath
+from cordwood.storage.syscalls import opened_fd
 
 MAX_OPEN_FILES = 64  # the files of a checkpoint with more are opened for each read
 FOLDER, OTHER = -1, -2  # in place of a size: a directory; a symbolic link, pipe, socket or device
 
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _HOLD_SECONDS = 1.0
 _POLL_SECONDS = 0.002
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
@@ -73,33 +78,25 @@ class ReadableDirectory(Protocol):
         ...
 
 
-class LocalDirectory(Closable):
+class LocalDirectory(OpenDescriptor):
     """An open directory of a local disk.
 
     Raises FileNotFoundError and NotADirectoryError as `os.open` does.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.name = os.fspath(path)
-        self._fd = -1
-        self._fd = os.open(self.name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        super().__init__(path)
+        self.open(self.name, _FOLDER)
 
     def sizes(self, path: str) -> Mapping[str, int]:
-        fd = self._open_folder(path)
         sizes = {}
-        try:
-            with os.scandir(fd) as entries:
-                for entry in entries:
-                    with suppress(FileNotFoundError):  # removed meanwhile
-                        status = entry.stat(follow_symlinks=False)
-                        if stat.S_ISREG(status.st_mode):
-                            sizes[entry.name] = status.st_size
-                        else:
-                            sizes[entry.name] = FOLDER if stat.S_ISDIR(status.st_mode) else OTHER
-        except OSError as e:
-            raise with_file_name(e, f"{self.name}/{path}") from e
-        finally:
-            os.close(fd)
+        for entry in self._entries(path):
+            with suppress(FileNotFoundError):  # removed meanwhile
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode):
+                    sizes[entry.name] = status.st_size
+                else:
+                    sizes[entry.name] = FOLDER if stat.S_ISDIR(status.st_mode) else OTHER
         return sizes
 
     def folders(self, path: str) -> Sequence[str]:
@@ -107,10 +104,13 @@ class LocalDirectory(Closable):
 
         Symbolic links to directories are among them, but cannot be opened: see `sizes`.
         """
+        return sorted(entry.name for entry in self._entries(path) if entry.is_dir())
+
+    def _entries(self, path: str) -> Iterator[os.DirEntry[str]]:
         fd = self._open_folder(path)
         try:
             with os.scandir(fd) as entries:
-                return sorted(entry.name for entry in entries if entry.is_dir())
+                yield from entries
         except OSError as e:
             raise with_file_name(e, f"{self.name}/{path}") from e
         finally:
@@ -120,7 +120,7 @@ class LocalDirectory(Closable):
         """Return True if anything has that name, also a broken symlink; follow no symlinks."""
         folder, _, name = path.rpartition("/")
         try:
-            fd = open_beneath(self._folder(), folder, directory=True) if folder else self._folder()
+            fd = open_beneath(self.fd, folder, directory=True) if folder else self.fd
             try:
                 os.stat(name, dir_fd=fd, follow_symlinks=False)
             finally:
@@ -139,25 +139,16 @@ class LocalDirectory(Closable):
         """
         fd = self._open(path, directory=True)
         directory = LocalDirectory.__new__(LocalDirectory)
-        directory.name, directory._fd = f"{self.name.rstrip('/')}/{path}", fd
+        OpenDescriptor.__init__(directory, f"{self.name.rstrip('/')}/{path}")
+        directory.opened.append(fd)
         return directory
 
     def read(self, path: str, *, limit_bytes: int) -> bytes:
         fd = self._open(path)
         try:
-            size = regular_file_size(fd, f"{self.name}/{path}")
-            if size > limit_bytes:
-                raise LimitError(
-                    f"{self.name}/{path}: {size} bytes; expected at most {limit_bytes}"
-                )
-            data = os.pread(fd, size + 1, 0)
-            while len(data) < size and (more := os.pread(fd, size + 1 - len(data), len(data))):
-                data += more
-        except OSError as e:
-            raise with_file_name(e, f"{self.name}/{path}") from e
+            return read_limited(fd, f"{self.name}/{path}", limit_bytes=limit_bytes)
         finally:
             close_file(fd, f"{self.name}/{path}")
-        return data
 
     def file(self, path: str, size_bytes: int) -> DirectoryFile:
         """Return a file that must have `size_bytes`; it is opened when it is read."""
@@ -172,7 +163,7 @@ class LocalDirectory(Closable):
         deadline = time.monotonic() + _HOLD_SECONDS
         while True:
             try:
-                fcntl.flock(self._folder(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+                fcntl.flock(self.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() < deadline:
                     time.sleep(_POLL_SECONDS)
@@ -187,26 +178,16 @@ class LocalDirectory(Closable):
             status = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
             return False
-        return os.path.samestat(status, os.fstat(self._folder()))
-
-    def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    def _folder(self) -> int:
-        if self._fd < 0:
-            raise ValueError(f"{self.name} is closed; open it again")
-        return self._fd
+        return os.path.samestat(status, os.fstat(self.fd))
 
     def _open_folder(self, path: str) -> int:
         if path == ".":
-            return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._folder())
+            return os.open(path, _FOLDER, dir_fd=self.fd)
         return self._open(path, directory=True)
 
     def _open(self, path: str, *, directory: bool = False) -> int:
         try:
-            return open_beneath(self._folder(), path, directory=directory)
+            return open_beneath(self.fd, path, directory=directory)
         except OSError as e:
             where = f"{self.name}/{path}"
             if e.errno in _GONE:
@@ -214,17 +195,28 @@ class LocalDirectory(Closable):
                     f"{where} is missing: the checkpoint is incomplete; copy or save it again"
                 ) from e
             if e.errno in (errno.ELOOP, errno.EXDEV):
-                raise CorruptionError(
-                    f"{where} is, or lies behind, a symbolic link: expected a regular file of the "
-                    "checkpoint's own; copy the checkpoint with links followed (cp -rL)"
-                ) from e
+                raise _behind_a_link(where) from e
             raise type(e)(e.errno, e.strerror, where) from e
 
-    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if (
-            not ending()
-        ):  # at exit the names of this module may be gone; the system closes all files
-            self.close()
+    def open_file(self, path: str, size_bytes: int) -> int:
+        """Open a file for reading; return the descriptor.
+
+        Raises CorruptionError and TruncatedError if it is missing, no regular file, or has another
+        size.
+        """
+        fd, name = self._open(path), f"{self.name}/{path}"
+        try:
+            size = regular_file_size(fd, name)
+            if size != size_bytes:
+                kind = TruncatedError if size < size_bytes else CorruptionError
+                raise kind(
+                    f"{name}: expected {size_bytes} bytes, found {size}: it is damaged or belongs "
+                    "to another checkpoint; copy or save it again"
+                )
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
 
 
 class DirectoryFile(Closable):
@@ -248,43 +240,23 @@ class DirectoryFile(Closable):
         return bytes(whole)
 
     def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
-        self._require(offset, sum(map(len, views)))
-        fd = self._open()
-        try:
+        require_range(self, offset, sum(map(len, views)))
+        with self._opened() as fd:
             read_views(fd, offset, views, name=self.name)
-        finally:
-            close_file(fd, self.name)
 
     def map(self) -> memoryview:
         if self.size_bytes == 0:
             return memoryview(b"")
-        fd = self._open()
-        try:
+        with self._opened() as fd:
             return map_file(fd, self.size_bytes, name=self.name)
+
+    @contextmanager
+    def _opened(self) -> Iterator[int]:
+        fd = self._directory.open_file(self._path, self.size_bytes)
+        try:
+            yield fd
         finally:
             close_file(fd, self.name)
-
-    def _require(self, offset: int, length: int) -> None:
-        if offset < 0 or offset + length > self.size_bytes:
-            raise TruncatedError(
-                f"{self.name}: expected {length} bytes at offset {offset}, found "
-                f"{max(0, self.size_bytes - offset)}"
-            )
-
-    def _open(self) -> int:
-        fd = self._directory._open(self._path)
-        try:
-            size = regular_file_size(fd, self.name)
-            if size != self.size_bytes:
-                kind = TruncatedError if size < self.size_bytes else CorruptionError
-                raise kind(
-                    f"{self.name}: expected {self.size_bytes} bytes, found {size}: it is damaged "
-                    "or belongs to another checkpoint; copy or save it again"
-                )
-        except BaseException:
-            os.close(fd)
-            raise
-        return fd
 
 
 class FileOwningDirectory(DirectoryFile):
@@ -294,7 +266,7 @@ class FileOwningDirectory(DirectoryFile):
         self._directory.close()
 
 
-class OpenDirectoryFile(DirectoryFile):
+class OpenDirectoryFile(OpenFile):
     """A file of a directory that is opened once and stays open, also if a save removes it.
 
     Its size is given by the index and checked here.
@@ -303,32 +275,9 @@ class OpenDirectoryFile(DirectoryFile):
     """
 
     def __init__(self, directory: LocalDirectory, path: str, size_bytes: int) -> None:
-        super().__init__(directory, path, size_bytes)
-        self._fd = -1
-        self._fd = self._open()
-
-    def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
-        self._require(offset, sum(map(len, views)))
-        read_views(self._descriptor(), offset, views, name=self.name)
-
-    def map(self) -> memoryview:
-        return map_file(self._descriptor(), self.size_bytes, name=self.name)
-
-    def _descriptor(self) -> int:
-        if self._fd < 0:
-            raise ValueError(f"{self.name} is closed; open it again")
-        return self._fd
-
-    def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            close_file(fd, self.name)
-
-    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if (
-            not ending()
-        ):  # at exit the names of this module may be gone; the system closes all files
-            self.close()
+        super().__init__(f"{directory.name}/{path}")
+        self.opened.append(directory.open_file(path, size_bytes))
+        self.size_bytes = size_bytes
 
 
 def open_directory_files(
@@ -346,6 +295,24 @@ def open_directory_files(
     return files
 
 
+def read_limited(fd: int, name: str, *, limit_bytes: int) -> bytes:
+    """Return all bytes of an open file; of one that grows, perhaps one more.
+
+    Raises CorruptionError unless it is a regular file, LimitError for a larger one, and OSError
+    with the name of the file.
+    """
+    try:
+        size = regular_file_size(fd, name)
+        if size > limit_bytes:
+            raise LimitError(f"{name}: {size} bytes; expected at most {limit_bytes}")
+        data = os.pread(fd, size + 1, 0)
+        while len(data) < size and (more := os.pread(fd, size + 1 - len(data), len(data))):
+            data += more
+    except OSError as e:
+        raise with_file_name(e, name) from e
+    return data
+
+
 def regular_file_size(fd: int, name: str) -> int:
     """Return the size of an open file. Raises CorruptionError unless it is a regular file."""
     status = os.fstat(fd)
@@ -354,3 +321,36 @@ def regular_file_size(fd: int, name: str) -> int:
             f"{name}: expected a regular file, found a directory, pipe, socket or device"
         )
     return status.st_size
+
+
+def read_small_file(
+    path: str, name: str, *, limit_bytes: int, folder: int | None = None
+) -> bytes | None:
+    """Return all bytes of a file in the directory of a checkpoint; None if there is no file.
+
+    Args:
+        path: the directory.
+        name: the file.
+        limit_bytes: the most bytes that it may have.
+        folder: a descriptor of the directory, to read from in place of `path`.
+
+    Raises LimitError for a larger file, CorruptionError for a symbolic link, and OSError with the
+    name of the file.
+    """
+    where = f"{path}/{name}"
+    try:
+        with opened_fd(where if folder is None else name, _FILE, folder=folder) as fd:
+            return read_limited(fd, where, limit_bytes=limit_bytes)
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        if e.errno == errno.ELOOP:
+            raise _behind_a_link(where) from e
+        raise with_file_name(e, where) from e
+
+
+def _behind_a_link(where: str) -> CorruptionError:
+    return CorruptionError(
+        f"{where} is, or lies behind, a symbolic link: expected a regular file of the "
+        "checkpoint's own; copy the checkpoint with links followed (cp -rL)"
+    )

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from cordwood.errors import StorageError
-from cordwood.io.uninterruptible import StopCheck, never_stop
+from cordwood.io.threads import check_stop
 from cordwood.processes.coordination import WaitLogger
 from cordwood.storage import syscalls
-from cordwood.storage.syscalls import close_all, open_into
+from cordwood.storage.syscalls import close_quietly, open_fd, opened_fd
 
 _log = logging.getLogger("cordwood")
 
@@ -30,6 +30,7 @@ NO_LOCK_ERRORS = (
     errno.ENOLCK,
 )  # what flock(2) says where there are none
 _POLL_SECONDS = 0.02
+_WAIT_SECONDS = 1.0  # for the lock of a file that is linked
 _ATTEMPTS = 3  # to open the lock file of another user, which may just be removed
 _UNKNOWN_HOLDER = "another process, perhaps of another machine,"
 _MAX_ROUNDS = 100  # of locking a file that turns out to be another one each time
@@ -64,7 +65,6 @@ def wait_and_lock(
     path: str,
     operation: int = fcntl.LOCK_EX,
     *,
-    check: StopCheck = never_stop,
     timeout_seconds: float | None = None,
 ) -> None:
     """Wait until an open file can be locked, and lock it, as `lock` does.
@@ -75,12 +75,11 @@ def wait_and_lock(
         fd: the file.
         path: the path of the file, for messages.
         operation: LOCK_EX or LOCK_SH.
-        check: called during the wait; an exception that it raises ends the wait.
         timeout_seconds: the longest wait; None: no limit.
 
-    Raises OSError; StorageError after the timeout (ETIMEDOUT).
+    Raises OSError; StorageError after the timeout (ETIMEDOUT); and what `check_stop` raises.
     """
-    wait = _LockWait(path, check, timeout_seconds)
+    wait = _LockWait(path, timeout_seconds)
     while True:
         try:
             lock(fd, operation | fcntl.LOCK_NB)
@@ -93,9 +92,8 @@ def wait_and_lock(
 class _LockWait:
     """One wait for a lock, with a timeout, a log message, and a stop check."""
 
-    def __init__(self, path: str, check: StopCheck, timeout_seconds: float | None) -> None:
+    def __init__(self, path: str, timeout_seconds: float | None) -> None:
         self._path = path
-        self._check = check
         self._timeout_seconds = timeout_seconds
         self._waiting = WaitLogger(
             lambda: f"the lock {path}, which {describe_holder(path)} holds",
@@ -103,8 +101,8 @@ class _LockWait:
         )
 
     def pause(self) -> None:
-        """Sleep for a moment. Raises what `check` raises, and StorageError at the timeout."""
-        self._check()
+        """Sleep for a moment. Raises what `check_stop` raises, and StorageError at the timeout."""
+        check_stop()
         self._waiting.tick()
         seconds = self._timeout_seconds
         if seconds is not None and self._waiting.seconds > seconds:
@@ -164,21 +162,21 @@ def _warn(folder: str, text: str) -> None:
         _log.warning("%s: %s", folder, text)
 
 
-def unlock(opened: list[int]) -> None:
-    """Unlock and close open files; closing alone does not unlock a descriptor that a fork copied.
+def unlock(fd: int) -> None:
+    """Unlock and close a file; closing alone does not unlock a descriptor that a fork copied."""
+    with suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    close_quietly(fd)
 
-    Does not use `suppress`: that is Python code, in which an interrupt could prevent the call.
-    """
-    while opened:
-        try:
-            fcntl.flock(opened[-1], fcntl.LOCK_UN)
-        except OSError:
-            pass
-        finally:
-            try:  # noqa: SIM105
-                syscalls.current().close(opened.pop())
-            except OSError:
-                pass
+
+@contextmanager
+def opened_for_lock(path: str, flags: int, *, folder: int | None = None) -> Iterator[int]:
+    """Open a file in the block, at whose end it is unlocked and closed."""
+    fd = open_fd(path, flags, folder=folder)
+    try:
+        yield fd
+    finally:
+        unlock(fd)
 
 
 def is_open_file_at(fd: int, path: str) -> bool:
@@ -206,9 +204,7 @@ def _is_same(fd: int, look: Callable[[], os.stat_result]) -> bool:
 
 
 @contextmanager
-def locked(
-    path: str, check: StopCheck = never_stop, *, timeout_seconds: float | None = None
-) -> Iterator[None]:
+def locked(path: str, *, timeout_seconds: float | None = None) -> Iterator[None]:
     """Hold the lock file `path` during the block. The file must have no other purpose.
 
     If a full disk has no room for the file, its directory is locked. If the file system has no
@@ -217,66 +213,69 @@ def locked(
 
     Args:
         path: the lock file; created, and removed at the end.
-        check: called while another process holds the lock; an exception of it ends the wait.
         timeout_seconds: the longest wait; None: no limit. After 10 s the wait is logged.
 
-    Raises OSError as open(2) and flock(2) do; StorageError after the timeout (ETIMEDOUT).
+    Raises OSError as open(2) and flock(2) do; StorageError after the timeout (ETIMEDOUT); and what
+    `check_stop` raises.
     """
-    opened: list[int] = []
-    is_ours = False
-    rounds = 0
-    wait = _LockWait(path, check, timeout_seconds)
+    fd, is_file = _take_lock_file(path, timeout_seconds)
     try:
-        while not is_ours:
-            unlock(opened)
-            is_file = _open_lock(opened, path)
-            try:
-                lock(opened[0], fcntl.LOCK_EX | fcntl.LOCK_NB, path=path)
-            except BlockingIOError:
-                wait.pause()
-                continue
-            if not is_file:
-                break
-            is_ours = _is_still_at(opened[0], path)  # False if its last holder has just removed it
+        try:
+            yield
+        finally:
+            if is_file:
+                with suppress(OSError):  # the next holder removes it
+                    syscalls.current().unlink(path)
+    finally:
+        unlock(fd)
+
+
+def _take_lock_file(path: str, timeout_seconds: float | None) -> tuple[int, bool]:
+    """Wait for a lock file; return its descriptor, and False for that of its directory."""
+    wait = _LockWait(path, timeout_seconds)
+    rounds = 0
+    while True:
+        fd, is_file = _open_lock(path)
+        blocked = ours = False
+        try:
+            lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, path=path)
             rounds += 1
-            if not is_ours and rounds > _ATTEMPTS:
-                wait.pause()
-            if not is_ours and rounds > _MAX_ROUNDS:
+            # Its last holder may have just removed it.
+            ours = not is_file or _is_still_at(fd, path)
+            if not ours and rounds > _MAX_ROUNDS:
                 _warn(
                     os.path.dirname(path),
                     "a file has another inode number at each look, so locks do not work here: two "
                     "saves of one directory at the same time may lose one of the two",
                 )
-                is_ours = True
-        wait.end()
-        yield
-    finally:
-        try:
-            if is_ours:
-                with suppress(OSError):  # the next holder removes it
-                    syscalls.current().unlink(path)
+                ours = True
+        except BlockingIOError:
+            blocked = True
         finally:
-            unlock(opened)
+            if not ours:
+                unlock(fd)
+        if ours:
+            wait.end()
+            return fd, is_file
+        if blocked or rounds > _ATTEMPTS:
+            wait.pause()
 
 
-def _open_lock(opened: list[int], path: str) -> bool:
+def _open_lock(path: str) -> tuple[int, bool]:
     """Open or create a lock file; return False if its directory was opened in its place."""
     for attempt in range(_ATTEMPTS):
         try:
-            open_into(opened, path, os.O_RDWR | os.O_CREAT | _FLAGS)
-            return True
+            return open_fd(path, os.O_RDWR | os.O_CREAT | _FLAGS), True
         except PermissionError:  # another user's?
             with suppress(FileNotFoundError):
-                open_into(opened, path, os.O_RDONLY | _FLAGS)
-                return True
+                return open_fd(path, os.O_RDONLY | _FLAGS), True
             if attempt == _ATTEMPTS - 1:
                 raise
         except OSError as e:
             if e.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             break
-    open_into(opened, os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    return False
+    return open_fd(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), False
 
 
 def _is_still_at(fd: int, path: str) -> bool:
@@ -284,26 +283,18 @@ def _is_still_at(fd: int, path: str) -> bool:
 
     A network file system caches the answer of stat(2), but not that of open(2).
     """
-    opened: list[int] = []
     try:
-        open_into(opened, path, os.O_RDONLY | _FLAGS)
-        return _is_same(fd, lambda: os.fstat(opened[0]))
+        with opened_fd(path, os.O_RDONLY | _FLAGS) as current_fd:
+            return _is_same(fd, lambda: os.fstat(current_fd))
     except FileNotFoundError:
         return False
-    finally:
-        close_all(opened)
 
 
-def wait_for_lock(path: str, check: StopCheck = never_stop) -> None:
-    """Wait until the lock `path` is free, and call `check` meanwhile. Changes nothing."""
-    opened: list[int] = []
-    try:
-        open_into(opened, path, os.O_RDONLY | _FLAGS)
-        wait_and_lock(opened[0], path, fcntl.LOCK_SH, check=check)
-    except OSError:
-        pass  # the lock is free, or its state is unknown
-    finally:
-        unlock(opened)
+def wait_for_lock(path: str) -> None:
+    """Wait until the lock `path` is free. Changes nothing. Raises what `check_stop` raises."""
+    # An error: the lock is free, or its state is unknown.
+    with suppress(OSError), opened_for_lock(path, os.O_RDONLY | _FLAGS) as fd:
+        wait_and_lock(fd, path, fcntl.LOCK_SH)
 
 
 def is_locked(path: str, *, even_shared: bool) -> bool:
@@ -313,16 +304,13 @@ def is_locked(path: str, *, even_shared: bool) -> bool:
         path: the file.
         even_shared: count a shared lock, too.
     """
-    opened: list[int] = []
+    kind = fcntl.LOCK_EX if even_shared else fcntl.LOCK_SH
     try:
-        open_into(opened, path, os.O_RDONLY | _FLAGS)
-        kind = fcntl.LOCK_EX if even_shared else fcntl.LOCK_SH
-        syscalls.current().flock(opened[0], kind | fcntl.LOCK_NB)
-        return False
+        with opened_for_lock(path, os.O_RDONLY | _FLAGS) as fd:
+            syscalls.current().flock(fd, kind | fcntl.LOCK_NB)
     except OSError as e:
         return isinstance(e, BlockingIOError)
-    finally:
-        unlock(opened)
+    return False
 
 
 def remove_unlocked(
@@ -337,15 +325,54 @@ def remove_unlocked(
         without_locks: remove it also where the file system has no locks.
     """
     calls = syscalls.current()
-    opened: list[int] = []
     try:
-        open_into(opened, path, os.O_RDWR | _FLAGS, folder=folder)
-        take = lock if without_locks else calls.flock
-        take(opened[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not dry_run:
-            calls.unlink(path, folder)
-        return True
+        with opened_for_lock(path, os.O_RDWR | _FLAGS, folder=folder) as fd:
+            take = lock if without_locks else calls.flock
+            take(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not dry_run:
+                calls.unlink(path, folder)
     except OSError:
         return False  # already removed, another user's, locked by a running save, or no locks here
+    return True
+
+
+def link_under_shared_lock(source: str, target: str) -> int | None:
+    """Link a file to a new name, under a shared lock; a process that removes files checks for it.
+
+    Args:
+        source: the file; not a symlink.
+        target: the new name. It may already be a link to the same file.
+
+    Returns:
+        The descriptor that holds the lock, if `target` is that file now; else None.
+
+    Raises OSError as the system does, and what `check_stop` raises.
+    """
+    fd = open_fd(source, os.O_RDONLY | _FLAGS)
+    linked = False
+    try:
+        linked = _lock_shortly(fd) and _link(fd, source, target)
     finally:
-        unlock(opened)
+        if not linked:
+            unlock(fd)
+    return fd if linked else None
+
+
+def _lock_shortly(fd: int) -> bool:
+    """Take a shared lock; return False if another process holds its lock for long."""
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while True:
+        try:
+            lock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:  # another process checks if it is in use, or its save just ends
+            if time.monotonic() > deadline:
+                return False
+            check_stop()
+            time.sleep(_POLL_SECONDS)
+
+
+def _link(fd: int, source: str, target: str) -> bool:
+    with suppress(FileExistsError):  # from a save of this directory that died, or still runs
+        syscalls.current().link(source, target)
+    return is_open_file_at(fd, target)

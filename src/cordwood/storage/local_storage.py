@@ -12,24 +12,22 @@ from __future__ import annotations
 
 import errno
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import chain
-from operator import attrgetter
 from typing import TypeVar
 
 from cordwood.encoding.digests import digest_of
 from cordwood.errors import CordwoodError, StorageError
 from cordwood.index import HeaderDigest, Source
-from cordwood.io.uninterruptible import StopCheck, never_stop, run_uninterruptible
+from cordwood.io.threads import never_stop, stop_check
 from cordwood.io.write_file import fill_file
 from cordwood.plan.assign_to_processes import FileSizes
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import (
     WritableFile,
     make_ancestors,
+    remove_directories,
     remove_stale_temporaries,
     storage_error,
     sync_directory,
@@ -42,13 +40,19 @@ from cordwood.storage.directory_reader import (
     MAX_OPEN_FILES,
     LocalDirectory,
     open_directory_files,
+    read_small_file,
 )
-from cordwood.storage.file_locks import is_locked, locked, remove_unlocked, unlock, wait_for_lock
-from cordwood.storage.hard_links import link_under_shared_lock
+from cordwood.storage.file_locks import (
+    is_locked,
+    link_under_shared_lock,
+    locked,
+    remove_unlocked,
+    unlock,
+    wait_for_lock,
+)
 from cordwood.storage.open_files import ReadableFile
 from cordwood.storage.permissions import creation_mode, limit_file, rights_of
 from cordwood.storage.shared_file_system import wait_until_visible
-from cordwood.storage.small_files import read_small_file
 from cordwood.storage.staging_directory import collect_stages
 from cordwood.storage.storage_protocol import IndexChange, NamingRules, NewDataFile
 
@@ -110,11 +114,7 @@ class LocalStorage:
         else:
             save.remove_probes()
         finally:
-            # A single call: an interrupt between two steps of Python would leave files open.
-            try:
-                deque(save.closing, maxlen=0)
-            except OSError:  # that file is closed anyway; close the others
-                deque(save.closing, maxlen=0)
+            save.close()
 
     def wait_for_commit(self) -> None:
         wait_for_lock(_lock_of(self._path, self._rules))
@@ -166,14 +166,9 @@ class LocalTransaction:
         self._made: list[str] = []
         self._files: list[WritableFile] = []
         self._small: list[WritableFile] = []
-        self._links: list[WritableFile] = []  # the open descriptors are those of the linked files
-        self._new_links: set[str] = set()  # the paths of links that did not exist before
+        self._links: dict[str, int | None] = {}  # with the descriptors that hold their locks
+        self._new_links: set[str] = set()  # the names of links that did not exist before
         self._probes: list[WritableFile] = []
-        # Consuming this iterator closes, and so unlocks, all files that are open at that time.
-        opened = chain.from_iterable(
-            map(attrgetter("opened"), chain(self._files, self._small, self._probes, self._links))
-        )
-        self.closing = map(syscalls.current().close, opened)
 
     def create_probe(self) -> str:
         # It is named like a temporary file of the index, so a later save or gc removes it.
@@ -188,15 +183,13 @@ class LocalTransaction:
             lambda: os.path.lexists(path), path, timeout_seconds=timeout_seconds
         )
 
-    def write(
-        self, files: Iterable[NewDataFile], check: StopCheck = never_stop
-    ) -> list[HeaderDigest]:
+    def write(self, files: Iterable[NewDataFile]) -> list[HeaderDigest]:
         calls = syscalls.current()
         sealed = []
         for name, plan, fetch in files:
-            file = self._create(name, check)
+            file = self._create(name)
             try:
-                header = fill_file(file, plan, fetch, check)
+                header = fill_file(file, plan, fetch)
                 # Never retried: see `file_transaction.atomic_file`.
                 file.doing = "flushing it to the disk"
                 calls.fsync(file.fd)
@@ -210,7 +203,7 @@ class LocalTransaction:
         self._perhaps_committed = self._others_commit  # once the caller has reported it
         return sealed
 
-    def _create(self, name: str, check: StopCheck = never_stop) -> WritableFile:
+    def _create(self, name: str) -> WritableFile:
         """Create a new file of that name, and lock it."""
         for _ in range(_ATTEMPTS):
             self.doing = "creating its directory"
@@ -220,43 +213,40 @@ class LocalTransaction:
             self._files.append(file)
             try:
                 file.open()
-                if file.lock(check):
+                if file.lock():
                     file.doing = "writing"
                     return file
-                syscalls.current().close(file.opened.pop())
+                file.close()
             except FileNotFoundError:
                 pass  # a failed save has removed the directory that it had made
             self._files.pop()
         raise StorageError(errno.EBUSY, f"other processes keep removing {name}", self._path)
 
-    def link(self, folder: str, name: str, check: StopCheck = never_stop) -> bool:
-        file = WritableFile(f"{self._path}/{name}")
-        self._links.append(file)
-        linked = False
+    def link(self, folder: str, name: str) -> bool:
+        path = f"{self._path}/{name}"
+        self._links[name] = None
         for _ in range(_ATTEMPTS):
             self.doing = "creating its directory"
             make_ancestors(self._path, self._made)
             self.doing = f"linking {name}"
-            is_new = not os.path.lexists(file.path)
+            is_new = not os.path.lexists(path)
             try:
-                linked = link_under_shared_lock(file.opened, f"{folder}/{name}", file.path, check)
+                self._links[name] = link_under_shared_lock(f"{folder}/{name}", path)
             except FileNotFoundError:  # the file was deleted; or this directory, still empty
                 if not os.path.isdir(self._path):
-                    unlock(file.opened)
                     continue
             except OSError:
                 pass  # no hard links here, or too many of this file
-            if linked and is_new:
-                self._new_links.add(file.path)
             break
-        if not linked:
-            self.unlink_later(name)
+        linked = self._links[name] is not None
+        if linked and is_new:
+            self._new_links.add(name)
         return linked
 
     def unlink_later(self, name: str) -> None:
-        for file in self._links:
-            if os.path.basename(file.path) == name:
-                unlock(file.opened)
+        fd, self._links[name] = self._links[name], None
+        if fd is not None:
+            unlock(fd)
 
     def commit(self, update: Callable[[bytes | None], IndexChange]) -> None:
         self.doing = "creating its directory"
@@ -336,8 +326,7 @@ class LocalTransaction:
                     with suppress(OSError):
                         syscalls.current().unlink(name, folder)
                 else:
-                    is_new = f"{self._path}/{name}" in self._new_links
-                    remove_unlocked(name, folder=folder, without_locks=is_new)
+                    remove_unlocked(name, folder=folder, without_locks=name in self._new_links)
 
     def abandon(self) -> None:
         """Remove the files of this save, unless an index refers to them."""
@@ -351,12 +340,10 @@ class LocalTransaction:
                 file.remove()
             written = []
         if written or self._links:  # other saves of this directory may use the same links
-            with suppress(OSError, CordwoodError):
+            with suppress(OSError, CordwoodError), stop_check(never_stop):
                 work = partial(self._remove_unreferenced, written)
                 _alone(self._path, self._rules, work, _ABANDON_SECONDS)
-        for folder in reversed(self._made):
-            with suppress(OSError):  # not empty: another process uses it
-                syscalls.current().rmdir(folder)
+        remove_directories(self._made)
 
     def _remove_unreferenced(self, written: Sequence[WritableFile]) -> None:
         with open_directory_fd(self._path) as folder:
@@ -367,12 +354,17 @@ class LocalTransaction:
                 if name not in kept:
                     with suppress(OSError):
                         syscalls.current().unlink(name, folder)
-            for link in self._links:
-                unlock(link.opened)
-                name = os.path.basename(link.path)
+            for name in self._links:
+                self.unlink_later(name)
                 if name not in kept:
-                    is_new = link.path in self._new_links
-                    remove_unlocked(name, folder=folder, without_locks=is_new)
+                    remove_unlocked(name, folder=folder, without_locks=name in self._new_links)
+
+    def close(self) -> None:
+        """Close, and so unlock, all files."""
+        for file in (*self._files, *self._small, *self._probes):
+            file.close()
+        for name in self._links:
+            self.unlink_later(name)
 
     def remove_probes(self) -> None:
         """Remove the probe files."""
@@ -387,17 +379,9 @@ def _lock_of(path: str, rules: NamingRules) -> str:
 def _alone(
     path: str, rules: NamingRules, work: Callable[[], T], timeout_seconds: float | None = None
 ) -> T:
-    """Call `work` while no other process commits to a directory, and return its result.
-
-    It does not run in the main thread: there a signal handler could start a save of the same
-    directory, and wait for the save that it interrupts.
-    """
-
-    def run(check: StopCheck) -> T:
-        with locked(_lock_of(path, rules), check, timeout_seconds=timeout_seconds):
-            return work()
-
-    return run_uninterruptible(run)
+    """Call `work` while no other process commits to a directory, and return its result."""
+    with locked(_lock_of(path, rules), timeout_seconds=timeout_seconds):
+        return work()
 
 
 def _small_names(rules: NamingRules) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from typing import Any
 from cordwood.encoding.digests import BLOCK_BYTES, DIGEST_BYTES, block_count, digest_of
 from cordwood.errors import CorruptionError, LimitError, ProcessError, StorageError
 from cordwood.io.encode_chunk import Encoder
+from cordwood.io.threads import never_stop, stop_check
 from cordwood.io.write_chunk_files import WrittenFile, write_new_files
 from cordwood.plan.chunk_files import PlannedFile
 from cordwood.processes.rendezvous import Rendezvous
@@ -41,7 +42,7 @@ class MultiprocessStaging:
         with shared.transaction():
             save_together(rendezvous, shared, ...)  # calls `write_files`, then `collect_written`
 
-    For threads without interrupts (`run_uninterruptible`). Raises as `StagingDirectory` does.
+    For threads without interrupts (`run_in_worker`). Raises as `StagingDirectory` does.
     """
 
     def __init__(self, path: str | os.PathLike[str], rendezvous: Rendezvous) -> None:
@@ -51,7 +52,7 @@ class MultiprocessStaging:
         self._reported = False
 
     def create_probe(self) -> str:
-        self.stage.begin(self._rendezvous.poll)
+        self.stage.begin()
         return os.path.basename(self.stage.path)
 
     def sees_probe(self, probe: str, *, timeout_seconds: float) -> bool:
@@ -77,7 +78,7 @@ class MultiprocessStaging:
             The size and digest of the report, which process 0 passes to `collect_written`.
         """
         if not self.stage.path:
-            self.stage.begin(self._rendezvous.poll)
+            self.stage.begin()
         try:
             report = self._fill(files, fetch, encode)
             self._rendezvous.poll_now()
@@ -92,9 +93,7 @@ class MultiprocessStaging:
     ) -> tuple[int, str]:
         stage = self.stage
         stage.make_directories(dict.fromkeys([os.path.dirname(file.path) for file in files]))
-        self._written = write_new_files(
-            stage.path, files, fetch, encode, check=self._rendezvous.poll
-        )
+        self._written = write_new_files(stage.path, files, fetch, encode)
         if self._rendezvous.count > 1:
             for file in files:
                 stage.mark_unsynced(file.path)  # another process may have created its directory
@@ -154,7 +153,8 @@ class MultiprocessStaging:
             if self._rendezvous.index == 0:
                 self.stage.abandon()
             elif self.stage.path and not self._reported and self._must_remove(e):
-                remove_tree(self.stage.path)
+                with stop_check(never_stop):
+                    remove_tree(self.stage.path)
             raise
 
     def _must_remove(self, error: BaseException) -> bool:

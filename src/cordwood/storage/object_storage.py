@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 
 from cordwood.errors import CordwoodError, StorageError
 from cordwood.index import HeaderDigest, Source
-from cordwood.io.uninterruptible import StopCheck, never_stop
+from cordwood.io.threads import check_stop
 from cordwood.message_text import first_names
 from cordwood.plan.assign_to_processes import FileSizes
 from cordwood.storage.conditional_writes import (
@@ -157,22 +157,18 @@ class ObjectTransaction:
 
         return wait_until_visible(is_there, probe, timeout_seconds=timeout_seconds)
 
-    def write(
-        self, files: Iterable[NewDataFile], check: StopCheck = never_stop
-    ) -> list[HeaderDigest]:
-        header_digests = write_objects(self._store, self._record_names(files, check))
+    def write(self, files: Iterable[NewDataFile]) -> list[HeaderDigest]:
+        header_digests = write_objects(self._store, self._record_names(files))
         self._perhaps_committed = self._others_commit  # once the caller has reported it
         return header_digests
 
-    def _record_names(
-        self, files: Iterable[NewDataFile], check: StopCheck
-    ) -> Iterator[NewDataFile]:
+    def _record_names(self, files: Iterable[NewDataFile]) -> Iterator[NewDataFile]:
         for file in files:
-            check()
+            check_stop()
             self._written.append(file.name)
             yield file
 
-    def link(self, folder: str, name: str, check: StopCheck = never_stop) -> bool:  # noqa: ARG002
+    def link(self, folder: str, name: str) -> bool:  # noqa: ARG002
         return False
 
     def unlink_later(self, name: str) -> None:

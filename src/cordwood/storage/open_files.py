@@ -9,6 +9,7 @@ import stat
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import repeat
 from types import TracebackType
 from typing import Protocol, Self
@@ -81,27 +82,52 @@ class Closable:
         self.close()
 
 
-class OpenFile(Closable):
-    """An open regular file, read through its descriptor: the first in `opened`.
+class OpenDescriptor(Closable):
+    """An open file or directory: a descriptor, which is the only one in `opened`.
 
-    The code that opens it appends the descriptor; `close` removes it.
+    Files are opened and closed by one call from the main thread, too, where Ctrl-C comes between
+    any two steps of Python: `open` has no bytecode between open(2) and the list, and `close` none
+    between the list and close(2).
     """
 
     def __init__(self, name: str | os.PathLike[str]) -> None:
         self.opened: list[int] = []
-        self._map: memoryview | None = None
-        self.size_bytes = 0
         self.name = os.fspath(name)
 
-    def _open_fd(self) -> int:
+    def open(self, path: str, flags: int, *, folder: int | None = None) -> None:
+        """Open a path, relative to an open directory; raises as `os.open` does."""
+        call = os.open if folder is None else partial(os.open, dir_fd=folder)
+        self.opened.extend(map(call, (path,), (flags,)))
+
+    @property
+    def fd(self) -> int:
         if not self.opened:
             raise ValueError(f"{self.name} is closed; open it again")
         return self.opened[0]
 
-    def read(self, offset: int, length: int) -> bytes:
-        self._require(offset, length)
+    def close(self) -> None:
         try:
-            data = os.pread(self._open_fd(), length, offset)
+            deque(map(os.close, map(list.pop, repeat(self.opened, len(self.opened)))), maxlen=0)
+        except OSError as e:
+            raise with_file_name(e, self.name) from e
+
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self.opened and not ending():  # the names of this module may be gone then
+            self.close()
+
+
+class OpenFile(OpenDescriptor):
+    """A regular file that is open for reading."""
+
+    def __init__(self, name: str | os.PathLike[str]) -> None:
+        super().__init__(name)
+        self._map: memoryview | None = None
+        self.size_bytes = 0
+
+    def read(self, offset: int, length: int) -> bytes:
+        require_range(self, offset, length)
+        try:
+            data = os.pread(self.fd, length, offset)
         except OSError as e:
             raise with_file_name(e, self.name) from e
         if len(data) == length:
@@ -111,30 +137,18 @@ class OpenFile(Closable):
         return bytes(whole)
 
     def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
-        self._require(offset, sum(map(len, views)))
-        read_views(self._open_fd(), offset, views, name=self.name)
-
-    def _require(self, offset: int, length: int) -> None:
-        if offset + length > self.size_bytes:
-            raise _truncated(self.name, offset, length, max(0, self.size_bytes - offset))
+        require_range(self, offset, sum(map(len, views)))
+        read_views(self.fd, offset, views, name=self.name)
 
     def map(self) -> memoryview:
         if self._map is None:
-            self._map = map_file(self._open_fd(), self.size_bytes, name=self.name)
+            self._map = map_file(self.fd, self.size_bytes, name=self.name)
         return self._map
 
     def close(self) -> None:
         """Close the descriptor. Views from `map` stay valid."""
         self._map = None
-        try:
-            # In one call: an interrupt between two steps of Python would leave it open.
-            deque(map(os.close, map(list.pop, repeat(self.opened, len(self.opened)))), maxlen=0)
-        except OSError as e:
-            raise with_file_name(e, self.name) from e
-
-    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if self.opened and not ending():  # the names of this module may be gone then
-            self.close()
+        super().close()
 
 
 class LocalFile(OpenFile):
@@ -145,10 +159,9 @@ class LocalFile(OpenFile):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__(path)
-        # O_NONBLOCK: opening a FIFO must not wait for a writer. In one call: see `open_into`.
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-        self.opened.extend(map(os.open, (self.name,), (flags,)))
-        status = os.fstat(self.opened[0])
+        # O_NONBLOCK: opening a FIFO must not wait for a writer.
+        self.open(self.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        status = os.fstat(self.fd)
         if not stat.S_ISREG(status.st_mode):
             self.close()
             if stat.S_ISDIR(status.st_mode):
@@ -189,11 +202,11 @@ class MemoryFile(Closable):
         self._discard = discard
 
     def read(self, offset: int, length: int) -> bytes:
-        self._require(offset, length)
+        require_range(self, offset, length)
         return bytes(self._view[offset : offset + length])
 
     def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
-        self._require(offset, sum(map(len, views)))
+        require_range(self, offset, sum(map(len, views)))
         start = offset
         for view in views:
             part = self._view[offset : offset + len(view)]
@@ -209,12 +222,6 @@ class MemoryFile(Closable):
 
     def map(self) -> memoryview:
         return self._view
-
-    def _require(self, offset: int, length: int) -> None:
-        if offset < 0 or length < 0:
-            raise ValueError(f"{self.name}: cannot read {length} bytes at offset {offset}")
-        if offset + length > self.size_bytes:
-            raise _truncated(self.name, offset, length, max(0, self.size_bytes - offset))
 
 
 def read_whole(file: ReadableFile, *, limit_bytes: int) -> bytes:
@@ -290,6 +297,14 @@ def zero_bytes(size_bytes: int) -> memoryview:
         return memoryview(b"")
     private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     return memoryview(mmap.mmap(-1, size_bytes, flags=private, prot=mmap.PROT_READ))
+
+
+def require_range(file: ReadableFile, offset: int, length: int) -> None:
+    """Raise TruncatedError unless a file has that range."""
+    if offset < 0 or length < 0:
+        raise ValueError(f"{file.name}: cannot read {length} bytes at offset {offset}")
+    if offset + length > file.size_bytes:
+        raise _truncated(file.name, offset, length, max(0, file.size_bytes - offset))
 
 
 def _truncated(name: str, offset: int, expected: int, available: int) -> TruncatedError:

@@ -24,22 +24,30 @@ import re
 import secrets
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from weakref import finalize
 
 from cordwood.errors import NotACheckpointError, StorageError
-from cordwood.io.uninterruptible import StopCheck, never_stop
+from cordwood.io.threads import never_stop, stop_check
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import (
     make_ancestors,
+    remove_directories,
     storage_error,
     sync_directory,
     temporary_prefix,
 )
 from cordwood.storage.directories import may_remove, remove_tree
-from cordwood.storage.file_locks import is_open_file_at, lock, locked, unlock, wait_and_lock
+from cordwood.storage.file_locks import (
+    is_open_file_at,
+    lock,
+    locked,
+    opened_for_lock,
+    unlock,
+    wait_and_lock,
+)
 from cordwood.storage.permissions import Rights, limit_folder, make_private, rights_of
-from cordwood.storage.syscalls import close_all, open_into, write_all
+from cordwood.storage.syscalls import open_fd, opened_fd, write_all
 
 _RANDOM_BYTES = 8
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -55,7 +63,7 @@ class StagingDirectory:
             ...
             stage.commit(prepare)
 
-    In a thread where no interrupts come (`run_uninterruptible`): they could leave a lock held.
+    In a thread where no interrupts come (`run_in_worker`): they could leave a lock held.
 
     Args:
         path: the directory that it will replace.
@@ -72,8 +80,8 @@ class StagingDirectory:
         self, path: str | os.PathLike[str], *, timeout_seconds: float | None = None
     ) -> None:
         self._timeout_seconds = timeout_seconds
-        self._lock: list[int] = []
-        self._forgotten: finalize[..., StagingDirectory] | None = None
+        self._lock = -1
+        self._unlock: finalize[..., StagingDirectory] | None = None
         self.asked = os.fspath(path)
         self.target = _resolve(self.asked)
         self.path = ""
@@ -84,21 +92,18 @@ class StagingDirectory:
         self._rights: Rights | None = None  # of the directory that it will replace
         self._unsynced: dict[str, None] = {}
 
-    def begin(self, check: StopCheck = never_stop) -> None:
-        """Create and lock it; an exception of `check` ends the wait for the lock."""
+    def begin(self) -> None:
+        """Create and lock it."""
         make_ancestors(self._parent, self._made)
         self.doing = "removing what a killed save left"
         collect_stages(self.target, dry_run=False)
         self.doing = "creating a directory beside it"
-        while not self._create(check):
+        while not self._create():
             self.close()
-        # Not `__del__`: it would run for every staging directory, and swallow a Ctrl-C.
-        self._forgotten = finalize(self, unlock, self._lock)
-        self._forgotten.atexit = False  # in a forked child it would release the parent's lock
         self._unsynced[self.path] = None
         self.doing = "writing"
 
-    def _create(self, check: StopCheck) -> bool:
+    def _create(self) -> bool:
         """Create and lock it; return False if another save has removed it as a killed save's."""
         calls = syscalls.current()
         random = secrets.token_hex(_RANDOM_BYTES)
@@ -107,15 +112,18 @@ class StagingDirectory:
         calls.mkdir(self.path, 0o777 if self._rights is None else self._rights.mode & 0o777 | 0o700)
         try:
             # A link in its place is not followed: its target would get the rights of the directory.
-            open_into(self._lock, self.path, _FOLDER | os.O_NOFOLLOW)
+            self._lock = open_fd(self.path, _FOLDER | os.O_NOFOLLOW)
         except FileNotFoundError:
             return False
-        self._wait_and_lock(self._lock[0], self.path, fcntl.LOCK_EX, check)
-        make_private(self._lock[0], self._rights)
+        # Not `__del__`: it would run for every staging directory, and swallow a Ctrl-C.
+        self._unlock = finalize(self, unlock, self._lock)
+        self._unlock.atexit = False  # in a forked child it would release the parent's lock
+        self._wait_and_lock(self._lock, self.path, fcntl.LOCK_EX)
+        make_private(self._lock, self._rights)
         return os.path.isdir(self.path)  # the name is random, so no other save creates it
 
-    def _wait_and_lock(self, fd: int, path: str, operation: int, check: StopCheck) -> None:
-        wait_and_lock(fd, path, operation, check=check, timeout_seconds=self._timeout_seconds)
+    def _wait_and_lock(self, fd: int, path: str, operation: int) -> None:
+        wait_and_lock(fd, path, operation, timeout_seconds=self._timeout_seconds)
 
     def path_beside(self, name: str) -> str:
         """Return the path of the staging directory of that name, which another process created."""
@@ -154,24 +162,18 @@ class StagingDirectory:
 
     def write(self, path: str, chunks: Iterable[bytes], *, mode: int = 0o666) -> None:
         """Write a new file in it, and flush the file to the disk."""
-        calls = syscalls.current()
-        opened: list[int] = []
         offset = 0
-        try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            open_into(opened, f"{self.path}/{path}", flags, mode=mode)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with opened_fd(f"{self.path}/{path}", flags, mode=mode) as fd:
             for chunk in chunks:
-                write_all(opened[0], memoryview(chunk), offset)
+                write_all(fd, memoryview(chunk), offset)
                 offset += len(chunk)
-            calls.fsync(opened[0])
-        finally:
-            if opened:
-                calls.close(opened[0])
+            syscalls.current().fsync(fd)
         self.mark_unsynced(path)
 
     def remove(self, name: str) -> None:
         """Remove a file directly in it; only for the process that created the directory."""
-        syscalls.current().unlink(name, self._lock[0])
+        syscalls.current().unlink(name, self._lock)
         self.mark_unsynced(name)
 
     def move(self, source: str, target: str) -> None:
@@ -192,9 +194,7 @@ class StagingDirectory:
             sync_directory(next(reversed(self._unsynced)))
             self._unsynced.popitem()
 
-    def commit(
-        self, prepare: Callable[[str | None], Callable[[str], None]], check: StopCheck = never_stop
-    ) -> None:
+    def commit(self, prepare: Callable[[str | None], Callable[[str], None]]) -> None:
         """Replace the target by it.
 
         Args:
@@ -202,20 +202,16 @@ class StagingDirectory:
                 (None: there is none), to link the files that are kept. It returns a function
                 that is called with the path of the old directory after the exchange, to link
                 files that were added meanwhile.
-            check: called while other processes hold the lock; an exception of it ends the wait.
 
-        If `prepare` raises, nothing is replaced.
+        If `prepare` raises, nothing is replaced. An exception of `check_stop` ends a wait for a
+        lock.
         """
         self.doing = "flushing its directories to the disk"
         self.sync_directories()
         self.doing = "waiting for the lock of its parent directory"
-        held: list[int] = []  # the old one, locked so that it stays until the exchange is flushed
         path = f"{self._parent}/{temporary_prefix(self._name)}lock"
-        try:
-            with locked(path, check, timeout_seconds=self._timeout_seconds):
-                replaced = self._replace(prepare, held, check)
-        finally:
-            unlock(held)
+        with ExitStack() as held, locked(path, timeout_seconds=self._timeout_seconds):
+            replaced = self._replace(prepare, held)
         self.close()
         if replaced is not None:
             _remove_unused(replaced, replaced=True)
@@ -223,22 +219,24 @@ class StagingDirectory:
     def _replace(
         self,
         prepare: Callable[[str | None], Callable[[str], None]],
-        held: list[int],
-        check: StopCheck,
+        held: ExitStack,
     ) -> str | None:
-        """Do the part of `commit` under the lock; return the new path of the old directory."""
+        """Do the part of `commit` under the lock; return the new path of the old directory.
+
+        `held` then holds a lock of the old one: it stays until the exchange is flushed.
+        """
         old = f"{self._parent}/{_old_name(self._name)}"
         self.doing = "bringing in what it does not replace"
         _recover(self.target, old)
         target_exists = os.path.isdir(self.target)
         if target_exists:
-            open_into(held, self.target, _FOLDER)
-            self._wait_and_lock(held[0], self.target, fcntl.LOCK_SH, check)
+            fd = held.enter_context(opened_for_lock(self.target, _FOLDER))
+            self._wait_and_lock(fd, self.target, fcntl.LOCK_SH)
         link_late_arrivals = prepare(self.target if target_exists else None)
         self.doing = "flushing its directories to the disk"
         self.sync_directories()
         self.doing = "putting it in place"
-        limit_folder(self._lock[0], rights_of(self.target) or self._rights)  # may forbid writing
+        limit_folder(self._lock, rights_of(self.target) or self._rights)  # may forbid writing
         replaced = self._put(old, target_exists=target_exists)
         self.path = self.target
         self.doing = "flushing its parent directory to the disk"
@@ -278,19 +276,17 @@ class StagingDirectory:
 
     def close(self) -> None:
         """Release its lock."""
-        unlock(self._lock)
-        if self._forgotten is not None:
-            self._forgotten.detach()
+        if self._unlock is not None:
+            self._unlock()
 
     def abandon(self) -> None:
         """Remove it, and the parent directories made for it, unless it is in place."""
         try:
             if not self.in_place:
                 if self.path:
-                    remove_tree(self.path)
-                for folder in reversed(self._made):
-                    with suppress(OSError):  # not empty: another process uses it
-                        syscalls.current().rmdir(folder)
+                    with stop_check(never_stop):
+                        remove_tree(self.path)
+                remove_directories(self._made)
         finally:
             self.close()
 
@@ -380,24 +376,22 @@ def _remove_unused(path: str, *, replaced: bool = False, dry_run: bool = False) 
             user, or the file system has no locks.
         dry_run: remove nothing.
     """
-    opened: list[int] = []
     try:
         if not replaced and not may_remove(path):
             return False
-        open_into(opened, path, _FOLDER | os.O_NOFOLLOW)
-        take = lock if replaced else syscalls.current().flock
-        take(opened[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Another save may have exchanged it: then the path leads to another directory.
-        if not is_open_file_at(opened[0], path):
-            return False
-        if dry_run:
-            return True
-        remove_tree(path)
-        return not os.path.lexists(path)  # another user's may stay
+        with opened_for_lock(path, _FOLDER | os.O_NOFOLLOW) as fd:
+            take = lock if replaced else syscalls.current().flock
+            take(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Another save may have exchanged it: then the path leads to another directory.
+            if not is_open_file_at(fd, path):
+                return False
+            if dry_run:
+                return True
+            with stop_check(never_stop):
+                remove_tree(path)
+            return not os.path.lexists(path)  # another user's may stay
     except OSError:
         return False  # already removed, another user's, or in use: the next save tries again
-    finally:
-        close_all(opened)
 
 
 def _recover(target: str, old: str) -> None:
@@ -405,6 +399,7 @@ def _recover(target: str, old: str) -> None:
     if not os.path.isdir(old):
         return
     if os.path.lexists(target):
-        remove_tree(old)
+        with stop_check(never_stop):
+            remove_tree(old)
     else:
         syscalls.current().replace(old, target)

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import NamedTuple, Protocol
 
 from cordwood.errors import UnsupportedFormatError
-from cordwood.io.uninterruptible import StopCheck, run_uninterruptible
+from cordwood.io.threads import run_in_worker
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import (
     WritableFile,
@@ -141,9 +141,9 @@ class LocalStepStorage:
         self._index_name = index_name
         self._timeout_seconds = timeout_seconds
 
-    def _locked(self, check: StopCheck) -> AbstractContextManager[None]:
+    def _locked(self) -> AbstractContextManager[None]:
         """Hold the lock of the root, for renames and pins."""
-        return locked(f"{self.name}/{_LOCK_NAME}", check, timeout_seconds=self._timeout_seconds)
+        return locked(f"{self.name}/{_LOCK_NAME}", timeout_seconds=self._timeout_seconds)
 
     def path_of(self, entry: str) -> str:
         return f"{self.name}/{entry}"
@@ -173,21 +173,21 @@ class LocalStepStorage:
         if not names:
             return []
 
-        def remove(check: StopCheck) -> list[str]:
-            with self._locked(check):
+        def remove() -> list[str]:
+            with self._locked():
                 renamed = self._rename_away(names, "deleted")
             for path in renamed.values():
-                _discard(path, check)
+                _discard(path)
             return list(renamed)
 
-        return run_uninterruptible(remove)
+        return run_in_worker(remove)
 
     def set_aside(self, entry: str) -> None:
-        def rename(check: StopCheck) -> None:
-            with self._locked(check):
+        def rename() -> None:
+            with self._locked():
                 self._rename_away([entry], "damaged")
 
-        run_uninterruptible(rename)
+        run_in_worker(rename)
 
     def _rename_away(self, entries: list[str], why: str) -> dict[str, str]:
         renamed = {}
@@ -222,13 +222,13 @@ class LocalStepStorage:
         # It looks like a temporary index file of a running save: leftover ones are removed.
         held = WritableFile(temporary_path(self.path_of(entry), self._index_name))
 
-        def take(check: StopCheck) -> None:
-            with self._locked(check):
+        def take() -> None:
+            with self._locked():
                 held.open()
                 try:
                     syscalls.current().flock(held.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:  # another process tests if it belongs to a running save
-                    held.lock(check)
+                    held.lock()
                 except OSError as e:
                     if e.errno not in NO_LOCK_ERRORS:
                         raise
@@ -237,25 +237,28 @@ class LocalStepStorage:
                         f"({os.strerror(e.errno)}): copy it, or keep it by a policy"
                     ) from e
 
+        def release() -> None:
+            held.remove()
+            unlock(held.fd)
+
         try:
-            run_uninterruptible(take)
+            run_in_worker(take)
             yield
         finally:
-            if held.opened:
-                held.remove()
-                unlock(held.opened)
+            if held.fd >= 0:
+                run_in_worker(release)
 
     def remove_leftovers(self) -> None:
         paths = [each.path for each in scan_directory(self.name) if self._is_left(each.name)]
 
-        def discard(check: StopCheck) -> None:
+        def discard() -> None:
             for path in paths:
                 with suppress(OSError):  # removed meanwhile
                     if may_remove(path):
-                        _discard(path, check)
+                        _discard(path)
 
         if paths:
-            run_uninterruptible(discard)
+            run_in_worker(discard)
 
     def _is_left(self, name: str) -> bool:
         """Return True for the name of a deleted entry, or of a damaged one that was saved again."""
@@ -339,11 +342,11 @@ class ObjectStepStorage:
         """Do nothing: there are no directories."""
 
 
-def _discard(path: str, check: StopCheck) -> None:
+def _discard(path: str) -> None:
     """Remove a directory, a file or a link, as far as possible."""
     with suppress(OSError):  # the next save tries again
         if stat.S_ISDIR(os.lstat(path).st_mode):
-            remove_tree(path, check)
+            remove_tree(path)
         else:
             syscalls.current().unlink(path)
 

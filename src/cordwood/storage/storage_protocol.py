@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from cordwood.index import HeaderDigest, Source
-from cordwood.io.uninterruptible import StopCheck, never_stop
 from cordwood.plan.assign_to_processes import FileSizes
 from cordwood.plan.file_plan import FilePlan
 from cordwood.storage.open_files import ReadableFile
@@ -61,18 +60,14 @@ class Transaction(Protocol):
         """Return True if the probe of another process is visible, or becomes so in that time."""
         ...
 
-    def write(
-        self, files: Iterable[NewDataFile], check: StopCheck = never_stop
-    ) -> list[HeaderDigest]:
+    def write(self, files: Iterable[NewDataFile]) -> list[HeaderDigest]:
         """Write data files. When this returns, a power cut cannot lose them.
 
-        Calls `check` now and then; an exception that it raises ends the writing.
-
-        Returns the digests of their headers. Raises OSError.
+        Returns the digests of their headers. Raises OSError, and what `check_stop` raises.
         """
         ...
 
-    def link(self, folder: str, name: str, check: StopCheck = never_stop) -> bool:
+    def link(self, folder: str, name: str) -> bool:
         """Add a data file of another directory, under the same name, by a hard link.
 
         Until the save ends no other process removes the link; it does not depend on the other

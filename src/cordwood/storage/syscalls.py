@@ -19,7 +19,7 @@ from typing import Any
 class SystemCalls:
     """The real system calls, one per method."""
 
-    open = staticmethod(os.open)  # builtin functions, without Python code: see `open_into`
+    open = staticmethod(os.open)  # a builtin function, without Python code: see `open_into`
     close = staticmethod(os.close)
 
     def flock(self, fd: int, operation: int) -> None:
@@ -100,8 +100,9 @@ def open_into(
 ) -> None:
     """Open a file and append its descriptor to `opened`, which the caller closes.
 
-    open(2) may take long, and a Ctrl-C during it is raised as soon as it returns: before an
-    assignment could keep the descriptor. `extend` keeps it without any bytecode in between.
+    For reading, which happens in the main thread: open(2) may take long, and a Ctrl-C during it is
+    raised as soon as it returns, before an assignment could keep the descriptor. `extend` keeps it
+    without any bytecode in between.
 
     Args:
         opened: the list that gets the descriptor.
@@ -124,11 +125,29 @@ def write_all(fd: int, data: memoryview, offset: int) -> None:
         data, offset = data[count:], offset + count
 
 
-def close_all(opened: list[int]) -> None:
-    """Close and remove all descriptors in a list; ignore errors."""
-    while opened:
-        with suppress(OSError):
-            current().close(opened.pop())
+@contextmanager
+def opened_fd(
+    path: str, flags: int, *, mode: int = 0o666, folder: int | None = None
+) -> Iterator[int]:
+    """Open a file in the block; `folder` is an open directory that `path` is relative to."""
+    fd = open_fd(path, flags, mode=mode, folder=folder)
+    try:
+        yield fd
+    finally:
+        close_quietly(fd)
+
+
+def open_fd(path: str, flags: int, *, mode: int = 0o666, folder: int | None = None) -> int:
+    """Open a file; return the descriptor."""
+    if folder is not None:
+        return os.open(path, flags, mode, dir_fd=folder)
+    return current().open(path, flags, mode)
+
+
+def close_quietly(fd: int) -> None:
+    """Close a descriptor; ignore errors, which fsync has already reported for what was written."""
+    with suppress(OSError):
+        current().close(fd)
 
 
 @functools.cache

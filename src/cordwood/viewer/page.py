@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from cordwood.errors import CordwoodError
 from cordwood.io.progress import Progress, Report
+from cordwood.io.threads import run_in_worker
 from cordwood.message_text import counted
 from cordwood.storage.atomic_file import atomic_file
 from cordwood.viewer.resources import Resources, error_json, resource_name, to_json
@@ -229,8 +230,12 @@ def _kinds_text(counts: Mapping[str, int]) -> str:
 
 def write_export(path: str, html: bytes) -> None:
     """Write the file atomically; raise what `atomic_file` does."""
-    with atomic_file(path) as file:
-        file.write(memoryview(html), 0)
+
+    def write() -> None:
+        with atomic_file(path) as file:
+            file.write(memoryview(html), 0)
+
+    run_in_worker(write)
 
 
 def refuse_existing(path: str) -> None:

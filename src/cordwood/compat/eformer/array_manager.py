@@ -23,7 +23,7 @@ from cordwood.formats.zarr.plan_tree import Draft
 from cordwood.formats.zarr.write import write_together
 from cordwood.index import Encoded, Index, Leaf, Pieces
 from cordwood.io.check_sources import check_sources
-from cordwood.io.uninterruptible import StopCheck, run_uninterruptible
+from cordwood.io.threads import run_in_worker
 from cordwood.io.write_chunk_files import WrittenFile, adopt_files
 from cordwood.loading.leaf_reader import LeafReader
 from cordwood.loading.leaf_target import Target, check_x64
@@ -90,30 +90,36 @@ def save_with_manager(
             written.setdefault(owners[number], []).append(each)
 
     fetch = item.snapshot.leaves.__getitem__
-    stage = write_together(path, item, ours, fetch, rendezvous, begin)
+    stages: list[StagingDirectory] = []  # it, once it exists
 
-    def end(check: StopCheck) -> None:
+    def write() -> None:
+        stages.append(write_together(path, item, ours, fetch, rendezvous, begin))
+
+    def end() -> None:
+        (stage,) = stages
         with stage.abandon_on_error():
             stage.doing = "flushing what the manager has written"
             for k in managed_arrays:
-                written[k] = _adopt(stage, arrays[k], item.paths[k], item.covered, check)
+                written[k] = _adopt(stage, arrays[k], item.paths[k], item.covered)
             item_record = _finish(item, [written[k] for k in range(len(arrays))])
-            stage.commit(lambda directory: place(stage, directory, item, item_record), check)
+            stage.commit(lambda directory: place(stage, directory, item, item_record))
 
     def on_commit() -> None:
         if rendezvous.index == 0:
-            run_uninterruptible(end)
+            run_in_worker(end)
             commit_callback()
 
     try:
+        run_in_worker(write)
+        (stage,) = stages
         manager.serialize_with_paths(
             [fetch(arrays[k].leaf) for k in managed_arrays],
             [f"{stage.path}/{item.paths[k]}" for k in managed_arrays],
             on_commit_callback=on_commit,
         )
     except BaseException:
-        if rendezvous.index == 0:
-            stage.abandon()
+        if rendezvous.index == 0 and stages:
+            run_in_worker(stages[0].abandon)
         raise
 
 
@@ -126,9 +132,7 @@ def _can_manage(item: Draft, array: ArrayPlan, process_count: int) -> bool:
     return dtypes.name_of(leaf.dtype) == array.dtype
 
 
-def _adopt(
-    stage: StagingDirectory, array: ArrayPlan, path: str, marked: bool, check: StopCheck
-) -> list[WrittenFile]:
+def _adopt(stage: StagingDirectory, array: ArrayPlan, path: str, marked: bool) -> list[WrittenFile]:
     """Adopt the files of an array: mark its .zarray, hash and flush all files."""
     name = f"{path}/{METADATA_NAME}"
     with LocalDirectory(stage.path) as directory:
@@ -147,7 +151,7 @@ def _adopt(
         steps = chunk.split("/")
         for count in range(len(steps)):
             stage.mark_unsynced("/".join([path, *steps[: count + 1]]))
-    return adopt_files(stage.path, [name, *[f"{path}/{chunk}" for chunk in names]], check=check)
+    return adopt_files(stage.path, [name, *[f"{path}/{chunk}" for chunk in names]])
 
 
 def _finish(item: Draft, written: Sequence[Sequence[WrittenFile]]) -> dict[str, Any] | None:

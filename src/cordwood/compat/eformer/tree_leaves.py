@@ -27,6 +27,7 @@ from cordwood.formats.zarr.write import save_draft
 from cordwood.index import ARRAY_KINDS
 from cordwood.io.background_save import raise_unreported_failures, wait_for_saves
 from cordwood.io.pause_python_gc import gc_paused
+from cordwood.io.threads import run_in_worker
 from cordwood.loading.leaf_target import Target, default_targets
 from cordwood.loading.match_like import match_like
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
@@ -102,7 +103,8 @@ def tree_serialize_leaves(
             if manager is not None:
                 save_with_manager(path, item, manager, callback, rendezvous)
                 return
-            save_draft(path, item, item.snapshot.leaves.__getitem__, rendezvous)
+            fetch = item.snapshot.leaves.__getitem__
+            run_in_worker(lambda: save_draft(path, item, fetch, rendezvous))
     if rendezvous.index == 0:
         callback()
     if rendezvous.count > 1:

@@ -17,7 +17,6 @@ from cordwood.formats.safetensors.dtype_codes import stored_dtype
 from cordwood.formats.safetensors.plan_save import plan_save as plan_file
 from cordwood.formats.save_plan import Fetch, SaveOptions, SavePlan, elements_of
 from cordwood.index import ARRAY_KINDS, Index, LeafSpec, size_in_memory
-from cordwood.io.uninterruptible import StopCheck, run_uninterruptible
 from cordwood.io.write_file import fill_file
 from cordwood.keypath import format_path
 from cordwood.message_text import counted, first_names
@@ -64,20 +63,17 @@ def plan_save(
     index = encode_weight_map(weight_map, total_bytes=sum(sizes)) if len(shards) > 1 else None
 
     def write(fetch: Fetch) -> None:
-        def run(check: StopCheck) -> None:
-            stage = StagingDirectory(path, timeout_seconds=rendezvous.timeout_seconds)
-            with stage.abandon_on_error():
-                stage.begin()
-                for file, plan, shard in zip(files, plans, shards, strict=True):
-                    leaves = [arrays[i] for i in shard]
-                    with atomic_file(f"{stage.path}/{file}") as temporary:
-                        fill_file(temporary, plan, partial(_elements, fetch, leaves), check)
-                    stage.mark_unsynced(file)
-                if index is not None:
-                    stage.write(INDEX_NAME, [index])
-                stage.commit(_require_empty, check)
-
-        run_uninterruptible(run)
+        stage = StagingDirectory(path, timeout_seconds=rendezvous.timeout_seconds)
+        with stage.abandon_on_error():
+            stage.begin()
+            for file, plan, shard in zip(files, plans, shards, strict=True):
+                leaves = [arrays[i] for i in shard]
+                with atomic_file(f"{stage.path}/{file}") as temporary:
+                    fill_file(temporary, plan, partial(_elements, fetch, leaves))
+                stage.mark_unsynced(file)
+            if index is not None:
+                stage.write(INDEX_NAME, [index])
+            stage.commit(_require_empty)
 
     return SavePlan(flat.leaves, write)
 

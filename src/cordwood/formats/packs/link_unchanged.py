@@ -23,7 +23,7 @@ from cordwood.io.compare_bytes import (
     check_smallest_difference,
     find_difference,
 )
-from cordwood.io.uninterruptible import StopCheck
+from cordwood.io.threads import check_stop
 from cordwood.plan.choose_hard_links import (
     cells_of_process,
     comparison_order,
@@ -59,7 +59,6 @@ def link_packs(
     process: int,
     look: Fetch,
     take: Fetch,
-    check: StopCheck,
 ) -> Links:
     """Link the files of a checkpoint most of whose cells are equal to those of the tree.
 
@@ -75,7 +74,6 @@ def link_packs(
         process: the number of this process; it links files that it wrote itself.
         look: returns a leaf; it may be called several times.
         take: called for each leaf of which no part remains to be written.
-        check: called regularly; an exception that it raises ends the save.
     """
     folder = f"{path.rpartition('/')[0]}/{base}"
     store = store_at(folder)
@@ -94,7 +92,7 @@ def link_packs(
         try:
             (file,) = store.open([source])
             with file:
-                same = _unchanged_cells(file, base_file, value_of, check)
+                same = _unchanged_cells(file, base_file, value_of)
         except (CorruptionError, FormatError, OSError) as e:
             _log_damage(store, prefix, e)
             continue
@@ -103,14 +101,14 @@ def link_packs(
         if not should_link(stored, same):
             settled.update(sizes)
             continue
-        if not save.link(folder, source.name, check):
+        if not save.link(folder, source.name):
             return NOTHING if not packs else Links(packs, frozenset(cells), frozenset(), size_bytes)
         try:
             assert source.header_digest is not None
             (file,) = store_at(path).open([source])  # what was linked, whatever lies there now
             with file:
                 digests = sealed_digests(file, source.header_digest)
-                same -= changed_cells(file, digests, stored, same, value_of, check=check)
+                same -= changed_cells(file, digests, stored, same, value_of)
         except (CorruptionError, FormatError, OSError) as e:
             save.unlink_later(source.name)
             settled.update(sizes)
@@ -148,7 +146,7 @@ def _value(layout: Layout, file: BaseFile, views: PartViews, position: int) -> A
 
 
 def _unchanged_cells(
-    file: ReadableFile, base_file: BaseFile, value_of: Callable[[int], Any], check: StopCheck
+    file: ReadableFile, base_file: BaseFile, value_of: Callable[[int], Any]
 ) -> frozenset[int]:
     """Return the positions of cells that have not changed, as far as a few of their bytes show.
 
@@ -160,7 +158,7 @@ def _unchanged_cells(
 
     def look(positions: list[int]) -> None:
         for i in positions:
-            check()
+            check_stop()
             difference = find_difference(file, cells[i], value_of(i))
             if difference is not None:
                 gone[i] = difference

@@ -35,7 +35,6 @@ from cordwood.formats.safetensors.plan_save import check_metadata
 from cordwood.formats.save_plan import Fetch, SaveOptions, SavePlan
 from cordwood.formats.tree_shards import LeafParts, Snapshot, take_apart
 from cordwood.index import LeafSpec
-from cordwood.io.uninterruptible import StopCheck
 from cordwood.message_text import first_names
 from cordwood.plan.assign_to_processes import FileSizes, cell_bytes_of_leaves
 from cordwood.plan.choose_hard_links import exclude_cells, include_cells
@@ -180,11 +179,10 @@ def plan_save(
                         process=planned.process,
                         look=partial(_look, tree_leaves, look),
                         take=tree_leaves.fetch,
-                        check=rendezvous.poll,
                     )
                     linking.linked_bytes += links.size_bytes
                 todo.append((planned, links, tree_leaves.fetch))
-            return _write_packs(save, todo, save_id=save_id, check=rendezvous.poll)
+            return _write_packs(save, todo, save_id=save_id)
 
         def commit(save_id: str, reports: list[list[list[WrittenPack]]]) -> None:
             by_tree = [list(each) for each in zip(*reports, strict=True)]
@@ -240,7 +238,6 @@ def _write_packs(
     todo: Sequence[tuple[Plan, Links, Fetch]],
     *,
     save_id: str,
-    check: StopCheck,
 ) -> list[list[WrittenPack]]:
     """Write the files of this process; return them by tree, as process 0 needs them.
 
@@ -249,7 +246,6 @@ def _write_packs(
         todo: for each tree its plan, the files that are linked, and the function that returns a
             leaf. It is called once for each leaf.
         save_id: 16 hexadecimal digits, the same on every process, of this save alone.
-        check: called regularly; an exception that it raises ends the save.
     """
     files: list[Iterator[NewDataFile]] = []
     packs_of: list[tuple[Sequence[Pack], list[PackPlan]]] = []
@@ -265,7 +261,7 @@ def _write_packs(
         parts = LeafParts(fetch, [leaf for pack in packs for leaf, _ in pack.parts])
         files.append(_new_files(packs, parts))
         packs_of.append((contents, packs))
-    sealed = iter(save.write(chain.from_iterable(files), check))
+    sealed = iter(save.write(chain.from_iterable(files)))
     packs_of_trees = []
     for (_, links, _), (contents, packs) in zip(todo, packs_of, strict=True):
         # Every process can compute the contents of files itself, unless it links some.

@@ -11,7 +11,6 @@ from cordwood.formats.save_plan import SaveOptions, SavePlan
 from cordwood.formats.zarr.commit import place, refuse_foreign
 from cordwood.formats.zarr.plan_tree import Draft, draft, finish
 from cordwood.io.encode_chunk import chunk_encoder
-from cordwood.io.uninterruptible import StopCheck, run_uninterruptible
 from cordwood.io.write_chunk_files import WrittenFile
 from cordwood.plan.assign_to_processes import chunk_bytes_of_leaves
 from cordwood.plan.chunk_files import PlannedFile
@@ -62,7 +61,7 @@ def save_draft(
 
     def commit(stage: StagingDirectory, written: list[WrittenFile]) -> None:
         members = finish(item, written)
-        stage.commit(lambda existing: place(stage, existing, item, members), rendezvous.poll)
+        stage.commit(lambda existing: place(stage, existing, item, members))
 
     write_together(path, item, range(len(item.files)), fetch, rendezvous, commit)
 
@@ -103,27 +102,18 @@ def write_together(
         written_files = list(map(iter, shared.collect_written(reports, process_files)))
         then(shared.stage, [next(written_files[item.writers[number]]) for number in chosen])
 
-    def run(check: StopCheck) -> None:
-        rendezvous.set_stop_check(check)
-        with shared.transaction():
-            save_together(
-                rendezvous,
-                shared,
-                path=os.fspath(path),
-                save_id=new_save_id(),
-                choose_base=str,
-                fingerprints=leaves.prints,
-                specs=item.snapshot.specs,
-                write=lambda *_: shared.write_files(
-                    process_files[rendezvous.index], leaves.fetch, encode
-                ),
-                commit=commit,
-            )
-
-    try:
-        run_uninterruptible(run)
-    except BaseException:
-        if rendezvous.index == 0:
-            shared.stage.abandon()  # an interrupt may have come after all had gone well
-        raise
+    with shared.transaction():
+        save_together(
+            rendezvous,
+            shared,
+            path=os.fspath(path),
+            save_id=new_save_id(),
+            choose_base=str,
+            fingerprints=leaves.prints,
+            specs=item.snapshot.specs,
+            write=lambda *_: shared.write_files(
+                process_files[rendezvous.index], leaves.fetch, encode
+            ),
+            commit=commit,
+        )
     return shared.stage
