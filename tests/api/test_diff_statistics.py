@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import cordwood
 from cordwood import dtypes
+from cordwood.api import diff_operands
 from cordwood.api.array_change import (
     NO_CHANGE,
     VALUE_CHANGE,
@@ -28,7 +29,6 @@ from cordwood.api.array_change import (
     measure_change,
     root_of_quotient,
 )
-from cordwood.plan import split_arrays
 from cordwood.results import LeafDiff
 from cordwood.testing.strategies import DTYPE_NAMES, elements
 
@@ -312,7 +312,7 @@ def test_the_same_output_every_time(
     a, b = tmp_path / "a.safetensors", tmp_path / "b"
     cordwood.save(a, TREE)
     cordwood.save(b, changed(TREE))
-    monkeypatch.setattr(split_arrays, "_GROUP_BYTES", 16 << 20)
+    monkeypatch.setattr(diff_operands, "_GROUP_BYTES", 16 << 20)
     first = cordwood.diff(a, b).to_json()
     assert all(cordwood.diff(a, b).to_json() == first for _ in range(3))
     in_memory = cordwood.diff(TREE, changed(TREE)).to_json()

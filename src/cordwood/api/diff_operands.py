@@ -21,6 +21,7 @@ from cordwood.tree.leaves import describe_leaf, whole_array
 Array: TypeAlias = np.ndarray[Any, Any]
 T = TypeVar("T")
 
+_GROUP_BYTES = 32 << 20  # of parts, read at a time
 _REMOTE_ADVICE = (
     "diff compares in one process; save it to a directory and compare that with the other one"
 )
@@ -77,7 +78,7 @@ def map_parts(
             sides.append(other.read([(partners[part.number], part.box) for part in group]))
         return map_in_threads(function, list(zip([p.box for p in group], *sides, strict=True)))
 
-    for group in group_parts(parts):
+    for group in group_parts(parts, _GROUP_BYTES):
         yield from zip(group, results(group), strict=True)
 
 

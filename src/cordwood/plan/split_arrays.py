@@ -11,7 +11,6 @@ from typing import NamedTuple
 from cordwood.index import Box, Encoded, Leaf
 from cordwood.sharding.boxes import element_count, grid_cells, shape_of, whole_box
 
-_GROUP_BYTES = 32 << 20  # of parts, read at a time
 _MAX_ROWS_FACTOR = 4  # parts of whole rows may be this much larger than the limit
 
 _SAMPLE_BYTES = 4 << 20  # of one array
@@ -81,12 +80,12 @@ def element_range(box: Box, shape: Sequence[int]) -> tuple[int, int]:
     return start, start + math.prod(shape_of(box))
 
 
-def group_parts(parts: Iterable[Part]) -> Iterator[list[Part]]:
-    """Yield consecutive parts in groups of up to 32 MiB, of at least one part each."""
+def group_parts(parts: Iterable[Part], limit_bytes: int) -> Iterator[list[Part]]:
+    """Yield consecutive parts in groups up to a limit, of at least one part each."""
     group: list[Part] = []
     total = 0
     for part in parts:
-        if group and total + part.size_bytes > _GROUP_BYTES:
+        if group and total + part.size_bytes > limit_bytes:
             yield group
             group, total = [], 0
         group.append(part)

@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,11 +16,12 @@ import xxhash
 from cordwood import dtypes
 from cordwood.api.array_change import has_numbers
 from cordwood.api.checkpoint import Checkpoint
-from cordwood.api.diff_operands import Array, CheckpointOperand, map_parts
+from cordwood.api.diff_operands import Array, CheckpointOperand
 from cordwood.api.equal_parts import contents_by_digest
 from cordwood.errors import CordwoodError
 from cordwood.index import Inline, Leaf, size_in_memory
-from cordwood.io.progress import ProgressMeter, Report
+from cordwood.io.progress import Progress, ProgressMeter, Report
+from cordwood.io.threads import map_in_threads
 from cordwood.keypath import format_path, format_paths
 from cordwood.manager.step_summaries import StepSummary, summarize_steps
 from cordwood.plan.split_arrays import Part, all_boxes, chunks_of, fitting, group_parts
@@ -32,6 +34,7 @@ from cordwood.viewer.sources import Sources
 Read: TypeAlias = Literal["sample", "all"]
 
 _PART_BYTES = 4 << 20
+_GROUP_BYTES = 16 << 20  # of parts, read at a time by one thread
 _SAMPLED_BYTES = 2 << 20  # a sample takes smaller leaves whole
 _SAMPLE_PART_BYTES = 512 << 10  # of a larger one, of which it takes two
 MAX_SAMPLE_BYTES = 256 << 20  # of a step; leaves beyond it have no norm
@@ -249,16 +252,19 @@ def leaf_norms(
     parts, complete = _parts(operand, missing, read, max_sample_bytes)
     sums: dict[int, _Sum] = {}
     problems: dict[int, str] = {}
-    meter = report and ProgressMeter(sum([part.size_bytes for part in parts]), report)
-    for group in group_parts(parts):
-        for part, norm in _norms_of_parts(operand, group, problems):
-            before, size = sums.get(part.number, _Sum()), element_count(part.box)
-            sums[part.number] = _Sum(_hypot(before.norm, norm), before.elements + size)
-        if meter:
-            for part in group:
-                meter.advance(part.size_bytes, format_path(leaves[part.number].key_path))
-    if meter:
-        meter.finish()
+    meter = ProgressMeter(sum([part.size_bytes for part in parts]), report or _no_report)
+
+    def read_group(group: Sequence[Part]) -> list[tuple[Part, float]]:
+        norms_of_parts = _norms_of_parts(operand, group, problems)
+        for part in group:
+            meter.advance(part.size_bytes, format_path(leaves[part.number].key_path))
+        return norms_of_parts
+
+    groups = [(group,) for group in group_parts(parts, _GROUP_BYTES)]
+    for part, norm in chain.from_iterable(map_in_threads(read_group, groups)):
+        before, size = sums.get(part.number, _Sum()), element_count(part.box)
+        sums[part.number] = _Sum(_hypot(before.norm, norm), before.elements + size)
+    meter.finish()
     for number, total in sums.items():
         if number in problems:
             continue
@@ -370,10 +376,15 @@ def _norms_of_parts(
 ) -> list[tuple[Part, float]]:
     """Return the norms of parts; leave out those that cannot be read, and note why."""
     try:
-        return list(map_parts(lambda _, array: norm_of(array), parts, operand))
+        arrays = operand.read([(part.number, part.box) for part in parts])
+        return [(part, norm_of(array)) for part, array in zip(parts, arrays, strict=True)]
     except (CordwoodError, OSError) as e:
         if len(parts) == 1:
             problems[parts[0].number] = str(e)
             return []
     # One leaf cannot be read: read the parts one by one.
     return [norm for part in parts for norm in _norms_of_parts(operand, [part], problems)]
+
+
+def _no_report(_: Progress) -> None:
+    pass

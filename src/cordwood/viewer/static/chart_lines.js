@@ -218,7 +218,7 @@
         plot.querySelector(".pointer")?.remove();
         if (scales && picked >= 0) append(plot, cursor()[1]);
       }
-      frame.show(i < 0 || !xs.length ? null : valuesAt(xs[i]), event);
+      frame.show(i < 0 || !xs.length ? null : valuesAt(xs[i]), event, " · ");
     }
 
     /** Return the values at an x as lines of text, the greatest first. */

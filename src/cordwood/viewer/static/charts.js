@@ -108,9 +108,9 @@
     const head = title && element("figcaption.chart-head", element("span", title), tools);
 
     /** Say lines of text, or nothing. */
-    function show(lines, event = null) {
+    function show(lines, event = null, separator = ": ") {
       showTooltip(event && lines, event?.clientX, event?.clientY);
-      if (!event) replace(readout, lines?.join(": "));
+      if (!event) replace(readout, lines?.join(separator));
     }
 
     return { element: element("figure.chart", head, parts, readout), show };
