@@ -1,4 +1,8 @@
-"""Run the command on small checkpoints and write docs/cli.md: python -m demo.cli_transcripts."""
+"""Run the command on small checkpoints and write docs/cli.md: python -m demo.cli_transcripts.
+
+Each command runs in a pseudo-terminal, and the page shows the final screen. One test compares the
+page with the output of the commands; another types some of the commands in tmux.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +25,7 @@ HEAD = """# The command `cordwood`
 `pip install .` in a clone installs the command. `python -m cordwood` runs the same command. Every
 command has two options: `--help` prints examples, and `--json` prints one JSON document.
 
-The script `python -m demo.cli_transcripts` writes this page. It runs each command in a
-pseudo-terminal of 100 columns and 40 lines and prints the final screen. One test compares this page
-with the output of the commands. Another test types some of the commands in tmux.
+The examples show what the commands print in a terminal of 100 columns and 40 lines.
 
 | exit code | meaning |
 |---|---|

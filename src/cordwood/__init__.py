@@ -45,12 +45,7 @@ if TYPE_CHECKING:
     from cordwood.io.background_save import PendingSave as PendingSave
     from cordwood.io.reusable_memory import release_memory as release_memory
     from cordwood.keypath import DictKey as DictKey
-    from cordwood.manager.keep_policies import KeepBest as KeepBest
-    from cordwood.manager.keep_policies import KeepEvery as KeepEvery
-    from cordwood.manager.keep_policies import KeepLast as KeepLast
     from cordwood.manager.manager import CheckpointManager as CheckpointManager
-    from cordwood.manager.save_policies import EverySeconds as EverySeconds
-    from cordwood.manager.save_policies import EverySteps as EverySteps
     from cordwood.manager.step_reader import StepReader as StepReader
     from cordwood.msgpack import from_bytes as from_bytes
     from cordwood.msgpack import load_from_file as load_from_file
@@ -58,6 +53,11 @@ if TYPE_CHECKING:
     from cordwood.msgpack import msgpack_serialize as msgpack_serialize
     from cordwood.msgpack import save_to_file as save_to_file
     from cordwood.msgpack import to_bytes as to_bytes
+    from cordwood.policies import EverySeconds as EverySeconds
+    from cordwood.policies import EverySteps as EverySteps
+    from cordwood.policies import KeepBest as KeepBest
+    from cordwood.policies import KeepEvery as KeepEvery
+    from cordwood.policies import KeepLast as KeepLast
     from cordwood.sharding.partition_rules import match_partition_rules as match_partition_rules
     from cordwood.state_dict.state_dicts import from_state_dict as from_state_dict
     from cordwood.state_dict.state_dicts import to_state_dict as to_state_dict
@@ -81,13 +81,12 @@ _NAMES_OF = {
     "cordwood.io.background_save": "PendingSave",
     "cordwood.io.reusable_memory": "release_memory",
     "cordwood.keypath": "DictKey",
-    "cordwood.manager.keep_policies": "KeepBest KeepEvery KeepLast",
     "cordwood.manager.manager": "CheckpointManager",
-    "cordwood.manager.save_policies": "EverySeconds EverySteps",
     "cordwood.manager.step_reader": "StepReader",
     "cordwood.msgpack": (
         "from_bytes load_from_file msgpack_restore msgpack_serialize save_to_file to_bytes"
     ),
+    "cordwood.policies": "EverySeconds EverySteps KeepBest KeepEvery KeepLast",
     "cordwood.sharding.partition_rules": "match_partition_rules",
     "cordwood.state_dict.state_dicts": "from_state_dict to_state_dict",
     "cordwood.state_dict.type_handlers": "register_serialization_state",

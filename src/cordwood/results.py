@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from cordwood.api.diff_result import LeafDiff as LeafDiff
     from cordwood.api.verify import Verification as Verification
     from cordwood.io.progress import Progress as Progress
+    from cordwood.manager.delete_steps import PlannedStep as PlannedStep
+    from cordwood.manager.delete_steps import RetentionPlan as RetentionPlan
     from cordwood.manager.restore_step import Restored as Restored
-    from cordwood.manager.retention import PlannedStep as PlannedStep
-    from cordwood.manager.retention import RetentionPlan as RetentionPlan
-    from cordwood.manager.save_report import SaveReport as SaveReport
+    from cordwood.manager.save_queue import SaveReport as SaveReport
     from cordwood.manager.step_items import Stateful as Stateful
 
 _MODULE_OF = {
@@ -27,11 +27,11 @@ _MODULE_OF = {
     "Detected": "cordwood.api.detect",
     "Diff": "cordwood.api.diff_result",
     "LeafDiff": "cordwood.api.diff_result",
-    "PlannedStep": "cordwood.manager.retention",
+    "PlannedStep": "cordwood.manager.delete_steps",
     "Progress": "cordwood.io.progress",
     "Restored": "cordwood.manager.restore_step",
-    "RetentionPlan": "cordwood.manager.retention",
-    "SaveReport": "cordwood.manager.save_report",
+    "RetentionPlan": "cordwood.manager.delete_steps",
+    "SaveReport": "cordwood.manager.save_queue",
     "Stateful": "cordwood.manager.step_items",
     "Verification": "cordwood.api.verify",
 }

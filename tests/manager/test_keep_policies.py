@@ -11,9 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood import KeepBest, KeepEvery, KeepLast
-from cordwood.manager.keep_policies import as_keep_policy, best_policy
-from cordwood.manager.retention import plan_retention
-from cordwood.policies import KeepAll, KeepAt, KeepPolicy, KeepWithin, SavedStep
+from cordwood.manager.delete_steps import plan_retention
+from cordwood.policies import (
+    KeepAll,
+    KeepAt,
+    KeepPolicy,
+    KeepWithin,
+    SavedStep,
+    as_keep_policy,
+    best_policy,
+)
 from cordwood.results import PlannedStep
 
 NOW = 1000.0

@@ -17,6 +17,7 @@ import pytest
 
 import cordwood
 from cordwood import CheckpointManager, StepReader
+from cordwood.manager.foreign_steps import other_checkpoints
 
 TREE = {"w": np.ones(3, np.float32)}
 
@@ -175,3 +176,18 @@ def test_roots_in_a_store(caplog: pytest.LogCaptureFixture) -> None:
     cordwood.save(f"{root}/model_7", TREE)
     with pytest.warns(RuntimeWarning, match="there are model_7: .* rename those, or load one with"):
         assert reader.restore() is None
+
+
+def test_a_first_save_that_ends_while_restore_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save_first(*arguments: Any, **named: Any) -> Any:
+        monkeypatch.undo()
+        with CheckpointManager(tmp_path, background=False) as manager:
+            manager.save(0, TREE)
+        return other_checkpoints(*arguments, **named)
+
+    monkeypatch.setattr("cordwood.manager.steps.other_checkpoints", save_first)
+    restored = StepReader(tmp_path).restore(like=TREE)  # a warning would be an error
+    assert restored is not None
+    assert restored.step == 0

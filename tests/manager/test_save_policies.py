@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood import EverySeconds, EverySteps
-from cordwood.manager.save_policies import OnPreemption, as_save_policy
-from cordwood.policies import AtSteps, EveryStep, Moment, SavePolicy, WhenIdle
+from cordwood.policies import (
+    AtSteps,
+    EveryStep,
+    Moment,
+    OnPreemption,
+    SavePolicy,
+    WhenIdle,
+    as_save_policy,
+)
 
 CALM = Moment(step=7, last_step=None, seconds_since_last=5.0, saving=False, preempted=False)
 

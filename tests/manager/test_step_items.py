@@ -15,7 +15,7 @@ import cordwood
 from cordwood import CheckpointManager, StepReader
 from cordwood.encoding.step_record import Record
 from cordwood.errors import CorruptionError, MismatchError, PrefixError, UnsupportedLeafError
-from cordwood.manager.load_step import RestoreRequest, _load_item
+from cordwood.manager.restore_step import RestoreRequest, _load_item
 from cordwood.results import SaveReport
 from tests.manager.counters import Counter
 
@@ -222,7 +222,7 @@ def test_a_step_that_goes_between_its_tree_and_its_items(
             shutil.rmtree(path)
         return cordwood.load(path, *arguments, prefix=prefix, **options)
 
-    monkeypatch.setattr("cordwood.manager.load_step.load", load)
+    monkeypatch.setattr("cordwood.manager.restore_step.load", load)
     restored = StepReader(tmp_path).restore(items={"ema": None})
     assert restored is not None
     assert restored.step == 1

@@ -44,6 +44,17 @@ def test_a_step_that_is_none_is_not_the_newest(tmp_path: Path) -> None:
         manager.restore(manager.best("acc"))  # type: ignore[arg-type]
 
 
+def test_a_reader_has_the_best_step_of_a_metric(tmp_path: Path) -> None:
+    reader = StepReader(tmp_path)
+    assert reader.best("loss") is None
+    save(tmp_path, 1, 2, metrics={"loss": 1.0})
+    manager = save(tmp_path, 3, metrics={"loss": 3.0})
+    assert reader.best("loss") == manager.best("loss") == 2  # of equal ones the newer
+    assert reader.best("loss", mode="max") == 3
+    with pytest.raises(ValueError, match="mode: expected 'min' or 'max'"):
+        reader.best("loss", mode="least")  # type: ignore[arg-type]
+
+
 def test_what_is_restored_may_be_chosen_as_load_has_it(tmp_path: Path) -> None:
     save(tmp_path, 1)
     reader = StepReader(tmp_path)
@@ -64,7 +75,9 @@ def test_items_that_are_not_there_are_told_before_the_tree_is_loaded(
 ) -> None:
     save(tmp_path, 1)
     cordwood.save(tmp_path / "2", TREE)
-    monkeypatch.setattr("cordwood.manager.load_step.load", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr(
+        "cordwood.manager.restore_step.load", lambda *_, **__: pytest.fail("loaded")
+    )
     for step in (1, 2):
         with pytest.raises(
             MismatchError, match=r"no item 'data'; it has: none\. To restore the tre"

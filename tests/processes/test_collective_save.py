@@ -64,7 +64,7 @@ def save(
             disk,
             path="x",
             save_id=f"{processes.index}" * 16,
-            choose_base=lambda: f"told-by-{processes.index}",
+            base=f"told-by-{processes.index}",
             fingerprints=lambda: [prints * 16],
             specs=[],
             write=write,

@@ -35,7 +35,7 @@ def in_the_foreground(monkeypatch: pytest.MonkeyPatch) -> None:
         pending._end(error)
         return pending
 
-    monkeypatch.setattr("cordwood.api.save_async.save_in_background", save)
+    monkeypatch.setattr("cordwood.manager.save_queue.save_in_background", save)
 
 
 def tree_of(step: int) -> dict[str, Any]:
@@ -341,7 +341,7 @@ def test_processes_wait_for_steps_together(tmp_path: Path) -> None:
     def work(processes: FakeProcesses) -> Any:
         reader = StepReader(tmp_path)
         if processes.index == 1:  # this one sees nothing: process 0 looks for all
-            reader._listing.steps = list  # type: ignore[method-assign]
+            reader._steps.all = list  # type: ignore[method-assign]
         return [
             reader.wait_for_new_step(0),
             reader.wait_for_new_step(0.05, poll_seconds=0.01),

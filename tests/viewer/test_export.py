@@ -79,10 +79,13 @@ def test_a_limit_below_the_list_of_leaves_is_an_error(run: Run, tmp_path: Path) 
     assert run(*arguments, needed[1]).code == 0, "the size that the error names is enough"
 
 
-def test_force_without_a_file_is_an_error(run: Run, path: Path) -> None:
-    code, _, err = run("view", path, "--force")
+@pytest.mark.parametrize("option", [("--force",), ("--max-mb", "20")])
+def test_an_option_of_the_export_without_a_file_is_an_error(
+    run: Run, path: Path, option: tuple[str, ...]
+) -> None:
+    code, _, err = run("view", path, *option)
     assert code == 2
-    assert "--force is for --export" in err
+    assert f"{option[0]} is for --export" in err
 
 
 def test_a_directory_is_no_name_of_an_export(run: Run, path: Path, tmp_path: Path) -> None:

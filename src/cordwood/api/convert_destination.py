@@ -17,7 +17,7 @@ from cordwood.formats.format_protocol import WritableFormat, is_directory_format
 from cordwood.formats.packs.cordwood_json import decode_index
 from cordwood.formats.packs.open import read_index_bytes, store_at
 from cordwood.formats.registry import file_formats, suffixes_of
-from cordwood.formats.step_directories import step_number
+from cordwood.formats.step_names import number_in_name
 from cordwood.storage.path_kind import is_empty_file, kind_at, last_name
 from cordwood.storage.staging_directory import locate_directory
 from cordwood.storage.urls import parse_url
@@ -140,7 +140,7 @@ def without_other_steps_record(
     """
     if is_directory_format(format) and "prefix" not in format.save_options:
         return {name: value for name, value in strings.items() if name not in (KEY, PREFIX_KEY)}
-    number = step_number(last_name(destination))
+    number = number_in_name(last_name(destination))
     if KEY not in strings or number is None:
         return strings
     step = None

@@ -16,7 +16,7 @@ from cordwood.formats.detect_format import (
 )
 from cordwood.formats.packs.open import store_at
 from cordwood.formats.registry import DEFAULT
-from cordwood.formats.step_directories import listed, sorted_steps
+from cordwood.formats.step_names import listed, sorted_steps
 from cordwood.message_text import counted
 from cordwood.public_names import document_fields
 from cordwood.storage.open_files import LocalFile

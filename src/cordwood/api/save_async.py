@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from cordwood.api.save_rendezvous import announce_errors, rendezvous_for
@@ -90,97 +90,80 @@ def save_async(
     ) as rendezvous:
         if rendezvous.count == 1:
             raise_unreported_failures()
-        pending = begin_save(
-            path,
-            tree,
-            saved_format,
-            rendezvous,
-            compression=compression,
-            prefix=prefix,
-            metadata=metadata,
-            before_save=lambda: None,
-            previous_step=None,
-            on_commit=lambda *_: None,
-            progress=progress,
-        )
+        options = SaveOptions(prefix, {} if metadata is None else metadata, compression)
+        save = SnapshotSave(path, tree, saved_format, rendezvous, options, progress=progress)
+        pending = save_in_background(path, save.write, total_bytes=save.total_bytes)
     if rendezvous.count > 1:
         raise_unreported_failures(save_started=True)
     return pending
 
 
-def begin_save(
-    path: str | os.PathLike[str],
-    tree: Any,
-    format: WritableFormat,
-    rendezvous: Rendezvous,
-    *,
-    compression: Literal["zstd", "blosc"] | None,
-    prefix: str | None,
-    metadata: Mapping[str, str] | Callable[[], Mapping[str, str]] | None,
-    before_save: Callable[[], None],
-    previous_step: Callable[[], str] | None,
-    on_commit: Callable[[PendingSave, int], None],
-    progress: ProgressOption,
-    items: Mapping[str, Any] | None = None,
-) -> PendingSave:
-    """Begin a save in the background, as `save_async` does, with hooks for a manager.
+class SnapshotSave:
+    """A planned save of a tree as it is now, which may be written later in another thread.
 
     Args:
         path: the destination, as `local_or_url` returns it.
         tree: the tree to save.
         format: the format to write.
         rendezvous: the rendezvous of the processes that save together, not entered yet. The
-            caller announces an error of this call to it; an error in the background is announced
-            here.
-        compression: as in `save`.
-        prefix: as in `save`.
-        metadata: the strings, or a function that returns them after `before_save`.
-        before_save: called on process 0 before anything is begun; an error that it raises ends
-            the save on all processes.
-        previous_step: called in the background, as in `Linking`. None: the whole tree is written.
-        on_commit: called on each process in the background after the commit, with the save and
-            the number of bytes of arrays that were hard-linked.
+            caller announces an error of this call to it; `write` announces its own errors.
+        options: the options of the format.
+        base: the name of the checkpoint beside this one whose unchanged files are hard-linked, as
+            process 0 knows it; "" on the others, or if there is none. None: no links.
         progress: as in `save_async`.
-        items: more trees by prefix, for a directory of packs, which then holds no other trees.
-    """
-    original_path = path
-    # The process may change its working directory before the background save has ended.
-    path = original_path if parse_url(path) is not None else absolute_path(path)
-    if rendezvous.index == 0:
-        before_save()
-    if callable(metadata):
-        metadata = metadata()
-    held: list[Any] = []
-    linking = None if previous_step is None else Linking(previous_step, lambda leaf: held[leaf])
-    with gc_paused():
-        options = SaveOptions(
-            prefix, {} if metadata is None else metadata, compression, None, linking, items
-        )
-        plan = plan_save(format, path, tree, options, rendezvous)
-        held += snapshot_leaves(plan.leaves)
-    sizes = plan.sizes or [getattr(leaf, "nbytes", 0) for leaf in held]
-    write = plan.write
-    del plan, options, tree, items
-    display = progress_display(progress, "saving")
 
-    def work(pending: PendingSave) -> None:
+    Attributes:
+        total_bytes: the number of bytes that this process writes or links.
+        linked_bytes: of these, the bytes that were linked, once all is written.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        tree: Any,
+        format: WritableFormat,
+        rendezvous: Rendezvous,
+        options: SaveOptions,
+        *,
+        base: str | None = None,
+        progress: ProgressOption,
+    ) -> None:
+        # The process may change its working directory before the save has ended.
+        self._path = path if parse_url(path) is not None else absolute_path(path)
+        self._format = format
+        self._rendezvous = rendezvous
+        self._leaves: list[Any] = []
+        self._linking = None if base is None else Linking(base, self._leaves.__getitem__)
+        with gc_paused():
+            options = options._replace(linking=self._linking)
+            plan = plan_save(format, self._path, tree, options, rendezvous)
+            self._leaves += snapshot_leaves(plan.leaves)
+        self._sizes = plan.sizes or [getattr(leaf, "nbytes", 0) for leaf in self._leaves]
+        self._write = plan.write
+        self._display = progress_display(progress, "saving")
+        self.total_bytes = sum(self._sizes)
+
+    @property
+    def linked_bytes(self) -> int:
+        return 0 if self._linking is None else self._linking.linked_bytes
+
+    def write(self, pending: PendingSave) -> None:
+        """Write and commit the save, and count in `pending` the bytes that are taken for it."""
         release_memory()
+        leaves, sizes = self._leaves, self._sizes
         try:
-            with announce_errors(rendezvous), display as report:
-                meter = None if report is None else ProgressMeter(sum(sizes), report)
+            with announce_errors(self._rendezvous), self._display as report:
+                meter = None if report is None else ProgressMeter(self.total_bytes, report)
 
                 def take(leaf: int) -> Any:
-                    value, held[leaf] = held[leaf], None
+                    value, leaves[leaf] = leaves[leaf], None
                     pending._advance(sizes[leaf])
                     if meter is not None:
                         meter.advance(sizes[leaf])
                     return value
 
-                if rendezvous.index == 0:
-                    format.refuse_foreign(path)
-                write(take)
+                if self._rendezvous.index == 0:
+                    self._format.refuse_foreign(self._path)
+                self._write(take)
         finally:
-            held.clear()  # an exception's traceback would keep the arrays alive
-        on_commit(pending, 0 if linking is None else linking.linked_bytes)
-
-    return save_in_background(original_path, work, total_bytes=sum(sizes))
+            leaves.clear()  # an exception's traceback would keep the arrays alive

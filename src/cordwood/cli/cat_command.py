@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from cordwood.cli.arguments import SOURCE, complete_key
 from cordwood.cli.output import json_option, print_json, print_text, to_json_value
-from cordwood.cli.path_arguments import SOURCE, complete_key
 from cordwood.keypath import key_literal
 
 EXAMPLES = """

@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
+from cordwood.cli.arguments import PATH, SOURCE, cast_of, pairs_of
 from cordwood.cli.output import json_option, print_json, print_text
-from cordwood.cli.path_arguments import PATH, SOURCE
-from cordwood.cli.shared_options import cast_of, pairs_of
 from cordwood.errors import CordwoodError
 
 EXAMPLES = """

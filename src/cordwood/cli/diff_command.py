@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cordwood.cli.arguments import SOURCE, pairs_of
 from cordwood.cli.output import columns, fitted, json_option, print_json, print_table, print_text
-from cordwood.cli.path_arguments import SOURCE
-from cordwood.cli.shared_options import pairs_of
 
 if TYPE_CHECKING:
     from cordwood.api.diff_result import Diff, LeafDiff

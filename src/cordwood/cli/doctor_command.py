@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
+from cordwood.cli.arguments import PATH
 from cordwood.cli.output import columns, json_option, print_json, print_text
-from cordwood.cli.path_arguments import PATH
 
 EXAMPLES = """
 \b

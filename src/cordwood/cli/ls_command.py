@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from cordwood.api.list_leaves import LeafRow, group_rows, list_leaves, select_rows
+from cordwood.cli.arguments import SOURCE, complete_key
 from cordwood.cli.output import (
     columns,
     fitted,
@@ -15,7 +16,6 @@ from cordwood.cli.output import (
     print_table,
     print_text,
 )
-from cordwood.cli.path_arguments import SOURCE, complete_key
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.message_text import size_text
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from cordwood.cli.output import fail
-from cordwood.cli.terminal import prepare_streams
+from cordwood.cli.output import fail, prepare_streams
 from cordwood.errors import CordwoodError
 from cordwood.message_text import printable
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from itertools import repeat
@@ -10,7 +12,6 @@ from typing import Any, NoReturn
 
 import click
 
-from cordwood.cli.terminal import screen_size
 from cordwood.message_text import printable, shortened
 
 _MAX_INT_BITS = 2000  # Python prints such an int in decimal, however it is configured
@@ -147,3 +148,25 @@ def columns(rows: Sequence[Sequence[str]], *, right: Iterable[int] = ()) -> str:
         pad = str.rjust if i in ends else str.ljust
         padded.append(map(pad, column, repeat(min(max(map(len, column)), _MAX_PADDED))))
     return "\n".join([line.rstrip() for line in map("  ".join, zip(*padded, strict=True))])
+
+
+def screen_size() -> tuple[int, int]:
+    """Return the columns and lines of the terminal at standard output, or (0, 0) if it is none."""
+    try:
+        return os.get_terminal_size(1)
+    except OSError:
+        return 0, 0
+
+
+def prepare_streams() -> None:
+    """Make standard output and error accept every text.
+
+    A closed stream is replaced by one that discards the text. Any other stream escapes the
+    characters that its encoding lacks, as Python escapes them.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

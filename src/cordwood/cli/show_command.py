@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from cordwood.cli.arguments import SOURCE, complete_key
 from cordwood.cli.output import (
     columns,
     json_option,
@@ -13,7 +14,6 @@ from cordwood.cli.output import (
     print_text,
     to_json_value,
 )
-from cordwood.cli.path_arguments import SOURCE, complete_key
 from cordwood.keypath import key_literal
 from cordwood.message_text import size_text
 

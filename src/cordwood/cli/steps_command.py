@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cordwood.cli.arguments import PATH
 from cordwood.cli.output import (
     columns,
     fitted,
@@ -16,11 +17,10 @@ from cordwood.cli.output import (
     print_text,
     to_json_value,
 )
-from cordwood.cli.path_arguments import PATH
 from cordwood.message_text import counted, printable, size_text
 
 if TYPE_CHECKING:
-    from cordwood.manager.step_summaries import StepSummary
+    from cordwood.manager.steps import StepSummary
 
 EXAMPLES = """
 \b
@@ -47,7 +47,7 @@ def command(path: str, as_json: bool) -> None:
     step is not complete.
     """
     from cordwood.api.detect import detect
-    from cordwood.manager.step_summaries import summarize_steps
+    from cordwood.manager.steps import summarize_steps
 
     detected = detect(path)
     if detected.format != "steps":

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import click
 
+from cordwood.cli.arguments import PATH, SOURCE
 from cordwood.cli.output import json_option, print_json, print_text
-from cordwood.cli.path_arguments import PATH, SOURCE
 from cordwood.message_text import counted, size_text
 
 EXAMPLES = """

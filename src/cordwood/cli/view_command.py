@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
+from cordwood.cli.arguments import PATH, SOURCE
 from cordwood.cli.output import json_option, print_json, print_text
-from cordwood.cli.path_arguments import PATH, SOURCE
 from cordwood.message_text import printable, size_text
 
 if TYPE_CHECKING:
@@ -56,7 +57,9 @@ Examples:
     help="The directory for the decompressed copy of a compressed file. Default: in memory.",
 )
 @json_option
+@click.pass_context
 def command(
+    ctx: click.Context,
     path: str,
     other: str | None,
     no_browser: bool,
@@ -81,8 +84,10 @@ def command(
     from cordwood.viewer.sources import OpenArguments, open_sources
 
     html = page()  # before anything is opened: Jinja2 may be missing
-    if file is None and force:
-        raise click.UsageError("--force is for --export")
+    if file is None:
+        for name in ("force", "max_mb"):
+            if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
+                raise click.UsageError(f"--{name.replace('_', '-')} is for --export")
     if file is not None:
         refuse_source(file, [path] if other is None else [path, other])
         if not force:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from cordwood.did_you_mean import nearest_name
 from cordwood.errors import IncompleteCheckpointError, NotACheckpointError, UnsupportedFormatError
-from cordwood.formats.foreign_files import foreign_file
 from cordwood.formats.format_protocol import (
     Format,
     Match,
@@ -20,25 +19,19 @@ from cordwood.formats.format_protocol import (
     is_directory_format,
     is_writable,
 )
+from cordwood.formats.numpy_files.format import members_of_zip
 from cordwood.formats.registry import (
-    DEFAULT,
     all_by_suffix,
     by_suffix,
     close_suffix,
     directory_formats,
     file_formats,
+    format_in_object_store,
     require_name,
     require_suffix,
-    suffix_of,
-    suffixes_of,
     writable_directory_formats,
 )
-from cordwood.formats.step_directories import (
-    MAX_STEPS_OPENED,
-    is_named_step,
-    listed,
-    sorted_steps,
-)
+from cordwood.formats.step_names import MAX_STEPS_OPENED, is_named_step, listed, sorted_steps
 from cordwood.message_text import counted, printable
 from cordwood.storage.directories import list_names, list_subdirectories, scan_directory
 from cordwood.storage.open_files import LocalFile, ReadableFile
@@ -248,50 +241,6 @@ def _format_by_suffix_or_content(place: str, text: str, *, is_file: bool) -> For
     return require_suffix(text, file_formats())
 
 
-def format_in_object_store(url: str, named: Format | None) -> WritableFormat:
-    """Return the only format of object stores. Raises UnsupportedFormatError for another one."""
-    if (named is not None and not is_directory_format(named)) or not is_directory_name(url):
-        raise UnsupportedFormatError(
-            f"{url}: an object store holds directories, and this means a file; leave the suffix "
-            "out, or use a local path"
-        )
-    if named is not None and named is not DEFAULT:
-        raise UnsupportedFormatError(
-            f"{url}: the layout {named.name!r} needs a local path; an object store holds "
-            f"{DEFAULT.name!r}"
-        )
-    return DEFAULT
-
-
-# Suffixes of files that others write: a directory of such a name would be a mistake.
-_FILE_SUFFIXES = frozenset(
-    {
-        *(".bin", ".gguf", ".gz", ".h5", ".hdf5", ".json", ".onnx", ".pickle", ".pkl"),
-        *(".pt", ".pth", ".tar", ".zarr", ".zip", ".zst"),
-    }
-)
-
-
-def is_directory_name(text: str) -> bool:
-    """Return whether a name is meant for a directory, where the caller names no format.
-
-    Every name is, but those with the suffix of a file: of a known format, of one that is
-    misspelled, or of a format of other tools.
-
-    >>> [is_directory_name(name) for name in ("ckpt/100", "run-1.5", "m.safetensor", "m.npz")]
-    [True, True, False, False]
-    """
-    if text.endswith("/"):
-        return True
-    suffix = Path(text).suffix.lower()
-    if suffix_of(text.lower()) or suffix in _FILE_SUFFIXES:
-        return False
-    import difflib
-
-    suffixes = suffixes_of(file_formats(writable=True))
-    return not difflib.get_close_matches(suffix, suffixes, n=1)
-
-
 # What to say where there is no checkpoint
 
 
@@ -358,3 +307,40 @@ def _newest(place: Path, steps: Sequence[str]) -> Path:
         if not is_folder(child) or format_of_directory(child) is not None:
             return child
     return place / steps[-1]
+
+
+# Files of other tools that no format here is for, and advice about them
+
+_PICKLE = "a Python pickle, which cordwood never loads: load it with the program that wrote it"
+# First bytes, and what to do.
+_MAGIC: Sequence[tuple[bytes, str]] = (
+    (b"version https://git-lfs", "a Git LFS pointer, not the file itself: run `git lfs pull`"),
+    (b"\x89HDF\r\n\x1a\n", "an HDF5 file: read it with h5py, or with the program that wrote it"),
+    (b"GGUF", "a GGUF file: read it with gguf"),
+    (b"PK", "a zip archive without .npy members"),
+    (b"\x80\2", _PICKLE),
+    (b"\x80\3", _PICKLE),
+    (b"\x80\4", _PICKLE),
+    (b"\x80\5", _PICKLE),
+    (b"\x1f\x8b", "a gzip stream that does not contain Flax's msgpack: decompress it first"),
+    (
+        b"\x28\xb5\x2f\xfd",
+        "a zstd stream that does not contain Flax's msgpack: decompress it first",
+    ),
+)
+_TORCH = (
+    "a PyTorch file (a pickle in a zip archive), which cordwood never loads: load it with torch "
+    "and write it with safetensors.torch.save_file"
+)
+
+
+def foreign_file(place: Place) -> str | None:
+    """Return what a file is, in words, and what to do; None where that is not known."""
+    is_zip = place.head.startswith(b"PK")
+    members = members_of_zip(place.file) if is_zip and place.file else []
+    if any(name.endswith("data.pkl") for name in members):
+        return _TORCH
+    for magic, text in _MAGIC:
+        if place.head.startswith(magic):
+            return text
+    return None

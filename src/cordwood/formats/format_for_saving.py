@@ -6,13 +6,7 @@ import errno
 import os
 
 from cordwood.errors import NotACheckpointError, UnsupportedFormatError
-from cordwood.formats.detect_format import (
-    format_in_object_store,
-    format_of_directory,
-    is_directory_name,
-    run_formats,
-    written_format,
-)
+from cordwood.formats.detect_format import format_of_directory, run_formats, written_format
 from cordwood.formats.format_protocol import (
     Format,
     WritableFormat,
@@ -25,6 +19,8 @@ from cordwood.formats.registry import (
     by_name,
     by_suffix,
     file_formats,
+    format_in_object_store,
+    is_directory_name,
     require_suffix,
     suffixes_of,
     unknown_name,
@@ -158,7 +154,8 @@ def _of_directory(path: str | os.PathLike[str], named: WritableFormat | None) ->
     Raises NotACheckpointError where `named` is not the format of the directory.
     """
     text, place = os.fspath(path), locate_directory(path)
-    kind_at(place)
+    if kind_at(place) == "nothing":
+        return named or DEFAULT
     existing = written_format(place)
     if existing is None:
         refuse_other_tools(place, asked=text)

@@ -141,3 +141,47 @@ def require_suffix(path: str, formats: list[Format]) -> Format:
         f"{path}: expected a name that ends in {', '.join(suffixes_of(formats))}, found "
         f"{repr(suffix) if suffix else 'no suffix'}{hint} (or pass format=, one of {names})"
     )
+
+
+def format_in_object_store(url: str, named: Format | None) -> WritableFormat:
+    """Return the only format of object stores. Raises UnsupportedFormatError for another one."""
+    if (named is not None and not is_directory_format(named)) or not is_directory_name(url):
+        raise UnsupportedFormatError(
+            f"{url}: an object store holds directories, and this means a file; leave the suffix "
+            "out, or use a local path"
+        )
+    if named is not None and named is not DEFAULT:
+        raise UnsupportedFormatError(
+            f"{url}: the layout {named.name!r} needs a local path; an object store holds "
+            f"{DEFAULT.name!r}"
+        )
+    return DEFAULT
+
+
+# Suffixes of files that others write: a directory of such a name would be a mistake.
+_FILE_SUFFIXES = frozenset(
+    {
+        *(".bin", ".gguf", ".gz", ".h5", ".hdf5", ".json", ".onnx", ".pickle", ".pkl"),
+        *(".pt", ".pth", ".tar", ".zarr", ".zip", ".zst"),
+    }
+)
+
+
+def is_directory_name(text: str) -> bool:
+    """Return whether a name is meant for a directory, where the caller names no format.
+
+    Every name is, but those with the suffix of a file: of a known format, of one that is
+    misspelled, or of a format of other tools.
+
+    >>> [is_directory_name(name) for name in ("ckpt/100", "run-1.5", "m.safetensor", "m.npz")]
+    [True, True, False, False]
+    """
+    if text.endswith("/"):
+        return True
+    suffix = Path(text).suffix.lower()
+    if suffix_of(text.lower()) or suffix in _FILE_SUFFIXES:
+        return False
+    import difflib
+
+    suffixes = suffixes_of(file_formats(writable=True))
+    return not difflib.get_close_matches(suffix, suffixes, n=1)

@@ -18,15 +18,15 @@ class Linking:
     """The functions with which one save links files of an older one.
 
     Args:
-        base: asked on process 0, once the save has begun: the name of the checkpoint, a directory
-            beside the one that is saved; "" for none.
+        base: the name of the checkpoint, a directory beside the one that is saved, as process 0
+            knows it; "" for none.
         look: gives a leaf that has not been taken up for writing yet, any number of times.
 
     Attributes:
         linked_bytes: of arrays, by this process, once all is written.
     """
 
-    def __init__(self, base: Callable[[], str], look: Fetch) -> None:
+    def __init__(self, base: str, look: Fetch) -> None:
         self.base = base
         self.look = look
         self.linked_bytes = 0

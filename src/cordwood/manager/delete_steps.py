@@ -1,46 +1,130 @@
-"""Deletion of steps that no policy keeps, and of leftovers of dead saves and deletions."""
+"""Deletion of steps: a plan that says which are kept and why, and what carries it out."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from cordwood.errors import CordwoodError, StepError
 from cordwood.formats.packs.open import collect
-from cordwood.formats.step_directories import listed
-from cordwood.manager.keep_policies import (
-    KeepPolicy,
-    best_step,
-    metric_problem,
-    metric_problems,
-)
-from cordwood.manager.retention import RetentionPlan, plan_retention
-from cordwood.manager.step_listing import Step, StepListing
+from cordwood.formats.step_names import listed
+from cordwood.manager.steps import Step, Steps, best_of_each
 from cordwood.message_text import printable
+from cordwood.policies import KeepPolicy, SavedStep, best_step, metric_problem, metric_problems
+from cordwood.public_names import document_fields
 from cordwood.storage.step_storage import StepStorage
 from cordwood.storage.urls import parse_url
 
 _log = logging.getLogger("cordwood")
 
+_MAX_SHOWN = 100  # steps in a notebook, the newest
+
+
+@document_fields
+class PlannedStep(NamedTuple):
+    """One step of a RetentionPlan.
+
+    Attributes:
+        step: its number.
+        keep: True if it is kept, False if it is to be deleted.
+        why: the reason, in words.
+    """
+
+    step: int
+    keep: bool
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.step}  {'keep  ' if self.keep else 'delete'}  {printable(self.why)}"
+
+
+@document_fields
+class RetentionPlan(NamedTuple):
+    """The steps to keep and the steps to delete. As a string, one line for each step.
+
+    Attributes:
+        steps: a PlannedStep for each step, by increasing number.
+    """
+
+    steps: tuple[PlannedStep, ...]
+
+    @property
+    def kept(self) -> list[int]:
+        """The steps to keep."""
+        return [row.step for row in self.steps if row.keep]
+
+    @property
+    def deleted(self) -> list[int]:
+        """The steps to delete."""
+        return [row.step for row in self.steps if not row.keep]
+
+    def __str__(self) -> str:
+        width = max((len(str(row.step)) for row in self.steps), default=0)
+        lines = [" " * (width - len(str(row.step))) + str(row) for row in self.steps]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return str(self) or "no steps"
+
+    def _repr_html_(self) -> str:
+        from cordwood.notebook.html_parts import fold_html, more_html, page_html, table_html
+
+        newest = self.steps[: -_MAX_SHOWN - 1 : -1]
+        rows = [(str(row.step), "keep" if row.keep else "delete", row.why) for row in newest]
+        body = [table_html(["step", "", "because"], rows)] if rows else []
+        note = f"{len(self.kept):,} to keep, {len(self.deleted):,} to delete"
+        body.append(more_html(len(self.steps) - len(rows)))
+        return page_html(fold_html("steps", note, body))
+
+
+def plan_retention(
+    steps: Sequence[SavedStep],
+    policy: KeepPolicy,
+    *,
+    time_now: float,
+    spared: Mapping[int, str],
+) -> RetentionPlan:
+    """Return a plan that says which steps to keep.
+
+    The newest of `steps` is kept whatever the policy says.
+
+    Args:
+        steps: the steps that the policy decides about.
+        policy: says which of them are kept.
+        time_now: the time, in seconds since 1970.
+        spared: steps that are kept for another reason, and that reason; they may be in `steps`.
+    """
+    ordered = sorted(steps)
+    kept = policy.kept(ordered, time_now)
+    newest = ordered[-1].step if ordered else None
+    deleted_why = "; ".join(["no policy keeps it", *metric_problems(ordered, policy).values()])
+    rows = []
+    for step in sorted({*(each.step for each in ordered), *spared}):
+        reasons = ["the newest"] if step == newest else []
+        reasons += [kept[step]] if step in kept else []
+        reasons += [spared[step]] if step in spared else []
+        rows.append(PlannedStep(step, bool(reasons), "; ".join(reasons) or deleted_why))
+    return RetentionPlan(tuple(rows))
+
 
 def plan_deletions(
-    place: StepStorage, steps: Sequence[Step], policy: KeepPolicy, *, time_now: float
+    storage: StepStorage, steps: Sequence[Step], policy: KeepPolicy, *, time_now: float
 ) -> RetentionPlan:
     """Return a plan for the finished steps of a root: which are kept, and which are deleted."""
     finished = {each.step: each for each in steps if each.finished}
     counting = [each.saved for each in finished.values() if each.saved is not None]
     spared = {step: each.problem for step, each in finished.items() if not each.counts}
     plan = plan_retention(counting, policy, time_now=time_now, spared=spared)
-    pinned = [step for step in plan.deleted if place.in_use(finished[step].entry)]
+    pinned = [step for step in plan.deleted if storage.in_use(finished[step].entry)]
     spared.update(dict.fromkeys(pinned, "pinned"))
     return plan_retention(counting, policy, time_now=time_now, spared=spared)
 
 
 def best_step_of(
     steps: Sequence[Step],
-    policy: KeepPolicy,
+    policy: KeepPolicy | None,
     metric: str | None,
     mode: Literal["min", "max"] | None,
 ) -> int | None:
@@ -54,30 +138,27 @@ def best_step_of(
     return best
 
 
-def delete_steps(
-    place: StepStorage, listing: StepListing, start: int, stop: int | None
-) -> list[int]:
+def delete_steps(steps: Steps, start: int, stop: int | None) -> list[int]:
     """Delete all entries of some steps, the newest first, whatever policy keeps them.
 
     Args:
-        place: the root.
-        listing: the steps of the root.
+        steps: the steps of the root.
         start: the first step to delete.
         stop: the first later step that is not deleted; None: all steps from `start` on are.
 
     Returns the numbers of the deleted steps. Raises StepError if one is in use.
     """
-    entries = listing.entries(start=start, stop=stop)[::-1]
-    removed = place.remove([each.entry for each in entries])
-    steps = {each.step for each in entries}
+    entries = steps.entries(start=start, stop=stop)[::-1]
+    removed = steps.storage.remove([each.entry for each in entries])
+    numbers = {each.step for each in entries}
     in_use = sorted({each.step for each in entries if each.entry not in removed})
-    _log_deleted(place.name, sorted(steps - {*in_use}), "delete was called")
+    _log_deleted(steps.root, sorted(numbers - {*in_use}), "delete was called")
     if in_use:
         one = len(in_use) == 1
         which = f"step {in_use[0]} is" if one else f"steps {', '.join(map(str, in_use))} are"
         was = "was" if one else "were"
-        raise StepError(f"{place.name}: {which} in use, and {was} not deleted")
-    return sorted(steps)
+        raise StepError(f"{steps.root}: {which} in use, and {was} not deleted")
+    return sorted(numbers)
 
 
 def _log_deleted(root: str, steps: Sequence[int], why: str) -> None:
@@ -90,9 +171,9 @@ def _log_deleted(root: str, steps: Sequence[int], why: str) -> None:
 class StepCleaner:
     """Deletes steps and leftovers in the root of one manager."""
 
-    def __init__(self, place: StepStorage, listing: StepListing, policy: KeepPolicy) -> None:
-        self._place = place
-        self._listing = listing
+    def __init__(self, steps: Steps, policy: KeepPolicy) -> None:
+        self._steps = steps
+        self._storage = steps.storage
         self._policy = policy
         self._warned: set[str] = set()  # problems that were logged
         self._clean: set[tuple[str, Hashable | None]] = set()  # entries, and their stamps
@@ -103,37 +184,38 @@ class StepCleaner:
         A save calls this before it writes: else a run that dies in every save would fill the disk
         with leftovers, and no save could ever end. The next call removes what this one cannot.
         """
-        if parse_url(self._place.name) is None:  # object stores have no locks
-            self._remove_unfinished()
+        if parse_url(self._steps.root) is None:  # object stores have no locks
+            self._remove_unfinished(self._steps.unfinished())
 
     def after_commit(self, *, time_now: float) -> None:
         """Delete steps by the plan, and all leftovers. Raises OSError, CordwoodError."""
-        steps = self._listing.steps()
-        plan = plan_deletions(self._place, steps, self._policy, time_now=time_now)
+        every = self._steps.entries(start=0)
+        steps = best_of_each(every)
+        plan = plan_deletions(self._storage, steps, self._policy, time_now=time_now)
         saved = [each.saved for each in steps if each.saved is not None]
         has_metrics = any(step.metrics for step in saved)
         for problem in metric_problems(saved, self._policy).values():
             # The first metrics may come with a later step, so warn only once steps are lost.
             if problem not in self._warned and (has_metrics or plan.deleted):
                 self._warned.add(problem)
-                _log.warning("%s: keep: %s", self._place.name, printable(problem))
+                _log.warning("%s: keep: %s", self._steps.root, printable(problem))
         entries = {each.step: each.entry for each in steps}
-        removed = self._place.remove([entries[number] for number in plan.deleted])
+        removed = self._storage.remove([entries[number] for number in plan.deleted])
         _log_deleted(
-            self._place.name,
+            self._steps.root,
             [step for step in plan.deleted if entries[step] in removed],
             "no policy keeps it",
         )
-        self._remove_unfinished()
-        if parse_url(self._place.name) is None:
+        self._remove_unfinished([each for each in every if not each.finished])
+        if parse_url(self._steps.root) is None:
             self._tidy([each for each in steps if each.entry not in removed])
 
-    def _remove_unfinished(self) -> None:
-        self._place.remove_leftovers()
-        for each in self._listing.unfinished():
+    def _remove_unfinished(self, unfinished: Sequence[Step]) -> None:
+        self._storage.remove_leftovers()
+        for each in unfinished:
             if not each.is_link:
                 _collect(each)
-                self._place.remove_empty(each.entry)
+                self._storage.remove_empty(each.entry)
 
     def _tidy(self, steps: Sequence[Step]) -> None:
         """Remove temporary files left in a committed step by a process that died."""
@@ -150,7 +232,7 @@ class StepCleaner:
 
         It takes no lock, which would be one more file that a killed process can leave.
         """
-        if self._place.has_temporaries(step.entry):
+        if self._storage.has_temporaries(step.entry):
             return True
         with suppress(OSError, CordwoodError):
             return bool(collect(step.path, dry_run=True))

@@ -14,21 +14,18 @@ from typing import Any, Literal, Self, SupportsFloat, SupportsIndex
 
 from cordwood.encoding.step_record import Record, as_json, as_metrics, require_same
 from cordwood.errors import PendingSaveError, StepError
+from cordwood.formats.step_names import step_number
 from cordwood.io.background_save import SAVE_STARTED_ANYWAY, PendingSave, raise_unreported_failures
 from cordwood.io.progress import ProgressOption
 from cordwood.io.progress_bar import require_progress_option
 from cordwood.manager.argument_hints import with_hints
-from cordwood.manager.delete_steps import best_step_of, delete_steps, plan_deletions
-from cordwood.manager.keep_policies import KeepWhat, as_keep_policy
+from cordwood.manager.delete_steps import RetentionPlan, best_step_of, delete_steps, plan_deletions
 from cordwood.manager.restore_step import missing_step_error
-from cordwood.manager.retention import RetentionPlan
 from cordwood.manager.save_decision import SaveDecider
-from cordwood.manager.save_policies import SaveWhen, as_save_policy
-from cordwood.manager.save_queue import SaveQueue, SaveRendezvous
-from cordwood.manager.save_report import SaveReport
+from cordwood.manager.save_queue import SaveQueue, SaveRendezvous, SaveReport
 from cordwood.manager.step_items import collect_states, join_items, states_tree
-from cordwood.manager.step_names import step_number
 from cordwood.manager.step_reader import Items, StepReader
+from cordwood.policies import KeepWhat, SaveWhen, as_keep_policy, as_save_policy
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 
 _log = logging.getLogger("cordwood")
@@ -107,8 +104,7 @@ class CheckpointManager(StepReader):
         self._background = background
         self._closed = False
         self._queue = SaveQueue(
-            self._place,
-            self._listing,
+            self._steps,
             self._group,
             self._keep_policy,
             on_save,
@@ -117,7 +113,7 @@ class CheckpointManager(StepReader):
             progress=progress,
         )
         self._decider = SaveDecider(
-            as_save_policy(save), preemption_seconds, self._group, self._queue, self._listing
+            as_save_policy(save), preemption_seconds, self._group, self._queue, self._steps
         )
 
     @property
@@ -177,7 +173,7 @@ class CheckpointManager(StepReader):
             )
         number = step_number(step)
         if self._group.count == 1 and not self._decider.notice.received_at and self._queue.failed:
-            self._finish()
+            self._queue.finish(go_on=False)
         pending, failure = None, None
         with self._queue.attempt(number) as attempt:
             preempted, why = self._decider.ask(number)
@@ -214,12 +210,12 @@ class CheckpointManager(StepReader):
                 of the `KeepBest` in `keep`.
             mode: "min" or "max"; None: the mode of the `KeepBest` of this metric, or "min".
         """
-        return best_step_of(self._listing.steps(), self._keep_policy, metric, mode)
+        return best_step_of(self._steps.all(), self._keep_policy, metric, mode)
 
     def plan(self) -> RetentionPlan:
         """Return a plan of the steps that a commit now would keep and delete; print it."""
-        steps = self._listing.steps()
-        return plan_deletions(self._place, steps, self._keep_policy, time_now=time.time())
+        steps = self._steps.all()
+        return plan_deletions(self._steps.storage, steps, self._keep_policy, time_now=time.time())
 
     def wait(self, timeout_seconds: float | None = None) -> None:
         """Wait until the last save is committed and, on process 0, old steps are deleted.
@@ -228,11 +224,7 @@ class CheckpointManager(StepReader):
             TimeoutError: the save is still running after that time, and continues.
             Exception: the exception of the save, if it failed; then no step was deleted.
         """
-        try:
-            self._queue.wait(timeout_seconds)
-        finally:
-            if self._queue.step is None:
-                self._decider.forget_failed_save()
+        self._queue.wait(timeout_seconds)
 
     def delete(self, step: SupportsIndex) -> None:
         """Delete a step, whatever policy keeps it; with several processes every one calls this.
@@ -245,7 +237,7 @@ class CheckpointManager(StepReader):
         """
         number = step_number(step)
         if not self._delete(number, number + 1, f"delete step {number} of"):
-            raise missing_step_error(number, self._listing.steps(), root=self.root)
+            raise missing_step_error(self._steps, number)
 
     def delete_after(self, step: SupportsIndex) -> list[int]:
         """Delete all steps after one, to go back to it, and return their numbers.
@@ -270,9 +262,7 @@ class CheckpointManager(StepReader):
         if self._restored is not None and self._restored >= start:
             self._restored = None
 
-        deleted = self._group.agree(
-            what, lambda: delete_steps(self._place, self._listing, start, stop)
-        )
+        deleted = self._group.agree(what, lambda: delete_steps(self._steps, start, stop))
         self._decider.invalidate()
         return deleted
 
@@ -281,7 +271,7 @@ class CheckpointManager(StepReader):
         several = self._group.count > 1
         try:
             if several or self._queue.step != number:
-                self._finish(go_on=preempted or several)
+                self._queue.finish(go_on=preempted or several)
         except PendingSaveError as e:
             if not preempted and not several:
                 raise
@@ -290,13 +280,6 @@ class CheckpointManager(StepReader):
             _log.error("%sstep %d is saved all the same%s", message, number, reason)
             return e
         return None
-
-    def _finish(self, *, go_on: bool = False) -> None:
-        try:
-            self._queue.finish(go_on=go_on)
-        finally:
-            if self._queue.step is None:
-                self._decider.forget_failed_save()
 
     def _save(
         self,
@@ -309,14 +292,14 @@ class CheckpointManager(StepReader):
         preempted: bool,
     ) -> PendingSave | None:
         """Begin a save unless the step exists; return None if this manager has only restored it."""
-        number, pending, saved = record.step, self._queue.pending, self._queue.record
-        if self._queue.step == number and self._is_there(number):
-            assert saved is not None
-            require_same(saved, record, root=self.root)
+        number, last = record.step, self._queue.last
+        if last is not None and last.step == number and self._is_there(number):
+            assert last.record is not None
+            require_same(last.record, record, root=self.root)
             text = "%s: step %d was already passed to save; this call saves nothing"
             _log.info(text, self.root, number)
-            return pending
-        if self._queue.step is None and self._restored == number and self._is_there(number):
+            return last.pending
+        if last is None and self._restored == number and self._is_there(number):
             _log.info("%s: step %d was restored, and is not saved again", self.root, number)
             return None
         trees: Mapping[str, Any] = {}
@@ -330,11 +313,9 @@ class CheckpointManager(StepReader):
             self._queue.limit_backlog()
             if attempt.save.count == 1:
                 raise_unreported_failures()
-        pending = self._queue.begin(
+        return self._queue.begin(
             record, tree, trees, attempt.save, why=why, called=called, prefix=self._prefix
         )
-        self._decider.on_save_started()
-        return pending
 
     def _is_there(self, number: int) -> bool:
         """Return True unless the step that was saved last has been deleted."""
@@ -342,7 +323,7 @@ class CheckpointManager(StepReader):
         def look() -> bool:
             if self._queue.saving or self._queue.failed:
                 return True
-            step = self._listing.at(number)
+            step = self._steps.at(number)
             return step is not None and step.whole
 
         return self._group.agree(f"look for step {number} of", look)
@@ -358,11 +339,11 @@ class CheckpointManager(StepReader):
     def _finish_in_time(self) -> None:
         """Wait for the running save, for as long as a preempted job may run."""
         self._decider.preempted = True
-        running = self._queue.pending
+        last = self._queue.last
         try:
             self.wait(self._decider.seconds_left())
         except TimeoutError as e:
-            if running is None or running.failed:  # the save itself failed with a TimeoutError
+            if last is None or last.pending.failed:  # the save itself failed with a TimeoutError
                 raise
             _log.warning("the job has been told to end, and %s", e)
 

@@ -1,43 +1,72 @@
-"""Restoring of a step: the requested one, or the newest whole one.
+"""Restoring of a step: the requested one, or the newest whole one; its tree, and items beside it.
 
 All processes of a job load the same step: process 0 chooses it, and each one reports its result.
+One file, because what is chosen, loaded and reported depends on each other.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
+import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
 
+from cordwood.api.checkpoint import open as open_checkpoint
+from cordwood.api.load import load
+from cordwood.encoding.step_record import PREFIX_KEY, Record
 from cordwood.errors import (
     CorruptionError,
     FormatError,
     IncompleteCheckpointError,
+    MismatchError,
+    PrefixError,
     ProcessError,
 )
 from cordwood.formats.detect_format import indexed_format
-from cordwood.formats.step_directories import listed, step_in_name
-from cordwood.manager.foreign_steps import OtherCheckpoint
-from cordwood.manager.load_step import LoadedStep, RestoreRequest, as_message, load_step
-from cordwood.manager.step_listing import Step, StepListing
-from cordwood.message_text import printable, shortened
+from cordwood.formats.step_names import listed, step_in_name
+from cordwood.io.progress import Progress, ProgressOption, Report
+from cordwood.io.progress_bar import progress_display
+from cordwood.loading.cast import Cast
+from cordwood.loading.match_like import Extra, Missing, is_abstract
+from cordwood.manager.foreign_steps import (
+    OtherCheckpoint,
+    foreign_extras,
+    foreign_items,
+    load_foreign_item,
+)
+from cordwood.manager.step_items import (
+    ITEM,
+    describe,
+    is_stateful,
+    state_from_record,
+    state_from_tree,
+)
+from cordwood.manager.steps import Step, Steps
+from cordwood.message_text import printable, shortened, size_text
 from cordwood.notebook.tree_html import tree_lines, tree_preview_html
+from cordwood.plan.path_patterns import Select
+from cordwood.plan.transpose_leaves import Transpose
 from cordwood.processes.join_rendezvous import process_names
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.public_names import document_fields
+from cordwood.sharding.partition_rules import Rules
 from cordwood.storage.open_files import DISK_ERRORS
 from cordwood.storage.path_kind import kind_at
 from cordwood.storage.urls import parse_url
+from cordwood.tree.flatten import flatten
 
 _log = logging.getLogger("cordwood")
 
 T = TypeVar("T")
+# Options that apply to trees among the items too; the others name leaves of the tree of the step.
+_FOR_ITEMS = ("mesh", "rules", "strict", "cast", "missing", "extra")
 _MAX_SHOWN = 10
 _MAX_EXTRAS = 200  # characters in a repr
 _TO_THE_CALLER = 4  # frames from a warning to the caller of `CheckpointManager.restore`
@@ -86,35 +115,100 @@ class Restored(NamedTuple, Generic[T]):
         return page_html(fold_html(f"step {self.step}", "restored", body))
 
 
+class LoadOptions(TypedDict, total=False):
+    """Options of `cordwood.load`: placement, differences to accept, and the report of progress."""
+
+    mesh: Any
+    rules: Rules | None
+    shardings: Any
+    strict: bool
+    cast: bool | Cast
+    select: Select | None
+    rename: Mapping[str, str] | None
+    transpose: Transpose | None
+    missing: Missing
+    extra: Extra
+    prefix: str | None
+    progress: ProgressOption
+
+
+class RestoreRequest(NamedTuple):
+    """The request to restore a step, before the step is chosen."""
+
+    like: Any
+    items: Mapping[str, Any]  # by name: a tree like the expected one, a stateful object, or None
+    options: LoadOptions
+    progress: ProgressOption
+    process: int  # this process, whose states are loaded
+    process_count: int
+
+
+class ChosenStep(NamedTuple):
+    """A step that all processes load; between processes it is a list of JSON values."""
+
+    step: int
+    path: str
+    format: str | None
+    metrics: dict[str, float]
+    record: Record | None
+
+    @classmethod
+    def of(cls, step: Step) -> ChosenStep:
+        # The caller may change the extras and states that it gets; the step stays in `Steps`.
+        return cls(step.step, step.path, step.format, step.metrics, deepcopy(step.record))
+
+    @classmethod
+    def received(cls, values: Sequence[Any]) -> ChosenStep:
+        """Return the step of an answer of process 0."""
+        step, path, format, metrics, record = values
+        return cls(step, path, format, metrics, None if record is None else Record(*record))
+
+
+class _Choice(NamedTuple):
+    """The choice of process 0 where no step was asked for; its parts are JSON values, or steps."""
+
+    chosen: ChosenStep | None  # the newest whole step
+    damaged: Sequence[tuple[int, str, str]]  # newer steps: number, path and problem
+    unfinished: Sequence[tuple[int, str]]
+    others: bool = False  # True if there is no step, and there are other checkpoints
+    nothing: str = ""  # what there is instead of a step
+
+
+class LoadedStep(NamedTuple):
+    """A loaded step. Its items hold the states of stateful objects, which are to be set."""
+
+    restored: Restored[Any]
+    prefix: str | None  # the requested prefix, if it named the tree of the run; or None
+
+
 def restore_step(
-    listing: StepListing, rendezvous: Rendezvous, number: int, request: RestoreRequest, *, root: str
+    steps: Steps, rendezvous: Rendezvous, number: int, request: RestoreRequest
 ) -> LoadedStep:
     """Load the step of a number, as one of the processes of a rendezvous.
 
     Raises as `CheckpointManager.restore` does.
     """
 
-    def find(requests: list[str]) -> dict[str, Any]:
-        _require_same(requests, root)
-        step = listing.at(number)
+    def find(requests: list[str]) -> ChosenStep:
+        _require_same(requests, steps.root)
+        step = steps.at(number)
         if step is None or not step.finished:
-            raise missing_step_error(number, listing.steps(), root=root)
+            raise missing_step_error(steps, number)
         step.require_known()
-        return as_message(step)
+        return ChosenStep.of(step)
 
-    chosen = rendezvous.exchange(str(number), find)
-    with _explaining(listing, chosen):
+    chosen = ChosenStep.received(rendezvous.exchange(str(number), find))
+    with _explaining(steps, chosen):
         loaded = load_step(chosen, request)
     rendezvous.exchange(None, lambda _: None)  # all processes have loaded it
     return loaded
 
 
 def restore_newest(
-    listing: StepListing,
+    steps: Steps,
     rendezvous: Rendezvous,
     request: RestoreRequest,
     *,
-    root: str,
     required: bool,
 ) -> LoadedStep | None:
     """Load the newest whole step, as one of the processes of a rendezvous.
@@ -123,28 +217,37 @@ def restore_newest(
     Returns None if no save has finished; with `required` that is an error. Raises as
     `CheckpointManager.restore` does.
     """
+    root = steps.root
     damaged: dict[int, str] = {}
 
-    def choose(requests: list[str]) -> dict[str, Any]:
+    def choose(requests: list[str]) -> _Choice:
         _require_same(requests, root)
-        return _choose(listing, damaged, root=root)
+        return _choose(steps, damaged)
 
     while True:
-        chosen = rendezvous.exchange(_NEWEST, choose)
-        for step, path, problem in chosen["damaged"]:
+        choice = _Choice(*rendezvous.exchange(_NEWEST, choose))
+        for step, path, problem in choice.damaged:
             damaged[step] = problem
             _warn(f"{path}: step {step} is passed over: {problem}")
-        if "path" not in chosen:
+        if choice.chosen is None:
             break
-        with _explaining(listing, chosen):
-            report, loaded = _try(chosen, request)
-        answer = rendezvous.exchange(report, partial(_judge, listing, chosen))
+        chosen, loaded, report = ChosenStep.received(choice.chosen), None, ""
+        with _explaining(steps, chosen):
+            try:
+                loaded = load_step(chosen, request)
+            except FileNotFoundError as e:
+                report = _MISSING + str(e)
+            except (CorruptionError, FormatError) as e:
+                report = _DAMAGED + str(e)
+        answer = rendezvous.exchange(report, partial(_judge, steps, chosen))
         if not answer:
-            _warn_unfinished(chosen)
-            return loaded
+            break
         if rendezvous.index:
-            listing.mark_damaged(chosen["step"], answer)
-    _warn_unfinished(chosen)
+            steps.mark_damaged(chosen.step, answer)
+    for number, path in choice.unfinished:
+        _warn(f"{path}: the save of step {number} did not finish; it is passed over")
+    if choice.chosen is not None:
+        return loaded
     if damaged:
         lines = [f"  {number}: {damaged[number]}" for number in sorted(damaged)]
         raise CorruptionError(f"{root}: no step can be restored:\n" + "\n".join(lines))
@@ -152,14 +255,14 @@ def restore_newest(
         raise FileNotFoundError(
             errno.ENOENT,
             f"there is no step to restore in {root}, but required=True was passed: "
-            f"{chosen['nothing']}",
+            f"{choice.nothing}",
             root,
         )
-    if chosen["others"]:
-        _warn(f"{root}: nothing is restored, and {chosen['nothing']}")
+    if choice.others:
+        _warn(f"{root}: nothing is restored, and {choice.nothing}")
     else:
         level = logging.DEBUG if rendezvous.index else logging.INFO
-        _log.log(level, "nothing to restore in %s: %s", root, chosen["nothing"])
+        _log.log(level, "nothing to restore in %s: %s", root, choice.nothing)
     return None
 
 
@@ -174,28 +277,27 @@ def _require_same(requests: Sequence[str], root: str) -> None:
             )
 
 
-def _choose(listing: StepListing, damaged: Mapping[int, str], *, root: str) -> dict[str, Any]:
+def _choose(steps: Steps, damaged: Mapping[int, str]) -> _Choice:
     """Return, on process 0, the newest whole step, and the newer steps that are passed over."""
-    choice: dict[str, Any] = {"damaged": [], "unfinished": []}
-    steps = listing.down_to(lambda step: step.whole)
-    for each in steps:
+    passed_over: list[tuple[int, str, str]] = []
+    unfinished: list[tuple[int, str]] = []
+    newest = steps.down_to(lambda step: step.whole)
+    for each in newest:
         if each.whole:
             each.require_known()
-            return {**as_message(each), **choice}
+            return _Choice(ChosenStep.of(each), passed_over, unfinished)
         if each.damaged and each.step not in damaged:
             why = "; ".join(filter(None, (each.problem, each.in_the_way)))
-            choice["damaged"].append((each.step, each.path, why))
-        if listing.died(each):
-            choice["unfinished"].append((each.step, each.path))
-    if not steps:
-        _require_root(root)
-    others = listing.others()
-    choice["others"] = bool(others)
-    nothing = (
-        _other_checkpoints_text(others, root) if others else _no_checkpoint_text(listing, root)
-    )
-    choice["nothing"] = printable(nothing, keep="")
-    return choice
+            passed_over.append((each.step, each.path, why))
+        if steps.died(each):
+            unfinished.append((each.step, each.path))
+    if not newest:
+        _require_root(steps.root)
+    others = steps.others()
+    if steps.latest() is not None:  # its save has just been committed
+        return _choose(steps, damaged)
+    nothing = _other_checkpoints_text(others, steps.root) if others else _no_checkpoint_text(steps)
+    return _Choice(None, passed_over, unfinished, bool(others), printable(nothing, keep=""))
 
 
 def _require_root(root: str) -> None:
@@ -237,19 +339,19 @@ def _other_checkpoints_text(others: Sequence[OtherCheckpoint], root: str) -> str
     )
 
 
-def _no_checkpoint_text(listing: StepListing, root: str) -> str:
+def _no_checkpoint_text(steps: Steps) -> str:
     """Return the text about a root without checkpoints, with advice."""
     check = "check the path, or save a step first"
-    names = listing.names()
+    names = steps.names()
     if names:
         return f"it holds {listed(names)}, and no checkpoint; {check}"
-    if parse_url(root) is None and kind_at(root) == "nothing":
+    if parse_url(steps.root) is None and kind_at(steps.root) == "nothing":
         return f"there is no such directory; {check}"
     return f"it is empty; {check}"
 
 
 @contextmanager
-def _explaining(listing: StepListing, chosen: Mapping[str, Any]) -> Iterator[None]:
+def _explaining(steps: Steps, chosen: ChosenStep) -> Iterator[None]:
     """Raise errors of the disk again, with the step and an older step to restore instead.
 
     `restore` does not choose an older step by itself: the disk may work the next time.
@@ -259,48 +361,40 @@ def _explaining(listing: StepListing, chosen: Mapping[str, Any]) -> Iterator[Non
     except OSError as e:
         if e.errno not in DISK_ERRORS:
             raise
-        step = chosen["step"]
-        older = listing.newest(lambda each: each.step < step and each.whole)
+        step = chosen.step
+        older = steps.newest(lambda each: each.step < step and each.whole)
         advice = "" if older is None else f"; restore({older.step}) loads the step before it"
         message = f"{e.strerror}: step {step} cannot be read from the disk{advice}"
-        raise type(e)(e.errno, message, e.filename or chosen["path"]) from e
+        raise type(e)(e.errno, message, e.filename or chosen.path) from e
 
 
-def _try(chosen: Mapping[str, Any], request: RestoreRequest) -> tuple[str, LoadedStep | None]:
-    try:
-        return "", load_step(chosen, request)
-    except FileNotFoundError as e:
-        return _MISSING + str(e), None
-    except (CorruptionError, FormatError) as e:
-        return _DAMAGED + str(e), None
-
-
-def _judge(listing: StepListing, chosen: Mapping[str, Any], reports: Sequence[str]) -> str:
+def _judge(steps: Steps, chosen: ChosenStep, reports: Sequence[str]) -> str:
     """Return, on process 0, why another step must be tried; "" if all have loaded this one."""
     if not any(reports):
         return ""
-    step = chosen["step"]
-    current = listing.at(step)
+    step = chosen.step
+    current = steps.at(step)
     if current is None or not current.whole:
         return "it was deleted meanwhile"
     missing = [process for process, each in enumerate(reports) if each.startswith(_MISSING)]
     if missing and not reports[0]:
         raise ProcessError(
-            f"{process_names(missing)} found nothing at {chosen['path']}, which process 0 has "
+            f"{process_names(missing)} found nothing at {chosen.path}, which process 0 has "
             "loaded: the steps must lie on a file system that all processes share"
         )
     process, report = next((i, each) for i, each in enumerate(reports) if each)
     text = report[1:]
     why = f"process {process}: {text}" if process else text
-    listing.mark_damaged(step, why)
+    steps.mark_damaged(step, why)
     return why
 
 
-def missing_step_error(number: int, steps: Sequence[Step], *, root: str) -> Exception:
+def missing_step_error(steps: Steps, number: int) -> Exception:
     """Return the error for a step that was requested by its number and cannot be loaded."""
-    finished = [each.step for each in steps if each.finished]
+    every = steps.all()
+    finished = [each.step for each in every if each.finished]
     newest = f"the newest complete step is {finished[-1]}" if finished else "no step is complete"
-    for each in steps:
+    for each in every:
         if each.step == number:
             return IncompleteCheckpointError(
                 f"{each.path}: the save of step {number} did not finish; {newest}"
@@ -308,17 +402,184 @@ def missing_step_error(number: int, steps: Sequence[Step], *, root: str) -> Exce
     shown = ", ".join(map(str, finished[-_MAX_SHOWN:])) or "none"
     more = "... " if len(finished) > _MAX_SHOWN else ""
     return FileNotFoundError(
-        errno.ENOENT, f"there is no step {number}; there are: {more}{shown}", root
+        errno.ENOENT, f"there is no step {number}; there are: {more}{shown}", steps.root
     )
-
-
-def _warn_unfinished(chosen: Mapping[str, Any]) -> None:
-    for step, path in chosen["unfinished"]:
-        _warn(
-            f"{path}: the save of step {step} did not finish; it is passed over",
-            frames=_TO_THE_CALLER + 1,
-        )
 
 
 def _warn(message: str, *, frames: int = _TO_THE_CALLER) -> None:
     warnings.warn(printable(message), RuntimeWarning, stacklevel=frames)
+
+
+def load_step(chosen: ChosenStep, request: RestoreRequest) -> LoadedStep:
+    """Load a step and log a line about it.
+
+    Raises as `cordwood.load` does, and MismatchError if the step lacks an item.
+    """
+    path, record = chosen.path, chosen.record
+    kinds: Mapping[str, str] = {}
+    if record is not None:
+        kinds = {name: describe(item) for name, item in record.items.items()}
+    elif chosen.format is None and parse_url(path) is None:
+        kinds = foreign_items(path)
+    _require_items(request, kinds, path=path)
+    start = time.monotonic()
+    options: dict[str, Any] = {**request.options}
+    if record is not None:
+        options["prefix"] = _prefix_in_step(record, options.get("prefix"), path=path)
+    with progress_display(request.progress, "restoring") as report:
+        counter = _ByteCounter(report)
+        tree = load(path, request.like, format=chosen.format, progress=counter.note, **options)
+        items = {}
+        for_items: dict[str, Any] = {k: options[k] for k in _FOR_ITEMS if k in options}
+        if isinstance(for_items.get("cast"), Mapping):  # by patterns of the tree's leaves
+            del for_items["cast"]
+        for_items["progress"] = counter.note
+        for name, item in request.items.items():
+            counter.begin_load()
+            if name not in kinds:
+                _log.info("%s has no item %r: what was given is kept", path, name)
+                if not is_stateful(item):
+                    items[name] = item
+            elif record is not None:
+                items[name] = _load_item(record, name, item, request, path=path, options=for_items)
+            else:
+                items[name] = load_foreign_item(
+                    path,
+                    name,
+                    item,
+                    for_items,
+                    process=request.process,
+                    count=request.process_count,
+                )
+        extras = None
+        if record is not None:
+            extras = record.extras
+        elif kinds:
+            extras = foreign_extras(path)
+    seconds = time.monotonic() - start
+    _log.log(
+        logging.DEBUG if request.process else logging.INFO,
+        "restored step %d: %s read in %.3f s, %s/s (%s)",
+        chosen.step,
+        size_text(counter.size_bytes),
+        seconds,
+        size_text(counter.size_bytes / max(seconds, 1e-9)),
+        path,
+    )
+    is_item = record is not None and options["prefix"] is not None
+    prefix = None if is_item else request.options.get("prefix")
+    return LoadedStep(Restored(chosen.step, tree, chosen.metrics, extras, items), prefix)
+
+
+class _ByteCounter:
+    """The sum of the bytes that several loads read, reported as the progress of one call."""
+
+    def __init__(self, report: Report | None) -> None:
+        self._report = report
+        self._earlier_bytes = 0
+        self._latest = Progress(0, 0)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._earlier_bytes + self._latest.done_bytes
+
+    def begin_load(self) -> None:
+        """Count the next load on top of the loads before it."""
+        self._earlier_bytes = self.size_bytes
+        self._latest = Progress(0, 0)
+
+    def note(self, progress: Progress) -> None:
+        """Receive the progress of the current load."""
+        self._latest = progress
+        if self._report is not None:
+            done, total, doing = progress
+            self._report(Progress(self._earlier_bytes + done, self._earlier_bytes + total, doing))
+
+
+def _require_items(request: RestoreRequest, kinds: Mapping[str, str], *, path: str) -> None:
+    """Raise MismatchError unless a step has the items, or missing="keep" has values to keep."""
+    keeps = request.options.get("missing") == "keep"
+    for name, item in request.items.items():
+        if name not in kinds and not (keeps and _has_values(item)):
+            available = ", ".join(f"{each} ({kind})" for each, kind in kinds.items()) or "none"
+            raise MismatchError(
+                f"{path} has no item {name!r}; it has: {available}. To restore the tree without "
+                'it, leave it out of items=; missing="keep" keeps the tree that is given'
+            )
+
+
+def _has_values(item: Any) -> bool:
+    """Return True if an item can be kept: it has a state, or is a tree of values."""
+    if item is None or is_stateful(item):
+        return item is not None
+    return not any(map(is_abstract, flatten(item).leaves))
+
+
+def _prefix_in_step(record: Record, prefix: str | None, *, path: str) -> str | None:
+    """Return the prefix of a tree in a manager's step; None stands for the tree of the run.
+
+    A step of another tool may hold several trees, and the tree of the run is one of them; a
+    manager's step holds that tree without a prefix. So that one script restores both, a step
+    records the prefix by which its job restored the tree of the run, and accepts that prefix for
+    this tree.
+
+    Raises PrefixError for another prefix if the step has several trees. If it has only one, warns
+    and returns None.
+    """
+    if prefix is None or record.items.get(prefix) == ITEM:
+        return prefix
+    with open_checkpoint(path) as checkpoint:
+        recorded_prefix = checkpoint.metadata.get(PREFIX_KEY)
+    if prefix == recorded_prefix:
+        _log.debug("%s: prefix %r means the tree of this run", path, prefix)
+        return None
+    trees = [name for name, item in record.items.items() if item == ITEM]
+    if trees:
+        raise PrefixError(
+            f"{path} has no tree with the prefix {prefix!r}; its items that are trees: "
+            f"{', '.join(trees)}. Leave prefix= out for the tree of the run"
+        )
+    _warn(
+        f"{path} has no tree with the prefix {prefix!r}; its only tree is restored instead. Leave "
+        "out prefix= to avoid this warning",
+        frames=_TO_THE_CALLER + 2,
+    )
+    return None
+
+
+def _load_item(
+    record: Record,
+    name: str,
+    item: Any,
+    request: RestoreRequest,
+    *,
+    path: str,
+    options: Mapping[str, Any],
+) -> Any:
+    """Return an item of a manager's step: a tree, or the state of this process."""
+    saved = record.items[name]
+    if (saved == ITEM) == is_stateful(item) and item is not None:
+        type_text = "something with a state" if saved == ITEM else f"a {type(item).__name__}"
+        expected = "a tree like it" if saved == ITEM else "what has set_state or load_state_dict"
+        raise MismatchError(
+            f"{path}: the item {name!r} was saved as {describe(saved)}: expected {expected}, or "
+            f"None to get it as it was saved, found {type_text}"
+        )
+    if saved == ITEM:
+        try:
+            return load(path, item, prefix=name, **options)
+        except MismatchError as e:
+            raise MismatchError(f"the item {name!r}: {e}") from e
+    of_process: Callable[..., Any]
+    if type(saved) is dict:
+        tree = load(path, prefix=name, progress=options["progress"])
+        of_process = partial(state_from_tree, tree, saved, name, path=path)
+    else:
+        of_process = partial(state_from_record, saved, name, path=path)
+    try:
+        return of_process(process=request.process, count=request.process_count)
+    except MismatchError:  # states of another number of processes
+        if item is not None:
+            raise
+        saved_count = saved["processes"] if type(saved) is dict else len(saved)
+        return [of_process(process=i, count=saved_count) for i in range(saved_count)]

@@ -6,9 +6,9 @@ import time
 from contextlib import suppress
 
 from cordwood.errors import CordwoodError
-from cordwood.manager.save_policies import Moment, SavePolicy, asks_for_notice
 from cordwood.manager.save_queue import SaveQueue
-from cordwood.manager.step_listing import StepListing
+from cordwood.manager.steps import Steps
+from cordwood.policies import Moment, SavePolicy, asks_for_notice
 from cordwood.processes.preemption import PreemptionNotice
 from cordwood.processes.rendezvous import ProcessGroup
 
@@ -21,7 +21,7 @@ class SaveDecider:
         preemption_seconds: how long the job may run after SIGTERM; None: SIGTERM is ignored here.
         group: the processes of the job.
         queue: the saves of the manager.
-        listing: the steps of the root.
+        steps: the steps of the root.
 
     Attributes:
         policy: the policy that was given.
@@ -38,7 +38,7 @@ class SaveDecider:
         preemption_seconds: float | None,
         group: ProcessGroup,
         queue: SaveQueue,
-        listing: StepListing,
+        steps: Steps,
     ) -> None:
         if preemption_seconds is None and asks_for_notice(policy):
             raise ValueError(
@@ -54,10 +54,9 @@ class SaveDecider:
         self._preemption_seconds = preemption_seconds
         self._group = group
         self._queue = queue
-        self._listing = listing
+        self._steps = steps
         self._newest: int | None = None  # of the steps that existed
         self._looked = False
-        self._last_began = time.monotonic()
         self.listen()
 
     def listen(self) -> None:
@@ -72,26 +71,25 @@ class SaveDecider:
         """
         self._looked = False
 
-    def forget_failed_save(self) -> None:
+    def _forget_failed_save(self) -> None:
         """Forget the step whose save failed: the last step is the one that was saved before it.
 
         With several processes no process reads the root again for that: some may not know of the
         failure yet, and would not take part.
         """
+        self._queue.failure_reported = False
         if self._group.count == 1:
             self.invalidate()
         elif self._queue.last_good is not None:
             self._newest = self._queue.last_good
-
-    def on_save_started(self) -> None:
-        """Note that a save has just begun."""
-        self._last_began = time.monotonic()
 
     def ask(self, number: int) -> tuple[bool, str | None]:
         """Return True if the job has been told to end, and the reason to save; None: do not save.
 
         Raises ProcessError.
         """
+        if self._queue.failure_reported:
+            self._forget_failed_save()
         if not self._looked:
             self._look_together()
         if self.policy.by_step and self._preemption_seconds is None:
@@ -125,7 +123,7 @@ class SaveDecider:
                 with suppress(OSError, CordwoodError):
                     if self._group.index > 0:
                         self._group.restart_decisions()
-                    self._newest, self._looked = self._listing.latest(), True
+                    self._newest, self._looked = self._steps.latest(), True
             raise
         if self._group.index > 0:
             self._group.restart_decisions()
@@ -133,13 +131,13 @@ class SaveDecider:
 
     def _look(self) -> int | None:
         self._group.restart_decisions()
-        return self._listing.latest()
+        return self._steps.latest()
 
     def _moment(self, number: int, *, preempted: bool) -> Moment:
         return Moment(
             number,
             self._newest if self._queue.step is None else self._queue.step,
-            time.monotonic() - self._last_began,
+            time.monotonic() - self._queue.last_began,
             saving=self._queue.saving,
             preempted=preempted,
         )

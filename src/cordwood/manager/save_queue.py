@@ -1,4 +1,4 @@
-"""The saves of one manager: one at a time, each followed by the deletion of old steps."""
+"""The saves of one manager: one at a time, each followed by a report and by deletions."""
 
 from __future__ import annotations
 
@@ -8,25 +8,67 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from cordwood.api.save_async import begin_save
+from cordwood.api.save_async import SnapshotSave
 from cordwood.api.save_rendezvous import announce_errors
 from cordwood.encoding.step_record import KEY, PREFIX_KEY, Record, encode_record
 from cordwood.errors import CordwoodError, PendingSaveError, StepError
 from cordwood.formats.format_for_saving import format_for_saving
-from cordwood.io.background_save import NOTHING_STARTED, SAVE_STARTED_ANYWAY, PendingSave
+from cordwood.formats.save_plan import SaveOptions
+from cordwood.formats.step_names import step_name
+from cordwood.io.background_save import (
+    NOTHING_STARTED,
+    SAVE_STARTED_ANYWAY,
+    PendingSave,
+    save_in_background,
+)
 from cordwood.io.post_commit import PostCommitQueue
 from cordwood.io.progress import ProgressOption
 from cordwood.manager.delete_steps import StepCleaner
-from cordwood.manager.keep_policies import KeepPolicy
-from cordwood.manager.save_report import SaveReport
-from cordwood.manager.step_listing import Step, StepListing
-from cordwood.manager.step_names import step_name
+from cordwood.manager.steps import Step, Steps, best_of_each
+from cordwood.message_text import size_text
+from cordwood.policies import KeepPolicy
 from cordwood.processes.coordination import current_processes
 from cordwood.processes.rendezvous import ProcessGroup, Rendezvous
-from cordwood.storage.step_storage import StepStorage
+from cordwood.public_names import document_fields
 from cordwood.storage.urls import local_or_url, parse_url
 
 _log = logging.getLogger("cordwood")
+
+
+@document_fields
+class SaveReport(NamedTuple):
+    """A step that is committed. As a string, the line of the log.
+
+    Attributes:
+        step: its number.
+        path: the directory or URL that it was saved to.
+        why: the reason that the policy gave for the save.
+        written_bytes: bytes of arrays that this process has written.
+        linked_bytes: bytes of arrays that were there already, and were hard-linked.
+        blocking_seconds: how long `save` kept its caller.
+        total_seconds: from that call to the commit.
+    """
+
+    step: int
+    path: str
+    why: str
+    written_bytes: int
+    linked_bytes: int
+    blocking_seconds: float
+    total_seconds: float
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Bytes that were written, divided by `total_seconds`."""
+        return self.written_bytes / max(self.total_seconds, 1e-9)
+
+    def __str__(self) -> str:
+        rate = f"{size_text(self.bytes_per_second)}/s"
+        return (
+            f"saved step {self.step}: {size_text(self.written_bytes)} written, "
+            f"{size_text(self.linked_bytes)} linked, {1000 * self.blocking_seconds:.1f} ms "
+            f"blocking, {self.total_seconds:.3f} s in all, {rate} ({self.why}; {self.path})"
+        )
 
 
 class SaveRendezvous(NamedTuple):
@@ -36,21 +78,45 @@ class SaveRendezvous(NamedTuple):
     items: Rendezvous  # for the states of items, before the save
 
 
+class StepSave(NamedTuple):
+    """The save of a step: being written, committed or failed, as its `pending` says.
+
+    Attributes:
+        step: its number.
+        pending: the state of the save.
+        record: what is saved beside the tree; None if the save failed before it was planned.
+    """
+
+    step: int
+    pending: PendingSave
+    record: Record | None = None
+
+    @property
+    def running(self) -> bool:
+        """True while it is being written."""
+        return not self.pending.done
+
+    @property
+    def failed(self) -> bool:
+        """True if it failed, and that has not been reported."""
+        return self.pending._has_unreported_failure
+
+
 class SaveQueue:
     """The saves of one manager.
 
     Attributes:
-        step: the step of the last save; None if there was none, or if it failed and that has been
-            reported.
-        record: the record of the last save.
+        last: the last save; None if there was none, if it failed and that has been reported, or if
+            only what is on disk counts from now on.
         last_good: the last step whose save succeeded before the next save began; None: none.
+        last_began: when the last save began, or else the manager, by the monotonic clock.
         last_seconds: how long the last committed save took; 0 if there was none.
+        failure_reported: True once the failure of a save was reported; the reader sets it back.
     """
 
     def __init__(
         self,
-        place: StepStorage,
-        listing: StepListing,
+        steps: Steps,
         group: ProcessGroup,
         keep: KeepPolicy,
         on_save: Callable[[SaveReport], None] | None,
@@ -59,15 +125,14 @@ class SaveQueue:
         timeout_seconds: float,
         progress: ProgressOption,
     ) -> None:
-        self.step: int | None = None
-        self.record: Record | None = None
+        self.last: StepSave | None = None
         self.last_good: int | None = None
+        self.last_began = time.monotonic()
         self.last_seconds = 0.0
-        self._pending: PendingSave | None = None
-        self._place = place
-        self._listing = listing
+        self.failure_reported = False
+        self._steps = steps
         self._group = group
-        self._cleaner = StepCleaner(place, listing, keep)
+        self._cleaner = StepCleaner(steps, keep)
         self._on_save = on_save
         self._rewrite_every = _count(rewrite_every)
         self._timeout_seconds = timeout_seconds
@@ -75,19 +140,19 @@ class SaveQueue:
         self._post_commit = PostCommitQueue()
 
     @property
-    def pending(self) -> PendingSave | None:
-        """The last save."""
-        return self._pending
+    def step(self) -> int | None:
+        """The step of the last save."""
+        return None if self.last is None else self.last.step
 
     @property
     def saving(self) -> bool:
         """True while the last save is running."""
-        return self._pending is not None and not self._pending.done
+        return self.last is not None and self.last.running
 
     @property
     def failed(self) -> bool:
         """True if the last save failed, and that has not been reported."""
-        return self._pending is not None and self._pending._has_unreported_failure
+        return self.last is not None and self.last.failed
 
     @contextmanager
     def attempt(self, number: int) -> Iterator[SaveRendezvous]:
@@ -98,7 +163,7 @@ class SaveQueue:
         """
         rendezvous = Rendezvous(
             current_processes(),
-            f"save {self._place.path_of(step_name(number))}",
+            f"save {self._steps.storage.path_of(step_name(number))}",
             timeout_seconds=self._timeout_seconds,
             background=True,
         )
@@ -107,7 +172,7 @@ class SaveQueue:
             with announce_errors(rendezvous), announce_errors(items):
                 yield SaveRendezvous(rendezvous, items)
         except BaseException as e:
-            if rendezvous.count > 1 and (self._pending is None or self._pending.done):
+            if rendezvous.count > 1 and not self.saving:
                 self._failed_to_begin(number, e)
             raise
 
@@ -116,12 +181,12 @@ class SaveQueue:
 
         So all processes agree on the last step, which policies use.
         """
-        path = self._place.path_of(step_name(number))
+        path = self._steps.storage.path_of(step_name(number))
         pending = PendingSave(path, path, 0)
         pending._has_owner = True
         pending._end(error)
         assert pending.exception is error  # the caller raises it, so it counts as reported
-        self.step, self._pending = number, pending
+        self.last = StepSave(number, pending)
 
     def begin(
         self,
@@ -145,30 +210,39 @@ class SaveQueue:
             called: when the caller asked for it, by the monotonic clock.
             prefix: the prefix by which this job has restored the tree; None: none.
         """
-        path = self._place.path_of(step_name(record.step))
+        path = self._steps.storage.path_of(step_name(record.step))
         saved_format = format_for_saving(
             local_or_url(path), format=None, layout="packs", prefix=None
         )
+        if self.last is not None:
+            self.last_good = self.last.step
         is_first = self._group.index == 0
         base: Step | None = None
+        if is_first:
+            base = self._require_newest(record.step)
+        if base is not None and base.record is not None:
+            record = record._replace(chain=base.record.chain + 1)
+        metadata = {KEY: encode_record(record)}
+        if prefix is not None:
+            metadata[PREFIX_KEY] = prefix
+        save = SnapshotSave(
+            local_or_url(path),
+            tree,
+            saved_format,
+            rendezvous,
+            SaveOptions(metadata=metadata, items=items),
+            base="" if base is None else base.entry,
+            progress=self._progress,
+        )
 
-        def before_save() -> None:
-            nonlocal base
-            self._require_newest(record.step)
-            base = self._base()
-
-        def metadata() -> Mapping[str, str]:
-            chain = 0 if base is None or base.record is None else base.record.chain + 1
-            prefix_entry = {} if prefix is None else {PREFIX_KEY: prefix}
-            return {KEY: encode_record(record._replace(chain=chain)), **prefix_entry}
-
-        def on_commit(pending: PendingSave, linked_bytes: int) -> None:
+        def work(pending: PendingSave) -> None:
+            save.write(pending)
             report = SaveReport(
                 record.step,
                 path,
                 why,
-                written_bytes=pending.progress.total_bytes - linked_bytes,
-                linked_bytes=linked_bytes,
+                written_bytes=save.total_bytes - save.linked_bytes,
+                linked_bytes=save.linked_bytes,
                 blocking_seconds=pending.begun_seconds - called,
                 total_seconds=time.monotonic() - called,
             )
@@ -177,32 +251,18 @@ class SaveQueue:
                 pending, lambda: self._report_and_clean(report, is_first=is_first)
             )
 
-        if self.step is not None:
-            self.last_good = self.step
-        self._pending = begin_save(
-            local_or_url(path),
-            tree,
-            saved_format,
-            rendezvous,
-            compression=None,
-            prefix=None,
-            metadata=metadata,
-            before_save=before_save,
-            previous_step=lambda: "" if base is None else base.entry,
-            on_commit=on_commit,
-            progress=self._progress,
-            items=items,
-        )
-        self._pending._has_owner = True
-        self.step, self.record = record.step, record
-        return self._pending
+        pending = save_in_background(path, work, total_bytes=save.total_bytes)
+        pending._has_owner = True
+        self.last = StepSave(record.step, pending, record)
+        self.last_began = time.monotonic()
+        return pending
 
     def wait(self, timeout_seconds: float | None = None) -> None:
         """Wait for the running save, and for the work after its commit.
 
         Raises the exception of the save if it failed, or TimeoutError.
         """
-        pending, start = self._pending, time.monotonic()
+        start = time.monotonic()
 
         def is_done() -> bool:
             remaining_seconds = timeout_seconds
@@ -210,17 +270,18 @@ class SaveQueue:
                 remaining_seconds = max(0.0, remaining_seconds - (time.monotonic() - start))
             return self._post_commit.wait(remaining_seconds)
 
+        last = self.last
         try:
-            if pending is not None:
-                pending.wait(timeout_seconds)
+            if last is not None:
+                last.pending.wait(timeout_seconds)
         except BaseException:
-            if pending is not None and pending.failed and not pending._has_unreported_failure:
-                self.forget()
+            if last is not None and last.pending.failed and not last.failed:
+                self._forget_failed()
                 is_done()  # the work of the saves before
             raise
         if not is_done():
             raise TimeoutError(
-                f"{self._place.name}: what is to be done after a save, on_save and deleting steps, "
+                f"{self._steps.root}: what is to be done after a save, on_save and deleting steps, "
                 f"is not done after {timeout_seconds:g} s; it goes on, and the step is saved"
             )
 
@@ -230,15 +291,15 @@ class SaveQueue:
         Args:
             go_on: True if the caller begins the next save all the same; the error says so.
         """
-        step, pending = self.step, self._pending
-        if pending is None:
+        if self.last is None:
             return
+        step, pending, _ = self.last
         pending._wait_quietly()
         if not pending.failed:
             return
-        untold, e = pending._has_unreported_failure, pending.exception
-        self.forget()
-        if untold:
+        unreported, e = self.last.failed, pending.exception
+        self._forget_failed()
+        if unreported:
             raise PendingSaveError(
                 f"the save of step {step} in the background failed: {type(e).__name__}: {e}; "
                 "that is told now because nobody called wait(). "
@@ -251,31 +312,38 @@ class SaveQueue:
 
     def wait_quietly(self) -> None:
         """Wait for the running save and raise nothing; forget it if it succeeded."""
-        pending = self._pending
-        if pending is not None:
-            pending._wait_quietly()
-            if not pending.failed:
-                self.forget()
+        if self.last is not None:
+            self.last.pending._wait_quietly()
+            if not self.last.pending.failed:
+                self.last = None
 
-    def forget(self) -> None:
-        """Forget the last save; only what is on disk counts from now on."""
-        self.step, self._pending = None, None
+    def _forget_failed(self) -> None:
+        self.last, self.failure_reported = None, True
 
-    def _require_newest(self, number: int) -> None:
+    def _require_newest(self, number: int) -> Step | None:
         """Raise StepError if an existing step does not allow a save; hide an unreadable index.
 
-        The commit itself replaces other damaged files.
+        The commit itself replaces other damaged files. Return the step whose files the save may
+        link; None to write everything.
         """
-        entries = self._listing.entries(start=number)
+        if parse_url(self._steps.root) is not None:  # there are no links
+            entries, newest = self._steps.entries(start=number), None
+        else:
+            every = self._steps.entries(
+                start=0, down_to=lambda best: best.counts and best.step < number
+            )
+            entries = [each for each in every if each.step >= number]
+            older = [each for each in best_of_each(every) if each.step < number and each.counts]
+            newest = older[0] if older else None
         whole = [each.step for each in entries if each.whole]
         if whole and whole[-1] == number:
             raise StepError(
-                f"{self._place.name}: step {number} already exists. To continue the run from it, "
+                f"{self._steps.root}: step {number} already exists. To continue the run from it, "
                 f"save step {number + 1} next; to replace it, call manager.delete({number}) first"
             )
         if whole:
             raise StepError(
-                f"{self._place.name}: step {number} is not newer than step {whole[-1]}, "
+                f"{self._steps.root}: step {number} is not newer than step {whole[-1]}, "
                 "which is there; delete the later steps first (delete_after), or save this run to "
                 "another root"
             )
@@ -285,18 +353,11 @@ class SaveQueue:
             if each.in_the_way:
                 raise StepError(f"{each.path} lies where step {number} goes: {each.in_the_way}")
             if each.damaged and not each.tool and each.record is None:
-                self._place.set_aside(each.entry)
+                self._steps.storage.set_aside(each.entry)
                 _log.warning("%s: what is damaged there is hidden until it is saved", each.path)
         self._cleaner.make_room()
-
-    def _base(self) -> Step | None:
-        """Return the step whose files the next save may link; None to write everything."""
-        if parse_url(self._place.name) is not None:  # there are no links
+        if newest is None or newest.record is None or newest.is_link:
             return None
-        newest = self._listing.newest(lambda step: step.counts)
-        if newest is None or newest.is_link:
-            return None
-        assert newest.record is not None
         return newest if newest.record.chain + 1 < self._rewrite_every else None
 
     def _report_and_clean(self, report: SaveReport, *, is_first: bool) -> None:
@@ -312,9 +373,9 @@ class SaveQueue:
         try:
             self._cleaner.after_commit(time_now=time.time())
         except (OSError, CordwoodError) as e:
-            _log.warning("%s: steps could not be deleted: %s", self._place.name, e)
+            _log.warning("%s: steps could not be deleted: %s", self._steps.root, e)
         except Exception:  # noqa: BLE001  (of a policy; it is logged with its traceback)
-            _log.exception("%s: keep failed, and no step was deleted", self._place.name)
+            _log.exception("%s: keep failed, and no step was deleted", self._steps.root)
 
 
 def _count(steps: int) -> int:

@@ -1,24 +1,36 @@
-"""StepReader: everything that a job does with steps except saving: list, restore, wait, pin."""
+"""StepReader: everything that a job does with steps except saving: list, restore, wait, pin.
+
+One file, as it is one public class: most of its lines are the docstrings of its methods.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, TypeVar, Unpack, overload
 
 from cordwood.errors import MismatchError
 from cordwood.formats.packs.cordwood_json import RULES
+from cordwood.formats.step_names import step_number
 from cordwood.io.progress import ProgressOption
 from cordwood.io.progress_bar import require_progress_option
 from cordwood.manager.argument_hints import no_attribute, refuse_arguments
-from cordwood.manager.load_step import LoadedStep, LoadOptions, RestoreRequest
-from cordwood.manager.restore_step import Restored, missing_step_error, restore_newest, restore_step
+from cordwood.manager.delete_steps import best_step_of
+from cordwood.manager.restore_step import (
+    LoadedStep,
+    LoadOptions,
+    Restored,
+    RestoreRequest,
+    missing_step_error,
+    restore_newest,
+    restore_step,
+)
 from cordwood.manager.step_items import is_stateful, require_mapping, set_state
-from cordwood.manager.step_listing import Step, StepListing
-from cordwood.manager.step_names import step_number
-from cordwood.manager.watch_steps import StepWatcher
+from cordwood.manager.steps import Step, Steps
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS, ProcessGroup
 from cordwood.storage.step_storage import open_step_storage
 
@@ -27,6 +39,7 @@ Items: TypeAlias = Mapping[str, Any] | None  # trees, and `Stateful` objects
 _NEWEST = object()
 _OPTIONS = LoadOptions.__annotations__.keys()
 _RESTORE = ["step", "like", "items", "required", *_OPTIONS]  # parameters of `restore`
+_Seen: TypeAlias = set[tuple[int, Hashable]]  # steps and their stamps, which saving again changes
 _LOAD_SECONDS = 6 * 3600  # how much longer one process may load than another
 
 
@@ -51,10 +64,11 @@ class StepReader:
     def __init__(
         self, root: str | os.PathLike[str], *, timeout_seconds: float = TIMEOUT_SECONDS
     ) -> None:
-        self._place = open_step_storage(root, RULES.index_name, timeout_seconds=timeout_seconds)
-        self._listing = StepListing(self._place)
-        self._group = ProcessGroup(self._place.name, timeout_seconds)
-        self._watch = StepWatcher(self._listing, self._group)
+        self._steps = Steps(
+            open_step_storage(root, RULES.index_name, timeout_seconds=timeout_seconds)
+        )
+        self._group = ProcessGroup(self._steps.root, timeout_seconds)
+        self._watch = StepWatcher(self._steps, self._group)
         self._restored: int | None = None
         self._progress: ProgressOption = None
         self._prefix: str | None = None  # the prefix by which the tree of the run was restored
@@ -65,7 +79,7 @@ class StepReader:
     @property
     def root(self) -> str:
         """The directory or URL that holds the steps."""
-        return self._place.name
+        return self._steps.root
 
     def steps(self) -> list[int]:
         """Return the numbers of the steps that can be restored, increasing.
@@ -73,11 +87,11 @@ class StepReader:
         With several processes each one reads the root by itself. While process 0 deletes steps, in
         the background after a save, they may see different steps.
         """
-        return [step.step for step in self._listing.steps() if step.whole]
+        return [step.step for step in self._steps.all() if step.whole]
 
     def latest(self) -> int | None:
         """Return the number of the newest step; None if there is none."""
-        return self._listing.latest()
+        return self._steps.latest()
 
     def metrics(self, step: SupportsIndex) -> dict[str, float]:
         """Return the metrics of a step, without loading its tree; {} if it has none.
@@ -91,6 +105,15 @@ class StepReader:
         entry = self._finished(step_number(step))
         entry.require_known()
         return entry.metrics
+
+    def best(self, metric: str, *, mode: Literal["min", "max"] | None = None) -> int | None:
+        """Return the step where a metric is best, of equal ones the newer; None if none has it.
+
+        Args:
+            metric: its name; the log warns if the steps have other metrics only.
+            mode: "min" or "max"; None: "min".
+        """
+        return best_step_of(self._steps.all(), None, metric, mode)
 
     @overload
     def restore(
@@ -223,13 +246,9 @@ class StepReader:
             ) as rendezvous:
                 require_mapping(request.items)
                 if number is not None:
-                    loaded = restore_step(
-                        self._listing, rendezvous, number, request, root=self.root
-                    )
+                    loaded = restore_step(self._steps, rendezvous, number, request)
                 else:
-                    loaded = restore_newest(
-                        self._listing, rendezvous, request, root=self.root, required=required
-                    )
+                    loaded = restore_newest(self._steps, rendezvous, request, required=required)
         except MismatchError as e:  # the message is complete; hide internal frames
             raise e.with_traceback(None) from e.__cause__
         self._after_restoring()
@@ -237,14 +256,15 @@ class StepReader:
         self._prefix = self._prefix if prefix is None else prefix
         if loaded is None:
             return None
-        self._restored = loaded.step
-        self._watch.restored(loaded.step)
+        restored = loaded.restored
+        self._restored = restored.step
+        self._watch.restored(restored.step)
         stateful = {name: item for name, item in request.items.items() if is_stateful(item)}
         for name, item in stateful.items():
-            if name in loaded.items:  # else it is kept: missing="keep"
-                set_state(item, loaded.items[name])
-        rest = {name: value for name, value in loaded.items.items() if name not in stateful}
-        return Restored(loaded.step, loaded.tree, loaded.metrics, loaded.extras, rest)
+            if name in restored.items:  # else it is kept: missing="keep"
+                set_state(item, restored.items[name])
+        rest = {name: value for name, value in restored.items.items() if name not in stateful}
+        return restored._replace(items=rest)
 
     @contextmanager
     def pin(self, step: SupportsIndex) -> Iterator[str]:
@@ -263,10 +283,10 @@ class StepReader:
         with ExitStack() as stack:
             try:
                 if entry.format is None:  # no manager deletes files, which other tools save
-                    stack.enter_context(self._place.pin(entry.entry))
+                    stack.enter_context(self._steps.storage.pin(entry.entry))
                 self._finished(entry.step)
             except FileNotFoundError as e:  # it has just been deleted
-                raise missing_step_error(entry.step, self._listing.steps(), root=self.root) from e
+                raise missing_step_error(self._steps, entry.step) from e
             except OSError as e:
                 if e.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                     raise
@@ -312,10 +332,10 @@ class StepReader:
 
     def _finished(self, number: int) -> Step:
         """Return a finished step. Raises the error of a missing or unfinished step."""
-        step = self._listing.at(number)
+        step = self._steps.at(number)
         if step is not None and step.finished:
             return step
-        raise missing_step_error(number, self._listing.steps(), root=self.root)
+        raise missing_step_error(self._steps, number)
 
     if not TYPE_CHECKING:  # else type checkers would accept every attribute
 
@@ -330,3 +350,65 @@ class StepReader:
 
         It is also called if there was no step to restore.
         """
+
+
+class StepWatcher:
+    """The steps of a root that a reader has seen. Process 0 looks for all processes."""
+
+    def __init__(self, steps: Steps, group: ProcessGroup) -> None:
+        self._steps = steps
+        self._group = group
+        self._seen: _Seen | None = None  # only existing steps; None: it has not looked yet
+        self._restored: tuple[int, Hashable] | None = None  # since the last look
+
+    def restored(self, number: int) -> None:
+        """Count a step as seen, and all earlier steps that exist."""
+        step = self._steps.at(number)
+        self._restored = None if step is None else (number, step.stamp)
+
+    def wait(
+        self, *, newest: bool, timeout_seconds: float | None, poll_seconds: float
+    ) -> int | None:
+        """Wait for a step that has not been seen, and return it; None if none came in time.
+
+        Args:
+            newest: True to return the newest of several, and count the others as seen. False to
+                return the oldest; but the first look returns the newest if nothing was restored.
+            timeout_seconds: how long to wait; None: for ever.
+            poll_seconds: how often to look.
+        """
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+
+        def remaining_seconds() -> float:
+            return poll_seconds if deadline is None else deadline - time.monotonic()
+
+        def look() -> tuple[int | None, bool]:
+            number = self._look(newest=newest)
+            return number, number is None and remaining_seconds() <= 0
+
+        while True:
+            number, has_timed_out = self._group.agree("look for a new step of", look)
+            if number is not None or has_timed_out:
+                return number
+            time.sleep(max(0.0, min(poll_seconds, remaining_seconds())))
+
+    def _look(self, *, newest: bool) -> int | None:
+        existing: _Seen = {
+            (step.step, step.stamp) for step in self._steps.all() if step.whole and step.is_read
+        }
+        seen = self._seen
+        if self._restored is not None:
+            number = self._restored[0]
+            # The restored step may be deleted, which never happens to the newest step: then the run
+            # has saved later steps, or has gone back to an earlier one.
+            has_later = seen is None and any(each[0] > number for each in existing)
+            if self._restored in existing or has_later:
+                seen = (seen or set()) | {each for each in existing if each[0] <= number}
+        self._restored = None
+        newest = newest or seen is None
+        self._seen = existing & (seen or set())
+        new = sorted(existing - self._seen, key=itemgetter(0))
+        if not new:
+            return None
+        self._seen |= set(new) if newest else {new[0]}
+        return new[-1 if newest else 0][0]

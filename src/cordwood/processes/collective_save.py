@@ -55,7 +55,7 @@ def save_together(
     *,
     path: str,
     save_id: str,
-    choose_base: Callable[[], str],
+    base: str,
     fingerprints: Callable[[], Sequence[bytes]],
     specs: Sequence[LeafSpec],
     write: Callable[[str, str], _Report],
@@ -69,12 +69,12 @@ def save_together(
         destination: the directory of the save, as this process sees it.
         path: the path of the save, for errors.
         save_id: 16 hexadecimal digits that no other save has; all processes use that of process 0.
-        choose_base: called on process 0 when all processes have arrived; returns the name of the
-            checkpoint whose files may be linked, or "". It goes to every `write`.
+        base: the name of the checkpoint whose files may be linked, or "". That of process 0 goes to
+            every `write`.
         fingerprints: returns the `fingerprints` of this process; called if there are others.
         specs: the leaves.
-        write: writes the part of this process, given the id of the save and what `choose_base`
-            returned. Its result, a JSON value, goes to `commit`.
+        write: writes the part of this process, given the id of the save and the `base` of
+            process 0. Its result, a JSON value, goes to `commit`.
         commit: called on process 0 with the id and what `write` returned on each process.
 
     Raises ProcessError on every process if another one fails; then nothing is committed. On the
@@ -83,9 +83,9 @@ def save_together(
 
     def begin(_: list[None]) -> tuple[str, str, str, str]:
         probe = destination.create_probe() if rendezvous.count > 1 else ""
-        return save_id, socket.gethostname(), choose_base(), probe
+        return save_id, socket.gethostname(), base, probe
 
-    common_id, host, base, probe = rendezvous.exchange(None, begin)
+    common_id, host, common_base, probe = rendezvous.exchange(None, begin)
     if rendezvous.count > 1:
         limit = PROBE_SECONDS
         if rendezvous.index > 0 and not destination.sees_probe(probe, timeout_seconds=limit):
@@ -96,7 +96,7 @@ def save_together(
             )
         require_agreement(rendezvous, fingerprints(), specs)
 
-    rendezvous.exchange(write(common_id, base), lambda reports: commit(common_id, reports))
+    rendezvous.exchange(write(common_id, common_base), lambda reports: commit(common_id, reports))
 
 
 def fingerprints(

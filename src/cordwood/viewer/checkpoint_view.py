@@ -16,7 +16,7 @@ from cordwood.api.verify import verify
 from cordwood.encoding.digests import DIGEST_BYTES, block_count
 from cordwood.errors import CorruptionError
 from cordwood.formats.registry import by_name
-from cordwood.formats.step_directories import step_number
+from cordwood.formats.step_names import number_in_name
 from cordwood.index import (
     ARRAY_KINDS,
     Box,
@@ -73,7 +73,7 @@ def _title(path: str) -> str:
     """
     rest, _, name = path.rstrip("/").rpartition("/")
     run = rest.rpartition("/")[2]
-    return f"{run}/{name}" if run and step_number(name) is not None else name or path
+    return f"{run}/{name}" if run and number_in_name(name) is not None else name or path
 
 
 def checkpoint_view(sources: Sources, report: Report | None, *, source: str) -> dict[str, Any]:  # noqa: ARG001

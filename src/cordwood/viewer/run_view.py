@@ -23,7 +23,7 @@ from cordwood.index import Inline, Leaf, size_in_memory
 from cordwood.io.progress import Progress, ProgressMeter, Report
 from cordwood.io.threads import map_in_threads
 from cordwood.keypath import format_path, format_paths
-from cordwood.manager.step_summaries import StepSummary, summarize_steps
+from cordwood.manager.steps import StepSummary, summarize_steps
 from cordwood.plan.split_arrays import Part, all_boxes, chunks_of, fitting, group_parts
 from cordwood.sharding.boxes import element_count
 from cordwood.storage.disk_usage import linked_bytes

@@ -200,7 +200,7 @@ def plan_save(
                 path=store.name,
                 save_id=save_id or new_save_id(),
                 specs=_specs(plans),
-                choose_base=str if linking is None else linking.base,
+                base="" if linking is None else linking.base,
                 fingerprints=lambda: joined_fingerprints([each.prints() for each in parts]),
                 write=write_own,
                 commit=commit,

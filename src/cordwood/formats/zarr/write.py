@@ -108,7 +108,7 @@ def write_together(
             shared,
             path=os.fspath(path),
             save_id=new_save_id(),
-            choose_base=str,
+            base="",
             fingerprints=leaves.prints,
             specs=item.snapshot.specs,
             write=lambda *_: shared.write_files(

@@ -1,20 +1,31 @@
-"""The steps in a root, and their states, read from disk."""
+"""The steps in a root, and their states, read from disk; and summaries of them, for people.
+
+One file, because a summary is what is read, in other words.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeAlias
 
+from cordwood.api.detect import detect
 from cordwood.encoding.step_record import KEY, Record, decode_record, wrong_step
-from cordwood.errors import CordwoodError, CorruptionError, FormatError, UnsupportedFormatError
+from cordwood.errors import (
+    CordwoodError,
+    CorruptionError,
+    FormatError,
+    IncompleteCheckpointError,
+    UnsupportedFormatError,
+)
 from cordwood.formats.packs.cordwood_json import RULES, decode_index
 from cordwood.formats.packs.open import collect, store_at
-from cordwood.formats.step_directories import step_in_name
+from cordwood.formats.registry import DEFAULT
+from cordwood.formats.step_names import number_in_name, step_in_name, step_name
 from cordwood.io.threads import reading_threads, run_tasks
 from cordwood.manager.foreign_steps import OtherCheckpoint, foreign_step, other_checkpoints
-from cordwood.manager.keep_policies import SavedStep
-from cordwood.manager.step_names import step_from_name, step_name
-from cordwood.storage.step_storage import UNREAD_STAMP, StepEntry, StepStorage
+from cordwood.policies import SavedStep
+from cordwood.storage.disk_usage import modified_seconds, size_on_disk
+from cordwood.storage.step_storage import UNREAD_STAMP, StepEntry, StepStorage, open_step_storage
 from cordwood.storage.urls import parse_url
 
 _ATTEMPTS = 20  # to read a root at one moment, with no change meanwhile
@@ -104,33 +115,30 @@ class Step(NamedTuple):
         return {} if source is None else dict(source.metrics)
 
 
-class StepListing:
-    """The steps of a root. It reads each index once, and again when it was replaced."""
+class Steps:
+    """The steps of a root. It reads each index once, and again when it was replaced.
 
-    def __init__(self, place: StepStorage) -> None:
-        self._place = place
+    Attributes:
+        storage: the directory or URL that holds them.
+        root: its name.
+    """
+
+    def __init__(self, storage: StepStorage) -> None:
+        self.storage = storage
+        self.root = storage.name
         self._steps: dict[str, Step] = {}
         self._damaged: dict[tuple[str, Hashable | None], str] = {}
 
-    def steps(self) -> list[Step]:
+    def all(self) -> list[Step]:
         """Return all steps, finished or not, by number; the better one of two with one number."""
-        return self._take(_every, _best_of_each, ahead=True)[::-1]
+        return best_of_each(self.entries(start=0))
 
     def down_to(self, is_wanted: Callable[[Step], bool]) -> list[Step]:
         """Return the steps from the newest down to the first for which `is_wanted` is true.
 
         Older steps are not read.
         """
-
-        def take(groups: Iterator[list[Step]]) -> list[Step]:
-            steps = []
-            for group in groups:
-                steps.append(max(group, key=_rank))
-                if is_wanted(steps[-1]):
-                    break
-            return steps
-
-        return self._take(_every, take)
+        return best_of_each(self.entries(start=0, down_to=is_wanted))[::-1]
 
     def newest(self, is_wanted: Callable[[Step], bool]) -> Step | None:
         """Return the newest step for which `is_wanted` is true; None if there is none."""
@@ -144,33 +152,65 @@ class StepListing:
 
     def at(self, number: int) -> Step | None:
         """Return the step of a number, the better one of two; None if there is none."""
-        return next(iter(self._take(lambda each: each == number, _best_of_each)), None)
+        steps = self.entries(start=number, stop=number + 1, down_to=lambda _: True)
+        return next(iter(best_of_each(steps)), None)
 
-    def entries(self, *, start: int, stop: int | None = None) -> list[Step]:
-        """Return all entries of the steps from `start` to before `stop`, by increasing number."""
+    def entries(
+        self,
+        *,
+        start: int,
+        stop: int | None = None,
+        down_to: Callable[[Step], bool] | None = None,
+    ) -> list[Step]:
+        """Return all entries of some steps by increasing number, read at one moment.
 
-        def within(number: int) -> bool:
-            return number >= start and (stop is None or number < stop)
+        Args:
+            start: the first step.
+            stop: the first later step that is not returned; None: all steps from `start` on are.
+            down_to: the oldest step to return is the first, from the newest on, for which this is
+                true; older ones are not read. None: all are read, in an object store several at
+                once.
+        """
 
-        def take(groups: Iterator[list[Step]]) -> list[Step]:
-            return [each for group in groups for each in group]
+        def is_wanted(name: str) -> bool:
+            number = step_in_name(name)
+            return number is not None and number >= start and (stop is None or number < stop)
 
-        return self._take(within, take, ahead=True)[::-1]
+        steps: list[Step] = []
+        for _ in range(_ATTEMPTS):
+            entries = self.storage.entries(is_wanted, stamps=down_to is None)
+            for name in list(self._steps):  # other threads may add to it meanwhile
+                if name not in entries and is_wanted(name):
+                    self._steps.pop(name, None)
+            steps = []
+            for group in self._read_all(
+                entries, self._read_ahead(entries) if down_to is None else {}
+            ):
+                steps += group
+                if down_to is not None and down_to(max(group, key=_rank)):
+                    break
+            # Entries are read one by one. A step may be committed after it was read as unfinished,
+            # and an older one deleted before it is read: it would look as if there were no step.
+            if all(each.finished for each in best_of_each(steps)) or _same(
+                entries, self.storage.entries(is_wanted, stamps=False)
+            ):
+                break
+        return steps[::-1]
 
     def unfinished(self) -> list[Step]:
         """Return the unfinished steps; no index is read."""
-        entries = self._place.entries(_wanted(_every), stamps=False)
+        entries = self.storage.entries(lambda name: step_in_name(name) is not None, stamps=False)
         steps = [self._look(name, entry) for name, entry in entries.items() if entry.stamp is None]
         return [step for step in steps if step is not None and not step.finished]
 
     def others(self) -> list[OtherCheckpoint]:
         """Return the checkpoints in the root that are not steps, by their names."""
-        steps = {each.entry for each in self.steps() if each.whole}
-        return other_checkpoints(self._place, steps=steps)
+        steps = {each.entry for each in self.all() if each.whole}
+        return other_checkpoints(self.storage, steps=steps)
 
     def names(self) -> list[str]:
         """Return the names of all entries of the root, except hidden ones."""
-        return sorted(self._place.entries(lambda _: True, stamps=False))
+        return sorted(self.storage.entries(lambda _: True, stamps=False))
 
     def died(self, step: Step) -> bool:
         """Return True if the save of a step began and its process has died, as far as is known."""
@@ -180,7 +220,7 @@ class StepListing:
             leftovers = collect(step.path, dry_run=True)
         except (OSError, CordwoodError):  # deleted, or finished by now
             return False
-        if not leftovers or self._place.in_use(step.entry):
+        if not leftovers or self.storage.in_use(step.entry):
             return False
         current = self.at(step.step)
         return current is not None and not current.finished
@@ -191,38 +231,9 @@ class StepListing:
         if step is not None:
             self._damaged[step.entry, step.stamp] = _DAMAGED + why
 
-    def _take(
-        self,
-        numbers: Callable[[int], bool],
-        take: Callable[[Iterator[list[Step]]], list[Step]],
-        *,
-        ahead: bool = False,
-    ) -> list[Step]:
-        """Return what `take` selects from the entries of the steps, all read at one moment.
-
-        Args:
-            numbers: returns True for the numbers of the steps to read.
-            take: called with the entries of each step, the newest step first.
-            ahead: True if it takes all steps: then an object store is asked for several at once.
-        """
-        steps: list[Step] = []
-        for _ in range(_ATTEMPTS):
-            entries = self._place.entries(_wanted(numbers), stamps=ahead)
-            for name in list(self._steps):  # other threads may add to it meanwhile
-                if name not in entries and _wanted(numbers)(name):
-                    self._steps.pop(name, None)
-            steps = take(self._read_all(entries, self._read_ahead(entries) if ahead else {}))
-            # Entries are read one by one. A step may be committed after it was read as unfinished,
-            # and an older one deleted before it is read: it would look as if there were no step.
-            if all(each.finished for each in steps) or _same(
-                entries, self._place.entries(_wanted(numbers), stamps=False)
-            ):
-                break
-        return steps
-
     def _read_ahead(self, entries: Mapping[str, StepEntry]) -> dict[str, Step | None]:
         """Read the steps of an object store that were not read before, several at once."""
-        if parse_url(self._place.name) is None:
+        if parse_url(self.root) is None:
             return {}
         names = [name for name, entry in entries.items() if entry.stamp is not None]
         unread = [
@@ -267,14 +278,15 @@ class StepListing:
         cached = self._steps.get(name)
         if cached is not None and entry.stamp is not None and cached.stamp == entry.stamp:
             return cached
-        number = step_from_name(name)
         if entry.stamp == UNREAD_STAMP:
-            return self._look(name, entry._replace(stamp=self._place.stamp(name)))
-        if number is None or entry.stamp is None:
+            return self._look(name, entry._replace(stamp=self.storage.stamp(name)))
+        number = step_in_name(name)
+        is_ours = number is not None and name == step_name(number)
+        if number is None or not is_ours or entry.stamp is None:
             foreign = self._foreign(name, entry)
-            if foreign is not None or number is None or entry.is_file:
+            if foreign is not None or number is None or not is_ours or entry.is_file:
                 return foreign
-        path = self._place.path_of(name)
+        path = self.storage.path_of(name)
         step = Step(number, name, path, entry.stamp, None, "not finished", is_link=entry.is_link)
         return step if entry.stamp is None else _read(step)
 
@@ -282,7 +294,7 @@ class StepListing:
         cached = self._steps.get(name)
         if cached is not None and cached.stamp == _FOREIGN:
             return cached
-        path = self._place.path_of(name)
+        path = self.storage.path_of(name)
         foreign = foreign_step(name, path, is_file=entry.is_file)
         if foreign is None:
             return None
@@ -313,26 +325,17 @@ def _same(before: Mapping[str, StepEntry], after: Mapping[str, StepEntry]) -> bo
     )
 
 
-def _every(_: int) -> bool:
-    return True
-
-
-def _wanted(numbers: Callable[[int], bool]) -> Callable[[str], bool]:
-    """Return a function that is true for names of steps with one of the numbers."""
-
-    def is_wanted(name: str) -> bool:
-        number = step_in_name(name)
-        return number is not None and numbers(number)
-
-    return is_wanted
-
-
-def _best_of_each(groups: Iterator[list[Step]]) -> list[Step]:
-    return [max(group, key=_rank) for group in groups]
+def best_of_each(entries: Sequence[Step]) -> list[Step]:
+    """Return the best entry of each step, by increasing number."""
+    best: dict[int, Step] = {}
+    for each in entries:
+        if each.step not in best or _rank(each) >= _rank(best[each.step]):
+            best[each.step] = each
+    return list(best.values())
 
 
 def _rank(step: Step) -> tuple[bool, bool, bool]:
-    return step.whole, step.counts, step_from_name(step.entry) is not None
+    return step.whole, step.counts, step.entry == step_name(step.step)
 
 
 def _read(step: Step) -> Step:
@@ -355,3 +358,79 @@ def _read(step: Step) -> Step:
         return step._replace(problem=_NEWER + str(e))
     except (CorruptionError, FormatError) as e:
         return step._replace(problem=_DAMAGED + str(e).splitlines()[0])
+
+
+# Summaries for people: format, size, time, metrics, problem
+
+_NO_STEP = "CheckpointManager does not restore it: it reads the names 100, checkpoint_100, run-100"
+
+State: TypeAlias = Literal["whole", "unfinished", "damaged", "unreadable"]
+
+
+class StepSummary(NamedTuple):
+    """A checkpoint in the root of a run."""
+
+    step: int | None
+    name: str
+    format: str  # "" if it is not complete
+    disk_bytes: int | None  # None for a URL
+    time: float | None  # start of its save, or else last modification; seconds since 1970
+    metrics: Mapping[str, float]
+    pinned: bool
+    problem: str  # why it is incomplete or damaged; "" if it is not
+    note: str  # why CheckpointManager does not restore or delete this complete step, or ""
+    state: State = "whole"
+
+
+def summarize_steps(path: str, names: Sequence[str]) -> list[StepSummary]:
+    """Return a summary of each step; of a step only its index is read.
+
+    Args:
+        path: the directory or URL of the run.
+        names: the names of its steps, as `detect` returns them.
+    """
+    is_url = parse_url(path) is not None
+    storage = open_step_storage(path, RULES.index_name)
+    entries = {each.entry: each for each in Steps(storage).entries(start=0) if each.finished}
+    steps = []
+    for name in names:
+        child = f"{path.rstrip('/')}/{name}"
+        step = StepSummary(
+            number_in_name(name),
+            name,
+            "",
+            None if is_url else size_on_disk(child),
+            modified_seconds(child),
+            {},
+            False,
+            "",
+            _NO_STEP,
+        )
+        entry = entries.get(name)
+        if entry is not None:
+            saved = entry.saved if entry.counts else entry.foreign_metrics
+            is_exempt = not entry.counts and not entry.damaged
+            step = step._replace(
+                step=entry.step,
+                pinned=storage.in_use(name),
+                problem=entry.problem if entry.damaged else "",
+                state="damaged" if entry.damaged else "whole",
+                note=f"{entry.problem}: no policy deletes it" if is_exempt else "",
+            )
+            if saved is not None:
+                step = step._replace(time=saved.time or step.time, metrics=dict(saved.metrics))
+        try:
+            # An object store holds no other format: asking would be one request for each step.
+            is_packs = is_url and entry is not None
+            step = step._replace(format=DEFAULT.name if is_packs else detect(child).format)
+        except (CordwoodError, OSError) as e:
+            state = step.state if step.problem else _state_of(e)
+            step = step._replace(problem=step.problem or str(e), note="", state=state)
+        steps.append(step)
+    return steps
+
+
+def _state_of(error: CordwoodError | OSError) -> State:
+    if isinstance(error, IncompleteCheckpointError):
+        return "unfinished"
+    return "unreadable" if isinstance(error, OSError) else "damaged"

@@ -1,11 +1,11 @@
-"""Arguments that are paths or key paths: shell completion, and `run/latest`."""
+"""Arguments of several commands: paths, key paths with completion, `run/latest`, pairs, casts."""
 
 from __future__ import annotations
 
 import re
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -130,3 +130,32 @@ def _start(key: str, depth: int) -> str:
     """
     keys = key.split("/", depth)
     return "/".join(keys[:depth]) + ("/" if len(keys) > depth else "")
+
+
+def pairs_of(option: str, form: str, values: Sequence[str]) -> dict[str, str] | None:
+    """Return the values of an option of the form OLD=NEW as a dict, or None if there are none.
+
+    Raises click.BadParameter, which shows `form`.
+    """
+    pairs = {}
+    for value in values:
+        old, sign, new = value.partition("=")
+        if not sign:
+            raise click.BadParameter(f"expected {form}, found {value!r}", param_hint=option)
+        pairs[old] = new
+    return pairs or None
+
+
+def cast_of(values: Sequence[str]) -> Any:
+    """Return the argument `cast` for the values of --cast: a dtype, a dict of patterns, or None.
+
+    Raises click.BadParameter.
+    """
+    if len(values) == 1 and "=" not in values[0]:
+        (value,) = values
+        if set(value) & set("*?[]/!"):
+            raise click.BadParameter(
+                f"expected DTYPE or PATTERN=DTYPE, found {value!r}", param_hint="--cast"
+            )
+        return value
+    return pairs_of("--cast", "PATTERN=DTYPE", values)
