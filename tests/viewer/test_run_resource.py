@@ -9,10 +9,10 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from cordwood.manager.step_summaries import summarize_steps
 
 import cordwood
 from cordwood import CheckpointManager
+from cordwood.manager.steps import summarize_steps
 from cordwood.viewer.page import export_page
 from cordwood.viewer.resources import Resources
 from cordwood.viewer.sources import OpenArguments, open_sources
