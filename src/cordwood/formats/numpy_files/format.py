@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cordwood.errors import CordwoodError
 from cordwood.formats.format_protocol import Match, Opened, OpenOptions, Path, Place
 
 if TYPE_CHECKING:
+    from cordwood.index import Index
     from cordwood.storage.open_files import ReadableFile
 
 _NPY, _ZIP, _EMPTY_ZIP = b"\x93NUMPY", b"PK", b"PK\5\6"
@@ -46,61 +47,44 @@ class NpzFormat:
         return [""]
 
 
-class NpyFormat:
-    """Files of one numpy array, read only."""
+class ArraysFormat(NamedTuple):
+    """Files of .npy arrays, read only: of one array, or of equinox, one after another."""
 
-    name = "npy"
-    description = "one numpy array"
-    suffixes: tuple[str, ...] = (".npy",)
-    index_name = ""
+    name: str
+    description: str
+    suffixes: tuple[str, ...]
+    read_index: Callable[[ReadableFile], Index]
+    unreadable: Match  # of a file that begins as an array, and cannot be read
+    index_name: str = ""
 
     def matches(self, place: Place) -> Match:
-        """Return MAYBE for a file that cannot be read: it may be of equinox, or damaged."""
-        if place.file is None or not place.head.startswith(_NPY):
-            return Match.NO
-        from cordwood.formats.numpy_files.read_npy import read_index
         from cordwood.formats.single_file import can_read
 
-        return Match.YES if can_read(place.file, read_index) else Match.MAYBE
+        if place.file is None or not place.head.startswith(_NPY):
+            return Match.NO
+        return Match.YES if can_read(place.file, self.read_index) else self.unreadable
 
     def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
-        from cordwood.formats.numpy_files.read_npy import read_index
         from cordwood.formats.single_file import open_file
 
         del item, options
-        return open_file(path, read_index, name=self.name)
+        return open_file(path, self.read_index, name=self.name)
 
     def items(self, path: Path) -> Sequence[str]:
         del path
         return [""]
 
 
-class EqxFormat:
-    """Files of equinox, read only: numpy arrays one after another, without names."""
+def _read_npy(file: ReadableFile) -> Index:
+    from cordwood.formats.numpy_files.read_npy import read_index
 
-    name = "eqx"
-    description = "an equinox tree without names"
-    suffixes: tuple[str, ...] = (".eqx",)
-    index_name = ""
+    return read_index(file)
 
-    def matches(self, place: Place) -> Match:
-        if place.file is None or not place.head.startswith(_NPY):
-            return Match.NO
-        from cordwood.formats.numpy_files.read_eqx import read_index
-        from cordwood.formats.single_file import can_read
 
-        return Match.YES if can_read(place.file, read_index) else Match.NO
+def _read_eqx(file: ReadableFile) -> Index:
+    from cordwood.formats.numpy_files.read_eqx import read_index
 
-    def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
-        from cordwood.formats.numpy_files.read_eqx import read_index
-        from cordwood.formats.single_file import open_file
-
-        del item, options
-        return open_file(path, read_index, name=self.name)
-
-    def items(self, path: Path) -> Sequence[str]:
-        del path
-        return [""]
+    return read_index(file)
 
 
 def members_of_zip(file: ReadableFile) -> list[str]:
@@ -113,4 +97,7 @@ def members_of_zip(file: ReadableFile) -> list[str]:
         return []
 
 
-NPZ, NPY, EQX = NpzFormat(), NpyFormat(), EqxFormat()
+NPZ = NpzFormat()
+# A file that only begins as an array may be of equinox, or damaged.
+NPY = ArraysFormat("npy", "one numpy array", (".npy",), _read_npy, Match.MAYBE)
+EQX = ArraysFormat("eqx", "an equinox tree without names", (".eqx",), _read_eqx, Match.NO)
