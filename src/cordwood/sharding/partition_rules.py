@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from cordwood.did_you_mean import nearest_name
+from cordwood.tree.flatten import entry_key
 
 MIN_SHARDING_SIZE = 16384  # eFormer's, in elements
 
@@ -43,7 +44,7 @@ def match_partition_rules(
     least = MIN_SHARDING_SIZE if min_size is None else min_size
     specs = []
     for path, leaf in paths:
-        name = "/".join([str(_key(entry)) for entry in path])
+        name = "/".join([str(entry_key(entry)) for entry in path])
         if strict:
             specs.append(spec_for(rules, name, _shape(leaf), min_size=least))
         else:
@@ -77,13 +78,6 @@ def spec_for(rules: Rules, name: str, shape: Sequence[int], *, min_size: int = 0
     if len(spec) <= len(shape):
         return spec
     return type(spec)(*tuple(spec)[: len(shape)])
-
-
-def _key(entry: Any) -> Any:
-    for attribute in ("key", "name", "idx"):
-        if hasattr(entry, attribute):
-            return getattr(entry, attribute)
-    return entry
 
 
 def _shape(leaf: Any) -> tuple[int, ...]:

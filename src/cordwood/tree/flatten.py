@@ -231,12 +231,17 @@ def open_registered(value: Any) -> RegisteredNode | None:
 
 def _key(entry: Any) -> Key:
     """Return the key for a jax key path entry: 0 for SequenceKey(0), 'x' for GetAttrKey('x')."""
+    key = entry_key(entry)
+    if key is entry or isinstance(key, str):
+        return str(key)
+    if type(key) is int:
+        return DictKey(key) if type(entry).__name__ == "DictKey" else key
+    return DictKey(key) if is_dict_key(key) else str(key)
+
+
+def entry_key(entry: Any) -> Any:
+    """Return the value of a jax key path entry; the entry if it is of an unknown kind."""
     for attribute in ("key", "name", "idx"):
         if hasattr(entry, attribute):
-            key = getattr(entry, attribute)
-            if isinstance(key, str):
-                return str(key)
-            if type(key) is int:
-                return DictKey(key) if type(entry).__name__ == "DictKey" else key
-            return DictKey(key) if is_dict_key(key) else str(key)
-    return str(entry)
+            return getattr(entry, attribute)
+    return entry

@@ -7,6 +7,7 @@ from typing import Any
 
 from cordwood.compat.eformer.tree_leaves import tree_deserialize_leaves, tree_serialize_leaves
 from cordwood.sharding.partition_rules import match_partition_rules
+from cordwood.tree.flatten import entry_key
 
 __all__ = [
     "is_array_like",
@@ -52,12 +53,7 @@ def leaf_key_paths(
     import jax
 
     paths, treedef = jax.tree_util.tree_flatten_with_path(pytree, is_leaf=is_leaf)
-    names = [join_key(prefix, ".".join(str(_key(entry)) for entry in path)) for path, _ in paths]
+    names = [
+        join_key(prefix, ".".join(str(entry_key(entry)) for entry in path)) for path, _ in paths
+    ]
     return jax.tree_util.tree_unflatten(treedef, names)
-
-
-def _key(entry: Any) -> Any:
-    for attribute in ("key", "name", "idx"):
-        if hasattr(entry, attribute):
-            return getattr(entry, attribute)
-    return entry
