@@ -136,6 +136,7 @@ PURE = {
     "re",
     "shlex",
     "typing",
+    "zlib",
 }
 
 FILES = sorted(ROOT.rglob("*.py"))
