@@ -5,33 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from cordwood.errors import CordwoodError
-
 MAX_ATTEMPTS = 100  # each is ended by a save that came meanwhile; more would be another fault
 
 _T = TypeVar("_T")
 
 
-def retry_reading(
-    read: Callable[[], _T],
-    was_replaced: Callable[[], bool],
-    *,
-    errors: type[Exception] | tuple[type[Exception], ...] = CordwoodError,
-) -> _T:
-    """Return what `read` returns; call it again if it fails because a save came meanwhile.
+class ReplacedError(Exception):
+    """An error that another save explains: it has replaced what was read meanwhile."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+
+def retry_reading(read: Callable[[], _T]) -> _T:
+    """Return what `read` returns; call it again if a save has replaced what it reads.
 
     Args:
-        read: opens and reads all anew at each call.
-        was_replaced: called after an error; returns True if what was read is no longer current,
-            so that this explains the error.
-        errors: the errors that a save may explain.
+        read: opens and reads all anew at each call. It raises ReplacedError for an error that a
+            save explains.
 
-    Raises what `read` raises: at once for another reason, and after MAX_ATTEMPTS for this one.
+    Raises what `read` raises, and the error in its ReplacedError after MAX_ATTEMPTS.
     """
     for _ in range(MAX_ATTEMPTS - 1):
         try:
             return read()
-        except errors:
-            if not was_replaced():
-                raise
-    return read()
+        except ReplacedError:
+            pass
+    try:
+        return read()
+    except ReplacedError as e:
+        raise e.error from None

@@ -31,7 +31,7 @@ from cordwood.index import Box, Digests, Leaf, Source
 from cordwood.message_text import counted
 from cordwood.storage.local_storage import LocalStorage
 from cordwood.storage.open_files import Closable, ReadableFile
-from cordwood.storage.retry_reading import retry_reading
+from cordwood.storage.retry_reading import ReplacedError, retry_reading
 from cordwood.storage.storage_protocol import Storage
 from cordwood.storage.urls import parse_url
 
@@ -76,14 +76,16 @@ def open_item(
     data = read_index_bytes(store)
 
     def read() -> Opened:
-        return _open(store, data, prefix, for_verify=for_verify)
-
-    def was_replaced() -> bool:
         nonlocal data
-        before, data = data, read_index_bytes(store)
-        return data != before
+        try:
+            return _open(store, data, prefix, for_verify=for_verify)
+        except CordwoodError as e:
+            before, data = data, read_index_bytes(store)
+            if data == before:
+                raise
+            raise ReplacedError(e) from e
 
-    return retry_reading(read, was_replaced)
+    return retry_reading(read)
 
 
 def item_names(path: str | os.PathLike[str]) -> list[str]:

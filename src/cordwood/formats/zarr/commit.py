@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from cordwood.errors import CordwoodError, NotACheckpointError
@@ -28,16 +28,12 @@ from cordwood.message_text import first_names
 from cordwood.storage.directories import count_files, scan_directory
 from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.storage.hard_link_unchanged import link_unchanged
+from cordwood.storage.retry_reading import ReplacedError, retry_reading
 from cordwood.storage.staging_directory import StagingDirectory
 
 MAX_FOREIGN_FILES = 10_000  # that a directory without an index may hold
 _OTHER_INDEX = "cordwood.json"  # of packs
 _MAX_SHOWN = 3
-_ATTEMPTS = 100  # to read an index while other saves replace the directory
-
-
-class _GoneError(Exception):
-    """Another save has just removed the directory."""
 
 
 def place(
@@ -121,16 +117,13 @@ def refuse_to_fill(path: str | os.PathLike[str]) -> None:
 
 def _index_of(directory_path: str, asked: str) -> IndexFile | None:
     """Return the index of a directory; None if it has none."""
-    for _ in range(_ATTEMPTS):
-        with suppress(_GoneError):
-            return _index_now(directory_path, asked)
-    raise NotACheckpointError(errno.EBUSY, "other saves keep replacing it; save again", asked)
+    return retry_reading(partial(_index_now, directory_path, asked))
 
 
 def _index_now(directory_path: str, asked: str) -> IndexFile | None:
     """Return the same from one look at the directory.
 
-    Raises _GoneError if another save has replaced the directory meanwhile.
+    Raises ReplacedError if another save has replaced the directory meanwhile.
     """
     try:
         directory = LocalDirectory(directory_path)
@@ -149,7 +142,8 @@ def _index_now(directory_path: str, asked: str) -> IndexFile | None:
                 return read_index_file(directory)
             except CordwoodError as e:
                 if not directory.has(INDEX_NAME):
-                    raise _GoneError from e
+                    text = "other saves keep replacing it; save again"
+                    raise ReplacedError(NotACheckpointError(errno.EBUSY, text, asked)) from e
                 raise NotACheckpointError(
                     errno.EEXIST,
                     f"the checkpoint there cannot be read, so that what it holds could not be kept "
