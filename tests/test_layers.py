@@ -66,7 +66,6 @@ SHARED = {
 # Modules directly under formats/ that every format may use, and those that know all formats.
 FOR_EVERY_FORMAT = (
     "format_protocol",
-    "replicated_leaves",
     "save_plan",
     "single_file",
     "step_names",

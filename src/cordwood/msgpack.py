@@ -21,11 +21,11 @@ from cordwood.formats.flax_msgpack.state_buffers import (
     plan_state,
 )
 from cordwood.formats.flax_msgpack.value_size import ValueSize
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.state_dict.state_dicts import from_state_dict, state_and_problems, to_state_dict
 from cordwood.state_dict.tree_summary import summarize_tree
 from cordwood.storage.urls import expand_home
-from cordwood.tree.leaves import host_array, without_padding
 
 __all__ = [
     "MAX_CHUNK_SIZE",
@@ -72,7 +72,7 @@ def to_buffers(target: Any) -> list[memoryview]:
     """
     with gc_paused():
         plan, arrays = plan_state(to_state_dict(target))
-        return list(plan_buffers(plan, arrays.__getitem__))
+        return list(plan_buffers(plan, Leaves(arrays)))
 
 
 def to_bytes(target: Any) -> bytes:
@@ -131,7 +131,7 @@ def msgpack_serialize(pytree: Any, in_place: bool = False) -> bytes:
         UnsupportedLeafError: a value cannot be stored; the message names its key path.
     """
     plan, arrays = plan_state(pytree, sort_keys=not in_place)
-    return b"".join(plan_buffers(plan, arrays.__getitem__))
+    return b"".join(plan_buffers(plan, Leaves(arrays)))
 
 
 def msgpack_restore(encoded_pytree: EncodedBytes) -> Any:
@@ -179,8 +179,8 @@ def save_to_file(target: Any, filepath: str | os.PathLike[str]) -> None:
     from cordwood.io.write_file import write_file
 
     path = expand_home(filepath)
-    plan, leaves = plan_state(to_state_dict(target))
-    run_in_worker(lambda: write_file(path, plan, lambda i: without_padding(host_array(leaves[i]))))
+    plan, arrays = plan_state(to_state_dict(target))
+    run_in_worker(lambda: write_file(path, plan, Leaves(arrays)))
 
 
 def load_from_file(target: Any, filepath: str | os.PathLike[str]) -> Any:

@@ -249,7 +249,7 @@ def test_memory_is_let_go_leaf_by_leaf(tmp_path: Path, monkeypatch: pytest.Monke
 
     def hold(leaves: Any) -> list[Any]:
         held = host_snapshot.snapshot_leaves(leaves)
-        views.extend([weakref.ref(leaf._parts[0]) for leaf in held])
+        views.extend([weakref.ref(leaf._shards[0]) for leaf in held])
         return held
 
     monkeypatch.setattr("cordwood.api.save_async.snapshot_leaves", hold)
@@ -283,7 +283,7 @@ def as_on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda device: jax.sharding.SingleDeviceSharding(device, memory_kind=kind),
     )
     (held,) = host_snapshot.snapshot_leaves([jnp.zeros(3)])
-    assert held._parts[0].sharding.memory_kind == kind
+    assert held._shards[0].sharding.memory_kind == kind
 
 
 @pytest.mark.usefixtures("as_on_an_accelerator")

@@ -15,6 +15,7 @@ import numpy as np
 from cordwood.dtypes import to_numpy
 from cordwood.formats.packs.write import plan_save
 from cordwood.formats.save_plan import SaveOptions
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.processes.coordination import SINGLE_PROCESS
 from cordwood.processes.rendezvous import Rendezvous
 
@@ -59,7 +60,7 @@ def write(folder: Path, items: dict[str, tuple[Any, dict[str, str]]]) -> None:
         alone = Rendezvous(SINGLE_PROCESS, "save", timeout_seconds=1, silence_seconds=1)
         save_id = f"{number:x}" * 16
         plan = plan_save(folder, tree, SaveOptions(prefix, metadata), alone, save_id=save_id)
-        plan.write(plan.leaves.__getitem__)
+        plan.write(Leaves(plan.leaves))
 
 
 def write_all(folder: Path) -> None:

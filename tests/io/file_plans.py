@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from cordwood.index import Digests
+from cordwood.index import Digests, LeafSpec
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.plan.file_plan import FilePlan, LeafBytes, LiteralBytes, Segment
 from cordwood.plan.load_plan import LoadPlan, Move
+from cordwood.tree.leaves import DeferredArray
 
 
 class Sealed:
@@ -28,6 +31,12 @@ class Laid(NamedTuple):
     plan: FilePlan
     offsets: list[int]
     seal: Sealed | None
+
+
+def leaves_read_by(read: Callable[[int], Any], count: int) -> Leaves:
+    """Return leaves whose elements a function returns when they are taken."""
+    spec = LeafSpec((), "numpy", (), "uint8")
+    return Leaves([DeferredArray(spec, partial(read, leaf)) for leaf in range(count)])
 
 
 def stored_bytes(array: np.ndarray) -> bytes:

@@ -13,31 +13,33 @@ import numpy as np
 import pytest
 import zstandard
 
-from cordwood.devices.host_snapshot import ArraySnapshot
+from cordwood.devices.host_snapshot import LocalShards
 from cordwood.dtypes import to_numpy
 from cordwood.encoding.digests import digests_of
 from cordwood.index import Box
 from cordwood.io import write_chunk_files
 from cordwood.io.encode_chunk import chunk_encoder
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.threads import StoppedError, stop_check
 from cordwood.io.write_chunk_files import write_new_files
 from cordwood.plan.chunk_files import ChunkFile, PlannedFile, SmallFile
 from cordwood.sharding.boxes import slices, whole_box
 from cordwood.storage import syscalls
 from tests.faults.systems import CountingSystem, FailingSystem
+from tests.io.file_plans import leaves_read_by
 
 
 def held(array: np.ndarray, boxes: Sequence[Box]) -> Any:
     """Return the array, or a snapshot of its boxes."""
     if not boxes:
         return array
-    return ArraySnapshot(array.shape, array.dtype, boxes, [array[slices(box)] for box in boxes])
+    return LocalShards(array.shape, array.dtype, boxes, [array[slices(box)] for box in boxes])
 
 
 def write(
     folder: Path, array: np.ndarray, files: Sequence[PlannedFile], boxes: Sequence[Box] = ()
 ) -> list[bytes]:
-    written = write_new_files(str(folder), files, lambda _: held(array, boxes), None)
+    written = write_new_files(str(folder), files, Leaves([held(array, boxes)]), None)
     results = [(folder / file.path).read_bytes() for file in files]
     for data, (size, digests) in zip(results, written, strict=True):
         assert size == len(data)
@@ -89,7 +91,7 @@ def test_scalars_and_small_files(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     files: list[PlannedFile] = [SmallFile("a/.zarray", b"{}"), chunk("a/0", Box((), ()), (), array)]
     assert write(tmp_path, array, files) == [b"{}", array.tobytes()]
-    assert write_new_files(str(tmp_path), [], lambda _: None, None) == []
+    assert write_new_files(str(tmp_path), [], Leaves([]), None) == []
 
 
 @pytest.mark.parametrize("strided", [False, True])
@@ -130,7 +132,7 @@ def test_compressed_chunks_have_checksums(tmp_path: Path) -> None:
     array = np.arange(50_000, dtype=np.float32).reshape(100, 500)
     files = [chunk("0", Box((0, 0), (60, 500)), (60, 500), array)]
     files += [chunk("1", Box((60, 0), (100, 500)), (60, 500), array)]
-    written = write_new_files(str(tmp_path), files, lambda _: array, chunk_encoder("zstd"))
+    written = write_new_files(str(tmp_path), files, Leaves([array]), chunk_encoder("zstd"))
     decoder = zstandard.ZstdDecompressor()
     second = (tmp_path / "1").read_bytes()
     assert written[1].size_bytes == len(second) < array.nbytes / 2
@@ -170,14 +172,14 @@ def test_leaves_are_fetched_once_and_let_go(tmp_path: Path) -> None:
         fetched.append(leaf)
         array = np.full(20, leaf, np.uint8)
         alive.append(weakref.ref(watched := array.view(Watched)))
-        return ArraySnapshot((20,), array.dtype, [whole_box((20,))], [watched])
+        return LocalShards((20,), array.dtype, [whole_box((20,))], [watched])
 
     files = [
         ChunkFile(f"{leaf}-{i}", leaf, Box((5 * i,), (5 * i + 5,)), (5,), 1)
         for leaf in range(40)
         for i in range(4)
     ]
-    write_new_files(str(tmp_path), files, fetch, None)
+    write_new_files(str(tmp_path), files, leaves_read_by(fetch, 40), None)
     assert sorted(fetched) == list(range(40))
     gc.collect()
     assert not any(ref() is not None for ref in alive)
@@ -202,7 +204,7 @@ def test_every_failing_call_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     files = [chunk(str(i), Box((50 * i,), (50 * i + 50,)), (50,), array) for i in range(2)]
     counting = CountingSystem()
     with syscalls.override(counting):
-        write_new_files(str(tmp_path), files, lambda _: array, None)
+        write_new_files(str(tmp_path), files, Leaves([array]), None)
     before = len(os.listdir("/proc/self/fd"))
     failed = set()
     for number in range(1, len(counting.made) + 1):
@@ -212,7 +214,7 @@ def test_every_failing_call_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         failing = FailingSystem(number, 5)
         with syscalls.override(failing):
             try:
-                write_new_files(str(place), files, lambda _: array, None)
+                write_new_files(str(place), files, Leaves([array]), None)
             except OSError as e:
                 error = e
         call = failing.made[number - 1]
@@ -240,6 +242,6 @@ def test_it_stops_where_it_is_told(tmp_path: Path) -> None:
 
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(StoppedError), stop_check(check):
-        write_new_files(str(tmp_path), files, lambda _: array, None)
+        write_new_files(str(tmp_path), files, Leaves([array]), None)
     assert len(os.listdir(tmp_path)) == 5
     assert len(os.listdir("/proc/self/fd")) == before

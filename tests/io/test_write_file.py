@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from cordwood.encoding.digests import BLOCK_BYTES, digests_of
 from cordwood.io import write_file as writing
 from cordwood.io.file_contents import copy_bytes
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.write_file import write_file, write_stream
 from cordwood.plan.file_plan import FilePlan, LeafBytes, LiteralBytes
 from cordwood.storage import syscalls
 from cordwood.storage.syscalls import SystemCalls
 from tests.faults.systems import CountingSystem
-from tests.io.file_plans import expected_file, lay_out, stored_bytes
+from tests.io.file_plans import expected_file, lay_out, leaves_read_by, stored_bytes
 
 HEADER = b"h" * 4096
 
@@ -61,7 +62,7 @@ def test_the_file_holds_c_order_little_endian(
 ) -> None:
     arrays = [ARRAYS[name], ARRAYS["c"]]
     laid = lay_out(arrays, gap=gap, header=header)
-    write_file(tmp_path / "f", laid.plan, arrays.__getitem__)
+    write_file(tmp_path / "f", laid.plan, Leaves(arrays))
     assert (tmp_path / "f").read_bytes() == expected_file(arrays, gap=gap, header=header)
 
 
@@ -99,7 +100,7 @@ def test_units_and_threads_do_not_show(
         patch.setattr(writing, "_DIRECT_BYTES", 8192)
         patch.setattr(writing, "_SMALL_SEGMENT_BYTES", 0)
         patch.setattr(writing, "BLOCK_BYTES", 4096)
-        write_file(path, laid.plan, arrays.__getitem__)
+        write_file(path, laid.plan, Leaves(arrays))
     content = path.read_bytes()
     assert content == expected_file(arrays, gap=gap, header=header)
     if laid.seal is not None:
@@ -122,7 +123,7 @@ def large() -> list[np.ndarray]:
 @pytest.mark.parametrize(("gap", "header"), [(b"", HEADER), (b"msg", b""), (b"", b"odd")])
 def test_a_large_file(tmp_path: Path, large: list[np.ndarray], gap: bytes, header: bytes) -> None:
     laid = lay_out(large, gap=gap, header=header)
-    write_file(tmp_path / "f", laid.plan, large.__getitem__)
+    write_file(tmp_path / "f", laid.plan, Leaves(large))
     content = (tmp_path / "f").read_bytes()
     assert content == expected_file(large, gap=gap, header=header)
     if laid.seal is not None:
@@ -162,7 +163,7 @@ def test_falls_back_where_the_file_system_refuses(
 ) -> None:
     laid = lay_out(large, header=HEADER)
     with syscalls.override(NoDirect(refuse)):
-        write_file(tmp_path / "f", laid.plan, large.__getitem__)
+        write_file(tmp_path / "f", laid.plan, Leaves(large))
     assert (tmp_path / "f").read_bytes() == expected_file(large, header=HEADER)
 
 
@@ -174,7 +175,7 @@ class ShortWrites(SystemCalls):
 def test_short_writes_go_on(tmp_path: Path) -> None:
     arrays = [ordinals((50_000,), np.uint8)]
     with syscalls.override(ShortWrites()):
-        write_file(tmp_path / "f", lay_out(arrays).plan, arrays.__getitem__)
+        write_file(tmp_path / "f", lay_out(arrays).plan, Leaves(arrays))
     assert (tmp_path / "f").read_bytes() == arrays[0].tobytes()
 
 
@@ -196,7 +197,7 @@ def test_each_leaf_is_fetched_once_and_dropped_after_its_last_byte(tmp_path: Pat
 
     count = 24
     segments = tuple(LeafBytes(i, 0, 3 << 20) for i in range(count))
-    write_file(tmp_path / "f", FilePlan(count * (3 << 20), segments), fetch)
+    write_file(tmp_path / "f", FilePlan(count * (3 << 20), segments), leaves_read_by(fetch, count))
     assert sorted(fetched) == list(range(count))
     assert all(ref() is None for ref in alive)
     assert most <= 12  # four threads, each with at most three leaves in its 4 MiB
@@ -211,7 +212,7 @@ def test_a_leaf_in_several_segments_is_fetched_once(tmp_path: Path) -> None:
         return array
 
     segments = (LeafBytes(0, 50, 100), LiteralBytes(b"|"), LeafBytes(0, 0, 50), LeafBytes(0, 7, 7))
-    write_file(tmp_path / "f", FilePlan(101, segments), fetch)
+    write_file(tmp_path / "f", FilePlan(101, segments), leaves_read_by(fetch, 1))
     assert (tmp_path / "f").read_bytes() == array[50:].tobytes() + b"|" + array[:50].tobytes()
     assert fetched == [0]
 
@@ -234,7 +235,7 @@ def test_a_plan_that_does_not_add_up_leaves_the_old_file(
 ) -> None:
     (tmp_path / "f").write_bytes(b"old")
     with pytest.raises(ValueError, match=message):
-        write_file(tmp_path / "f", plan, lambda _: np.zeros(4, np.uint8))
+        write_file(tmp_path / "f", plan, Leaves([np.zeros(4, np.uint8)]))
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
     assert (tmp_path / "f").read_bytes() == b"old"
 
@@ -246,7 +247,9 @@ def test_what_fetch_raises_passes_through(tmp_path: Path, size: int) -> None:
 
     (tmp_path / "f").write_bytes(b"old")
     with pytest.raises(KeyboardInterrupt):
-        write_file(tmp_path / "f", FilePlan(size, (LeafBytes(0, 0, size),)), fetch)
+        write_file(
+            tmp_path / "f", FilePlan(size, (LeafBytes(0, 0, size),)), leaves_read_by(fetch, 1)
+        )
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
     assert (tmp_path / "f").read_bytes() == b"old"
 
@@ -255,7 +258,7 @@ def test_20000_small_leaves_take_few_calls(tmp_path: Path) -> None:
     arrays = [np.full(256, i, np.float32) for i in range(20_000)]
     counting = CountingSystem()
     with syscalls.override(counting):
-        write_file(tmp_path / "f", lay_out(arrays, gap=b"g").plan, arrays.__getitem__)
+        write_file(tmp_path / "f", lay_out(arrays, gap=b"g").plan, Leaves(arrays))
     assert len(counting.made) < 40
     assert (tmp_path / "f").read_bytes() == expected_file(arrays, gap=b"g")
 

@@ -17,6 +17,7 @@ import pytest
 from cordwood.encoding.digests import digest_of
 from cordwood.errors import CorruptionError, StorageError, TruncatedError
 from cordwood.index import HeaderDigest, Source
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.plan.file_plan import FilePlan, LeafBytes
 from cordwood.storage.conditional_writes import replace_object
 from cordwood.storage.local_storage import LocalStorage
@@ -90,9 +91,16 @@ def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return Place(request.param, tmp_path)
 
 
+def sevens() -> Leaves:
+    """Return the only leaf of the new files, for any number of them."""
+    leaves = Leaves([np.full(1 << 10, 7, np.uint8)])
+    leaves.expect([0] * 99)
+    return leaves
+
+
 def new_file(name: str, size: int = 100) -> NewDataFile:
     plan = FilePlan(4096 + size, (LeafBytes(0, 0, size),) if size else (), 4096, lambda _: HEADER)
-    return NewDataFile(name, plan, lambda _: np.full(size, 7, np.uint8))
+    return NewDataFile(name, plan)
 
 
 def put(
@@ -116,7 +124,7 @@ def put(
 
 def save(place: Place, key: str, *names: str, beside: bytes | None = None) -> None:
     with place.store().transaction(others_commit=False) as saving:
-        saving.write([new_file(name) for name in names])
+        saving.write([new_file(name) for name in names], sevens())
         saving.commit(put(key, *names, beside=beside))
 
 
@@ -148,7 +156,7 @@ def test_a_save_and_the_next(place: Place) -> None:
 
 def test_what_a_file_is_known_by(place: Place) -> None:
     with place.store().transaction(others_commit=False) as saving:
-        sealed = saving.write([new_file(f"{NOW}-1"), new_file(f"{NOW}-2", 0)])
+        sealed = saving.write([new_file(f"{NOW}-1"), new_file(f"{NOW}-2", 0)], sevens())
     assert sealed == [HeaderDigest(4096, digest_of(HEADER))] * 2
 
 
@@ -179,7 +187,7 @@ def save_and(
     place: Place, *names: str, then: Callable[[Transaction], None], others_commit: bool = False
 ) -> None:
     with place.store().transaction(others_commit=others_commit) as saving:
-        saving.write([new_file(name) for name in names])
+        saving.write([new_file(name) for name in names], sevens())
         then(saving)
 
 
@@ -210,7 +218,7 @@ def test_another_process_commits(place: Place) -> None:
 
     def fail_late(saving: Transaction) -> None:
         with place.store().transaction(others_commit=False) as first:
-            first.write([new_file(f"{NOW}-1")])
+            first.write([new_file(f"{NOW}-1")], sevens())
             first.commit(put("x", f"{NOW}-1", f"{NOW}-2"))
         raise ZeroDivisionError
 
@@ -275,7 +283,7 @@ def test_collecting(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_living_save_is_left_alone(place: Place) -> None:
     save(place, "x", f"{NOW}-1")
     with place.store().transaction(others_commit=False) as living:
-        living.write([new_file(f"{NOW}-2")])
+        living.write([new_file(f"{NOW}-2")], sevens())
         save(place, "y", f"{NOW}-3")
         assert place.store().collect(dry_run=False) == []
         living.commit(put("x", f"{NOW}-2"))

@@ -17,6 +17,7 @@ import pytest
 from cordwood.encoding.digests import digest_of
 from cordwood.errors import CorruptionError, LimitError, StorageError, TruncatedError
 from cordwood.index import HeaderDigest, Source
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.plan.file_plan import FilePlan, LeafBytes
 from cordwood.storage import syscalls
 from cordwood.storage.local_storage import LocalStorage
@@ -34,9 +35,16 @@ RULES = NamingRules(
 )
 
 
+def sevens() -> Leaves:
+    """Return the only leaf of the new files, for any number of them."""
+    leaves = Leaves([np.full(1 << 10, 7, np.uint8)])
+    leaves.expect([0] * 99)
+    return leaves
+
+
 def new_file(name: str, size: int = 100) -> NewDataFile:
     plan = FilePlan(4096 + size, (LeafBytes(0, 0, size),), 4096, lambda _: HEADER)
-    return NewDataFile(name, plan, lambda _: np.full(size, 7, np.uint8))
+    return NewDataFile(name, plan)
 
 
 def put(
@@ -62,7 +70,7 @@ def put(
 
 def save(path: Path, key: str, *names: str, beside: bytes | None = None) -> None:
     with LocalStorage(path, RULES).transaction(others_commit=False) as saving:
-        saving.write([new_file(name) for name in names])
+        saving.write([new_file(name) for name in names], sevens())
         saving.commit(put(key, *names, beside=beside))
 
 
@@ -88,7 +96,7 @@ def test_a_save_and_the_next(tmp_path: Path) -> None:
 
 def test_what_a_file_is_known_by(tmp_path: Path) -> None:
     with LocalStorage(tmp_path, RULES).transaction(others_commit=False) as saving:
-        sealed = saving.write([new_file("data-1"), new_file("data-2", 0)])
+        sealed = saving.write([new_file("data-1"), new_file("data-2", 0)], sevens())
     assert sealed == [HeaderDigest(4096, digest_of(HEADER))] * 2
 
 
@@ -165,7 +173,7 @@ def save_and(
 ) -> None:
     """Write files, and do something else with the save than to commit it."""
     with LocalStorage(path, RULES).transaction(others_commit=others_commit) as saving:
-        saving.write([new_file(name) for name in names])
+        saving.write([new_file(name) for name in names], sevens())
         then(saving)
 
 
@@ -195,7 +203,7 @@ def test_what_a_dead_save_left_is_removed_and_a_living_one_kept(tmp_path: Path) 
     (tmp_path / f".beside.cordwood-{'0' * 16}.tmp").write_bytes(b"")
     store = LocalStorage(tmp_path, RULES)
     with store.transaction(others_commit=False) as living:
-        living.write([new_file("data-2")])
+        living.write([new_file("data-2")], sevens())
         assert store.collect(dry_run=True) == [
             f".beside.cordwood-{'0' * 16}.tmp",
             f".index.cordwood-{'0' * 16}.tmp",
@@ -226,7 +234,7 @@ def test_another_process_commits(tmp_path: Path) -> None:
 
     def fail_late(saving: Transaction) -> None:
         with LocalStorage(tmp_path, RULES).transaction(others_commit=False) as first:
-            first.write([new_file("data-1")])
+            first.write([new_file("data-1")], sevens())
             first.commit(put("x", "data-1", "data-2"))
         raise ZeroDivisionError
 
@@ -472,7 +480,7 @@ def test_a_link_that_another_save_has_committed_stays(
                 assert failing.link(str(old), "data-1")
             with store.transaction(others_commit=False) as other:
                 assert other.link(str(old), "data-1")
-                other.write([new_file("data-2")])
+                other.write([new_file("data-2")], sevens())
                 if not first:
                     assert failing.link(str(old), "data-1")
                 other.commit(put("x", "data-1", "data-2"))
@@ -515,7 +523,7 @@ def test_a_save_that_fails_takes_nothing_of_what_was_there(
     old, new = two_steps
     with LocalStorage(new, RULES).transaction(others_commit=False) as saving:
         assert saving.link(str(old), "data-1")
-        saving.write([new_file("data-2")])
+        saving.write([new_file("data-2")], sevens())
         saving.commit(put("x", "data-1", "data-2"))
     if not linked:  # by `cp -r`
         raw = (new / "data-1").read_bytes()
@@ -549,7 +557,7 @@ def test_a_link_that_is_not_needed_goes(
         with LocalStorage(new, RULES).transaction(others_commit=False) as saving:
             assert saving.link(str(old), "data-1")
             saving.unlink_later("data-1")
-            saving.write([new_file("data-2")])
+            saving.write([new_file("data-2")], sevens())
             saving.commit(put("x", "data-2"))
         assert found(new) == ["data-2", "index"]
 

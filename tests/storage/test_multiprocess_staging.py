@@ -24,6 +24,7 @@ from cordwood.processes.coordination import SINGLE_PROCESS, Processes
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.multiprocess_staging import MultiprocessStaging
 from tests.deaths import SILENCE_SECONDS, die_at_any_call
+from tests.io.file_plans import leaves_read_by
 from tests.processes.fake_processes import Died, FakeProcesses, run_processes
 
 COUNT = 3
@@ -76,7 +77,9 @@ def save(
             fingerprints=lambda: [b"same"],
             specs=[],
             write=lambda *_: shared.write_files(
-                own_files[processes.index], fetch or (lambda _: whole(step)), None
+                own_files[processes.index],
+                leaves_read_by(fetch or (lambda _: whole(step)), 1),
+                None,
             ),
             commit=commit,
         )

@@ -10,13 +10,14 @@ from cordwood.encoding.digests import digest_of
 from cordwood.errors import CorruptionError, StorageError, TruncatedError
 from cordwood.index import HeaderDigest
 from cordwood.io.execute_load import execute_load
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.plan.file_plan import FilePlan, LeafBytes
 from cordwood.storage import object_files
 from cordwood.storage.object_files import ObjectFile, build_object, write_objects
 from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.open_files import ReadableFile
 from cordwood.storage.storage_protocol import NewDataFile
-from tests.io.file_plans import expected_file, lay_out, load_plan
+from tests.io.file_plans import expected_file, lay_out, leaves_read_by, load_plan
 from tests.storage.stores import KINDS, new_store
 
 HEADER = b"h" * 4096
@@ -41,7 +42,7 @@ def arrays() -> list[np.ndarray]:
 def test_an_object_holds_what_a_file_would(store: ObjectStore, gap: bytes, header: bytes) -> None:
     data = arrays()
     laid = lay_out(data, gap=gap, header=header)
-    sealed = write_objects(store, [NewDataFile("a", laid.plan, data.__getitem__)])
+    sealed = write_objects(store, [NewDataFile("a", laid.plan)], Leaves(data))
     assert sealed == [HeaderDigest(len(header), digest_of(header))]
     expected = expected_file(data, gap=gap, header=header)
     assert store.read("a", limit_bytes=1 << 30).data == expected
@@ -54,7 +55,7 @@ def test_loading_from_an_object(
     monkeypatch.setattr(object_files, "_PART_BYTES", part)
     data = arrays()
     laid = lay_out(data, header=HEADER)
-    write_objects(store, [NewDataFile("a", laid.plan, data.__getitem__)])
+    write_objects(store, [NewDataFile("a", laid.plan)], Leaves(data))
     assert laid.seal is not None
     plan, positions = load_plan(laid, data)
     file: ReadableFile = ObjectFile(store, "a", laid.plan.size_bytes)
@@ -108,7 +109,7 @@ def test_an_object_cannot_be_mapped(store: ObjectStore) -> None:
 def test_damage_in_an_object_is_found(store: ObjectStore) -> None:
     data = arrays()
     laid = lay_out(data, header=HEADER)
-    whole = bytearray(build_object(laid.plan, data.__getitem__))
+    whole = bytearray(build_object(laid.plan, Leaves(data)))
     whole[2_000_000] ^= 1
     store.start_write("a", bytes(whole)).result()
     assert laid.seal is not None
@@ -120,6 +121,10 @@ def test_damage_in_an_object_is_found(store: ObjectStore) -> None:
             digests=[laid.seal.digests],
             verify=True,
         )
+
+
+def small_file(leaf: int) -> NewDataFile:
+    return NewDataFile(f"{leaf}", FilePlan(10, (LeafBytes(leaf, 0, 10),)))
 
 
 def test_few_objects_are_in_memory_at_once(
@@ -147,8 +152,7 @@ def test_few_objects_are_in_memory_at_once(
 
     monkeypatch.setattr(ObjectStore, "start_write", counted)
     one = np.ones(10, np.uint8)
-    plan = FilePlan(10, (LeafBytes(0, 0, 10),))
-    write_objects(store, (NewDataFile(f"{n}", plan, lambda i: one) for n in range(9)))
+    write_objects(store, [small_file(n) for n in range(9)], Leaves([one] * 9))
     assert most == 2
     assert waiting == 0
     assert len(store.names()) == 9
@@ -156,7 +160,6 @@ def test_few_objects_are_in_memory_at_once(
 
 def test_a_failure_begins_no_further_object(store: ObjectStore) -> None:
     one = np.ones(10, np.uint8)
-    plan = FilePlan(10, (LeafBytes(0, 0, 10),))
     fetched = []
 
     def fetch(number: int) -> np.ndarray:
@@ -166,11 +169,11 @@ def test_a_failure_begins_no_further_object(store: ObjectStore) -> None:
         return one
 
     with pytest.raises(StorageError, match="the leaf is gone"):
-        write_objects(store, (NewDataFile(f"{n}", plan, fetch) for n in range(9)))
+        write_objects(store, [small_file(n) for n in range(9)], leaves_read_by(fetch, 9))
     assert store.names() == ["0", "1"]
 
 
 def test_a_plan_that_does_not_add_up(store: ObjectStore) -> None:
     plan = FilePlan(11, (LeafBytes(0, 0, 10),))
     with pytest.raises(ValueError, match=r"a plan of 11 bytes, but .* its segments end at 10"):
-        write_objects(store, [NewDataFile("a", plan, lambda i: np.ones(10, np.uint8))])
+        write_objects(store, [NewDataFile("a", plan)], Leaves([np.ones(10, np.uint8)]))

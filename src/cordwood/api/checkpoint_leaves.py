@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -13,7 +14,7 @@ from cordwood.api.checkpoint import Checkpoint
 from cordwood.api.stored_leaf import StoredLeaf
 from cordwood.index import ARRAY_KINDS, Box, Encoded, Index, Inline, Leaf, LeafSpec
 from cordwood.io.execute_load import read_moves
-from cordwood.io.lazy_array import LazyArray
+from cordwood.io.leaves_to_write import LazyArray
 from cordwood.io.progress import ProgressMeter
 from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.keypath import format_path
@@ -21,14 +22,14 @@ from cordwood.loading.convert_leaf import convert_dtype, transpose_copy
 from cordwood.loading.leaf_target import Target
 from cordwood.plan.contiguous_leaves import contiguous_extents, plan_extent_moves
 from cordwood.plan.transpose_leaves import Axes, permute_shape, stored_box
-from cordwood.tree.leaves import AbstractArray, has_padding, without_padding
+from cordwood.tree.leaves import DeferredArray, has_padding, without_padding
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
 _SMALL_BYTES = 256 << 10  # smaller leaves are read several at a time
 _BATCH_BYTES = 8 << 20
 _TRANSPOSED_BYTES = 32 << 20  # read at a time of a large leaf that is transposed
-_KEPT_BYTES = 64 << 20  # of small leaves that were read and not fetched yet
+_KEPT_BYTES = 64 << 20  # of small leaves that were read and not taken yet
 
 
 class _Kept(NamedTuple):
@@ -37,7 +38,7 @@ class _Kept(NamedTuple):
 
 
 class StoredLeaves:
-    """Leaves of a checkpoint that a writer fetches one by one, from one thread at a time.
+    """Leaves of a checkpoint that a writer takes one by one, from one thread at a time.
 
     Args:
         checkpoint: the checkpoint; it stays open until all leaves are written.
@@ -46,6 +47,9 @@ class StoredLeaves:
         dtype_names: the dtype of each leaf as written.
         axes: the axes of transposed leaves, by position in the selection.
         meter: receives the progress of reading, or None.
+
+    Attributes:
+        leaves: the leaves of a tree to save.
     """
 
     def __init__(
@@ -68,23 +72,15 @@ class StoredLeaves:
         self._kept_bytes = 0
         self._meter = meter
         self._threads = threading.local()
-        self.placeholders = [self._placeholder(i, leaf) for i, leaf in enumerate(index.leaves)]
+        self.leaves = tuple([self._leaf(i, leaf) for i, leaf in enumerate(index.leaves)])
 
-    def fetch(self, placeholder: Any) -> Any:
-        """Return the leaf of a placeholder: an array, a lazy array, or a Python value."""
-        if type(placeholder) is AbstractArray:
-            return self._array(placeholder.number)
-        return placeholder
-
-    def _placeholder(self, number: int, leaf: Leaf) -> Any:
-        """Return the leaf for the planner: an AbstractArray, or the value itself if it is small."""
+    def _leaf(self, number: int, leaf: Leaf) -> Any:
+        """Return a leaf to save: a DeferredArray, or the value itself if it is small."""
         if leaf.kind in ("jax", "numpy", "prng_key"):
             dtype = self._dtype_names[number]
             weak_type = leaf.weak_type and dtype == leaf.dtype
-            return AbstractArray(
-                LeafSpec(leaf.key_path, leaf.kind, leaf.shape, dtype, weak_type, leaf.prng_impl),
-                number,
-            )
+            spec = LeafSpec(leaf.key_path, leaf.kind, leaf.shape, dtype, weak_type, leaf.prng_impl)
+            return DeferredArray(spec, partial(self._array, number))
         if leaf.kind == "numpy_scalar":
             return np.asarray(self._array(number))[()]
         if isinstance(leaf.storage, Inline):
@@ -157,7 +153,7 @@ class StoredLeaves:
         return array
 
     def _read_from(self, first: int) -> None:
-        """Read a batch of small leaves, from `first` on; the writer fetches them next or soon."""
+        """Read a batch of small leaves, from `first` on; the writer takes them next or soon."""
         while self._kept_bytes > _KEPT_BYTES:
             oldest = next(iter(self._kept))
             self._kept_bytes -= self._kept.pop(oldest).size_bytes

@@ -24,6 +24,7 @@ from cordwood.formats.format_protocol import WritableFormat, has_runs, is_direct
 from cordwood.formats.save_plan import SaveOptions, plan_save, require_strings
 from cordwood.index import Index
 from cordwood.io.background_save import raise_unreported_failures, wait_for_saves
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import ProgressMeter, ProgressOption
 from cordwood.io.progress_bar import progress_display
@@ -352,7 +353,7 @@ def _write(
 ) -> None:
     """Save one tree of the source at the destination."""
     structure = part.stored.structure
-    tree = FlatTree(structure, tuple(leaf_paths(structure)), tuple(leaves.placeholders), ())
+    tree = FlatTree(structure, tuple(leaf_paths(structure)), leaves.leaves, ())
     rendezvous = Rendezvous(
         SINGLE_PROCESS,
         f"convert to {os.fspath(path)}",
@@ -360,7 +361,7 @@ def _write(
     )
     options = SaveOptions(part.to_prefix, part.metadata, compression, max_shard_bytes)
     plan = plan_save(format, path, tree, options, rendezvous)
-    run_in_worker(lambda: plan.write(lambda number: leaves.fetch(plan.leaves[number])))
+    run_in_worker(lambda: plan.write(Leaves(plan.leaves)))
 
 
 def _refuse_itself(source: str, destination: str) -> None:

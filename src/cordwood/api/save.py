@@ -10,6 +10,7 @@ from cordwood.api.save_rendezvous import rendezvous_for
 from cordwood.formats.format_for_saving import format_for_saving
 from cordwood.formats.save_plan import SaveOptions, plan_save
 from cordwood.io.background_save import raise_unreported_failures, wait_for_saves
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import ProgressMeter, ProgressOption
 from cordwood.io.progress_bar import progress_display
@@ -108,17 +109,12 @@ def save(
             )
             plan = plan_save(saved_format, path, tree, options, rendezvous)
             if report is None:
-                fetch = plan.leaves.__getitem__
-                run_in_worker(lambda: plan.write(fetch))
+                run_in_worker(lambda: plan.write(Leaves(plan.leaves)))
             else:
                 sizes = plan.sizes or [getattr(leaf, "nbytes", 0) for leaf in plan.leaves]
                 meter = ProgressMeter(sum(sizes), report)
-
-                def fetch_metered(number: int) -> Any:
-                    meter.advance(sizes[number])
-                    return plan.leaves[number]
-
-                run_in_worker(lambda: plan.write(fetch_metered))
+                leaves = Leaves(plan.leaves, on_take=lambda leaf: meter.advance(sizes[leaf]))
+                run_in_worker(lambda: plan.write(leaves))
                 meter.finish()
     if rendezvous.count > 1:
         raise_unreported_failures(save_started=True)

@@ -12,6 +12,7 @@ from cordwood.formats.format_for_saving import format_for_saving
 from cordwood.formats.format_protocol import WritableFormat
 from cordwood.formats.save_plan import Linking, SaveOptions, plan_save
 from cordwood.io.background_save import PendingSave, raise_unreported_failures, save_in_background
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import ProgressMeter, ProgressOption
 from cordwood.io.progress_bar import progress_display, require_progress_option
@@ -132,13 +133,13 @@ class SnapshotSave:
         self._path = path if parse_url(path) is not None else absolute_path(path)
         self._format = format
         self._rendezvous = rendezvous
-        self._leaves: list[Any] = []
-        self._linking = None if base is None else Linking(base, self._leaves.__getitem__)
+        self._linking = None if base is None else Linking(base)
         with gc_paused():
             options = options._replace(linking=self._linking)
             plan = plan_save(format, self._path, tree, options, rendezvous)
-            self._leaves += snapshot_leaves(plan.leaves)
-        self._sizes = plan.sizes or [getattr(leaf, "nbytes", 0) for leaf in self._leaves]
+            snapshot = snapshot_leaves(plan.leaves)
+        self._leaves = Leaves(snapshot)
+        self._sizes = plan.sizes or [getattr(leaf, "nbytes", 0) for leaf in snapshot]
         self._write = plan.write
         self._display = progress_display(progress, "saving")
         self.total_bytes = sum(self._sizes)
@@ -155,15 +156,14 @@ class SnapshotSave:
             with announce_errors(self._rendezvous), self._display as report:
                 meter = None if report is None else ProgressMeter(self.total_bytes, report)
 
-                def take(leaf: int) -> Any:
-                    value, leaves[leaf] = leaves[leaf], None
+                def advance(leaf: int) -> None:
                     pending._advance(sizes[leaf])
                     if meter is not None:
                         meter.advance(sizes[leaf])
-                    return value
 
                 if self._rendezvous.index == 0:
                     self._format.refuse_foreign(self._path)
-                self._write(take)
+                leaves.on_take = advance
+                self._write(leaves)
         finally:
             leaves.clear()  # an exception's traceback would keep the arrays alive

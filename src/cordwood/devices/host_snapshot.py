@@ -1,4 +1,6 @@
-"""Snapshots of leaves, for a save in the background while the caller changes them.
+"""The shards of jax.Arrays on this process, as numpy arrays, and snapshots of leaves.
+
+A snapshot is for a save in the background, while the caller changes the tree.
 
 A jax.Array on CPU is not copied: a numpy view of each shard keeps its buffer in use. Until the view
 is dropped, a step that donates the array computes into new memory, and a deletion frees nothing.
@@ -9,8 +11,9 @@ copied, because any code may write into them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -20,79 +23,71 @@ from cordwood.sharding.boxes import device_boxes, intersect, shape_of, whole_box
 from cordwood.tree.leaves import has_numpy_view, is_jax_array, pinned_host, single_device_array
 
 
-class ArraySnapshot:
-    """The distinct parts of one jax.Array that this process holds.
+class LocalShards:
+    """The distinct shards of one jax.Array that this process holds.
 
     Args:
         shape: the shape of the whole array.
         dtype: its dtype.
-        boxes: the box of the array that each part holds.
-        parts: the parts: numpy arrays, or jax.Arrays in pinned host memory.
+        boxes: the box of the array that each shard holds.
+        shards: the shards: numpy arrays, or jax.Arrays on one device each.
+        to_host: returns a shard as a numpy array.
     """
 
     def __init__(
-        self, shape: tuple[int, ...], dtype: Any, boxes: Sequence[Box], parts: Sequence[Any]
+        self,
+        shape: tuple[int, ...],
+        dtype: Any,
+        boxes: Sequence[Box],
+        shards: list[Any],
+        to_host: Callable[[Any], np.ndarray[Any, Any]] = np.asarray,
     ) -> None:
         self.shape = shape
         self.dtype = dtype
         self.nbytes = math.prod(shape) * dtype.itemsize
         self._boxes = boxes
-        self._parts = parts
+        self._shards = shards
+        self._to_host = to_host
+        self._lock = threading.Lock()
 
     def part(self, box: Box) -> np.ndarray[Any, Any]:
-        """Return the elements of a box: a view, if one part holds them all.
+        """Return the elements of a box: a view, if one shard holds them all.
 
         Raises ValueError for a box that is not wholly on this process.
         """
         overlaps = []
-        for around, data in zip(self._boxes, self._parts, strict=True):
+        for number, around in enumerate(self._boxes):
+            if around == box:
+                shard = self._shards[number]
+                whole = shard if isinstance(shard, np.ndarray) else self._to_host(shard)
+                return np.asarray(whole)[...]  # an array even of no dimensions, not a scalar
             common = intersect(around, box)
-            if common == box or around == box:
-                array: np.ndarray[Any, Any] = np.asarray(data)[_within(box, around)]
-                return array
+            if common == box:
+                view: np.ndarray[Any, Any] = self._host_shard(number)[_within(box, around)]
+                return view
             if common is not None:
-                overlaps.append((common, around, data))
+                overlaps.append((common, around, number))
         result = np.empty(shape_of(box), self.dtype)
         missing = result.size
-        for common, around, data in overlaps:
-            piece = np.asarray(data)[_within(common, around)]
+        for common, around, number in overlaps:
+            piece = self._host_shard(number)[_within(common, around)]
             result[_within(common, box)] = piece
             missing -= piece.size
         if missing:
             raise ValueError(f"{box} of an array of shape {self.shape} is not all on this process")
         return result
 
+    def _host_shard(self, number: int) -> np.ndarray[Any, Any]:
+        """Return a shard, and keep it on the host: other parts of it will be needed."""
+        with self._lock:
+            shard = self._shards[number]
+            if not isinstance(shard, np.ndarray):
+                shard = self._shards[number] = self._to_host(shard)
+        return np.asarray(shard)
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         array = self.part(whole_box(self.shape))
         return array if dtype is None and not copy else np.array(array, dtype, copy=copy)
-
-
-class LocalShardReader:
-    """A reader of boxes of jax.Arrays, straight from the shards of this process."""
-
-    def __init__(self) -> None:
-        self._cache: dict[tuple[Any, tuple[int, ...]], _DistinctShards] = {}
-
-    def part(self, leaf: Any, box: Box) -> np.ndarray[Any, Any]:
-        """Return the elements of a box: a view where possible, which keeps the buffer in use.
-
-        Raises ValueError for a box that no single shard of this process holds.
-        """
-        if len(leaf.sharding.device_set) == 1:
-            alone: np.ndarray[Any, Any] = single_device_array(leaf)[
-                _within(box, whole_box(leaf.shape))
-            ]
-            return alone
-        key = (leaf.sharding, leaf.shape)
-        distinct = self._cache.get(key)
-        if distinct is None:
-            distinct = self._cache[key] = _distinct(leaf)
-        for number, around in zip(distinct.numbers, distinct.boxes, strict=True):
-            if around == box or intersect(around, box) == box:
-                shard = single_device_array(local_arrays(leaf)[number])
-                part: np.ndarray[Any, Any] = shard[_within(box, around)]
-                return part
-        raise ValueError(f"{box} of an array of shape {leaf.shape} is on no shard of this process")
 
 
 def _within(box: Box, around: Box) -> tuple[Any, ...]:
@@ -104,10 +99,25 @@ def _within(box: Box, around: Box) -> tuple[Any, ...]:
     return (*parts, ...)  # an array even of no dimensions, not a scalar
 
 
+def local_shards(leaf: Any, cache: DistinctShardsOf) -> LocalShards:
+    """Return the shards of a jax.Array where they are; a shard is copied when a part is needed.
+
+    On CPU parts are views, which keep the buffer in use.
+
+    Args:
+        leaf: the array, which may be a PRNG key array.
+        cache: the distinct shards of the arrays so far.
+    """
+    leaf, numbers, boxes, _, _ = _shards_of(leaf, cache)
+    arrays = local_arrays(leaf)
+    shards = [arrays[number] for number in numbers]
+    return LocalShards(leaf.shape, leaf.dtype, boxes, shards, single_device_array)
+
+
 def snapshot_leaves(leaves: Sequence[Any]) -> list[Any]:
     """Return the leaves with their present values, which later changes do not affect.
 
-    jax.Arrays become ArraySnapshots, numpy arrays are copied; all other leaves are immutable and
+    jax.Arrays become LocalShards, numpy arrays are copied; all other leaves are immutable and
     stay. The caller's arrays are not modified. One case is not protected: memory that a jax.Array
     shares with a numpy array (`jax.device_put` of one, on CPU) can still change, and this cannot
     be detected.
@@ -115,7 +125,7 @@ def snapshot_leaves(leaves: Sequence[Any]) -> list[Any]:
     Waits only for arrays on CPU that are still being computed.
     """
     held: list[Any] = []
-    distinct: dict[tuple[Any, tuple[int, ...]], _DistinctShards] = {}
+    distinct: DistinctShardsOf = {}
     moving: list[_Moving] = []
     for leaf in leaves:
         if isinstance(leaf, np.ndarray):
@@ -127,7 +137,7 @@ def snapshot_leaves(leaves: Sequence[Any]) -> list[Any]:
     return held
 
 
-class _DistinctShards(NamedTuple):
+class DistinctShards(NamedTuple):
     """The distinct shards on this process of arrays of one shape and sharding."""
 
     numbers: list[int]  # positions among the shards of the process
@@ -136,51 +146,56 @@ class _DistinctShards(NamedTuple):
     pinned: list[Any]  # otherwise the sharding in pinned host memory to copy to; None: not possible
 
 
+DistinctShardsOf: TypeAlias = dict[tuple[Any, tuple[int, ...]], DistinctShards]
+
+
 class _Moving(NamedTuple):
     """A shard to copy to host memory, and the list entry that gets the copy."""
 
     data: Any
     pinned: Any
-    parts: list[Any]
+    shards: list[Any]
     position: int
 
 
-def _hold_jax(leaf: Any, cache: dict[Any, _DistinctShards], moving: list[_Moving]) -> ArraySnapshot:
-    dtype = leaf.dtype
-    if not isinstance(dtype, np.dtype):
+def _hold_jax(leaf: Any, cache: DistinctShardsOf, moving: list[_Moving]) -> LocalShards:
+    leaf, numbers, boxes, viewed, pinned = _shards_of(leaf, cache)
+    arrays = local_arrays(leaf)
+    shards: list[Any] = []
+    for number, target in zip(numbers, pinned, strict=True):
+        if viewed and has_numpy_view(leaf.dtype):
+            shards.append(np.asarray(arrays[number]))
+        elif target is None:
+            shards.append(single_device_array(arrays[number]))
+        else:
+            moving.append(_Moving(arrays[number], target, shards, len(shards)))
+            shards.append(None)
+    return LocalShards(leaf.shape, leaf.dtype, boxes, shards)
+
+
+def _shards_of(
+    leaf: Any, cache: DistinctShardsOf
+) -> tuple[Any, list[int], list[Box], bool, list[Any]]:
+    """Return an array, of a PRNG key array the key data, and its distinct shards."""
+    if not isinstance(leaf.dtype, np.dtype):
         import jax
 
         leaf = jax.random.key_data(leaf)
-        dtype = leaf.dtype
-    shape = leaf.shape
-    key = (leaf.sharding, shape)
+    key = (leaf.sharding, leaf.shape)
     distinct = cache.get(key)
     if distinct is None:
         distinct = cache[key] = _distinct(leaf)
-    numbers, boxes, viewed, pinned = distinct
-    shards = local_arrays(leaf)
-    if viewed and has_numpy_view(dtype):
-        return ArraySnapshot(
-            shape, dtype, boxes, [np.asarray(shards[number]) for number in numbers]
-        )
-    parts: list[Any] = []
-    for number, target in zip(numbers, pinned, strict=True):
-        if target is None:
-            parts.append(single_device_array(shards[number]))
-        else:
-            moving.append(_Moving(shards[number], target, parts, len(parts)))
-            parts.append(None)
-    return ArraySnapshot(shape, dtype, boxes, parts)
+    return (leaf, *distinct)
 
 
-def _distinct(leaf: Any) -> _DistinctShards:
+def _distinct(leaf: Any) -> DistinctShards:
     """Return the shards of this process to use, so that each box of the array occurs once."""
     boxes = device_boxes(leaf.sharding, leaf.shape)
     devices = [next(iter(shard.devices())) for shard in local_arrays(leaf)]
     numbers = list({boxes[device]: i for i, device in reversed(list(enumerate(devices)))}.values())
     pinned = [pinned_host(devices[i]) for i in numbers]
     viewed = all(device.platform == "cpu" for device in devices) and not any(pinned)
-    return _DistinctShards(numbers, [boxes[devices[i]] for i in numbers], viewed, pinned)
+    return DistinctShards(numbers, [boxes[devices[i]] for i in numbers], viewed, pinned)
 
 
 def _move(moving: Sequence[_Moving]) -> None:
@@ -193,4 +208,4 @@ def _move(moving: Sequence[_Moving]) -> None:
         [each.data for each in moving], [each.pinned for each in moving], may_alias=False
     )
     for copy, each in zip(copies, moving, strict=True):
-        each.parts[each.position] = copy
+        each.shards[each.position] = copy

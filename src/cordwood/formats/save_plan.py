@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from cordwood.formats.format_protocol import WritableFormat
-from cordwood.io.lazy_array import LazyArray
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.processes.rendezvous import Rendezvous
-from cordwood.tree.leaves import whole_array
-
-Fetch: TypeAlias = Callable[[int], Any]
 
 
 class Linking:
-    """The functions with which one save links files of an older one.
+    """The link of one save to an older checkpoint, whose files it keeps by hard links.
 
     Args:
         base: the name of the checkpoint, a directory beside the one that is saved, as process 0
             knows it; "" for none.
-        look: gives a leaf that has not been taken up for writing yet, any number of times.
 
     Attributes:
         linked_bytes: of arrays, by this process, once all is written.
     """
 
-    def __init__(self, base: str, look: Fetch) -> None:
+    def __init__(self, base: str) -> None:
         self.base = base
-        self.look = look
         self.linked_bytes = 0
 
 
@@ -58,13 +53,12 @@ class SavePlan(NamedTuple):
 
     Attributes:
         leaves: the leaves of the tree.
-        write: writes them. It is given a function that returns a leaf by its position, and calls
-            it once for each leaf, when it is its turn.
+        write: writes the files, given the leaves: these or snapshots of them.
         sizes: of each leaf, the bytes that this process writes; None: all of each.
     """
 
     leaves: Sequence[Any]
-    write: Callable[[Fetch], None]
+    write: Callable[[Leaves], None]
     sizes: Sequence[int] | None = None
 
 
@@ -103,8 +97,3 @@ def _check_options(format: WritableFormat, path: str, options: SaveOptions) -> N
     for name in ("prefix", "linking", "items"):
         if getattr(options, name) is not None and name not in takes:
             raise ValueError(f"{path}: the {format.name} format has no {name}")
-
-
-def elements_of(leaf: Any) -> Any:
-    """Return an array for a writer: on the host, unless its elements are read later."""
-    return leaf if isinstance(leaf, LazyArray) else whole_array(leaf)

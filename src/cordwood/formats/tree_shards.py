@@ -6,22 +6,19 @@ background, what `cordwood.devices.host_snapshot.snapshot_leaves` made of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from cordwood.devices.host_snapshot import ArraySnapshot, LocalShardReader
 from cordwood.errors import UnsupportedLeafError
-from cordwood.index import ARRAY_KINDS, Box, LeafSpec
-from cordwood.io.lazy_array import LazyArray
+from cordwood.index import ARRAY_KINDS, LeafSpec
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.keypath import format_path
-from cordwood.sharding.boxes import ShardGrid, shard_grid, single_process_grid, slices
+from cordwood.processes.collective_save import fingerprints
+from cordwood.sharding.boxes import ShardGrid, shard_grid, single_process_grid
 from cordwood.tree.flatten import flatten
-from cordwood.tree.leaves import describe_leaf, is_jax_array, whole_array, without_padding
+from cordwood.tree.leaves import describe_leaf, is_jax_array
 from cordwood.tree.structure import Structure
-
-Fetch: TypeAlias = Callable[[int], Any]
 
 
 class Snapshot(NamedTuple):
@@ -100,80 +97,21 @@ def _map(sharding: Any, spec: LeafSpec, leaf: Any, process: int, process_count: 
     return ShardGrid(shape, (*grid.cuts, *more), holders)
 
 
-class LeafParts:
-    """The leaves of a save: each is fetched for its first part, and released after its last.
+def snapshot_fingerprints(
+    snapshot: Snapshot, leaves: Leaves, *, first_leaf: int = 0, keep: bool
+) -> list[bytes]:
+    """Return the fingerprints of what a process holds, see `fingerprints`.
 
     Args:
-        fetch: returns a leaf, the caller's or a held one.
-        parts: for each part that will be asked for, its leaf.
+        snapshot: of a tree.
+        leaves: the leaves of several trees, of which this is one.
+        first_leaf: the position of its first leaf.
+        keep: False drops the leaves that each process holds for itself: another one writes them.
     """
-
-    def __init__(self, fetch: Fetch, parts: Iterable[int]) -> None:
-        self._fetch = fetch
-        self._left: dict[int, int] = {}
-        for leaf in parts:
-            self._left[leaf] = self._left.get(leaf, 0) + 1
-        self._held: dict[int, Any] = {}
-        self._local = LocalShardReader()
-
-    def part(self, leaf: int, box: Box | None) -> Any:
-        """Return the elements of a box of a leaf, or of all of it.
-
-        They are a view if possible; of a LazyArray, a LazyArray.
-        """
-        if box is None:  # its only part
-            return _whole(self._fetch(leaf))
-        if leaf not in self._held:
-            self._held[leaf] = _elements(self._fetch(leaf))
-        value = self._held[leaf]
-        self._left[leaf] -= 1
-        if not self._left[leaf]:
-            del self._held[leaf]
-        return _within(value, box, self._local)
-
-
-class PartViews:
-    """Parts of leaves that stay where they are, in any order, any number of times.
-
-    Args:
-        look: returns a leaf, the caller's or a held one.
-    """
-
-    def __init__(self, look: Fetch) -> None:
-        self._look = look
-        self._local = LocalShardReader()
-
-    def part(self, leaf: int, box: Box | None) -> Any:
-        """Return a part as `LeafParts.part` does, any number of times."""
-        value = self._look(leaf)
-        return _whole(value) if box is None else _within(_elements(value), box, self._local)
-
-
-def _whole(value: Any) -> Any:
-    return value if isinstance(value, LazyArray) else whole_array(value)
-
-
-def _within(value: Any, box: Box, local: LocalShardReader) -> Any:
-    if isinstance(value, ArraySnapshot):
-        return value.part(box)
-    if isinstance(value, LazyArray):
-        return value.within(box)
-    if is_jax_array(value):
-        return local.part(value, box)
-    return without_padding(value[(*slices(box), ...)])
-
-
-def _elements(leaf: Any) -> Any:
-    if isinstance(leaf, str):
-        leaf = leaf.encode("utf-8", "surrogatepass")
-    if isinstance(leaf, bytes):
-        return np.frombuffer(leaf, np.uint8)
-    if isinstance(leaf, ArraySnapshot | LazyArray):
-        return leaf
-    if not is_jax_array(leaf):
-        return np.asarray(leaf)
-    if isinstance(leaf.dtype, np.dtype):
-        return leaf
-    import jax
-
-    return jax.random.key_data(leaf)
+    structure, specs, shards, _, local = snapshot
+    elements = {}
+    for leaf in local:
+        elements[leaf] = np.asarray(leaves.view(first_leaf + leaf))
+        if not keep:
+            leaves.drop(first_leaf + leaf)
+    return fingerprints(structure, specs, shards, elements)

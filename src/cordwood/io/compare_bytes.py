@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
 from cordwood.index import Digests
 from cordwood.io.check_digests import check_blocks
 from cordwood.io.file_contents import FileContents, copy_bytes
+from cordwood.io.leaves_to_write import Array, LazyArray
 from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.io.threads import check_stop, reading_threads, run_tasks
 from cordwood.plan.choose_hard_links import StoredCell, should_link
 from cordwood.plan.file_plan import LeafBytes, LiteralBytes, Segment
 from cordwood.storage.open_files import ReadableFile
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 _PEEK_BYTES = 4 << 10
 _UNIT_BYTES = 4 << 20
@@ -32,7 +31,9 @@ class Difference(NamedTuple):
     part: float  # the fraction of its bytes that differ: 0 to 1
 
 
-def find_difference(file: ReadableFile, cell: StoredCell, value: Array) -> Difference | None:
+def find_difference(
+    file: ReadableFile, cell: StoredCell, value: Array | LazyArray
+) -> Difference | None:
     """Compare a cell with its value at its start, middle and end; return the first difference.
 
     Raises as reading from the file does.
@@ -74,7 +75,7 @@ def changed_cells(
     digests: Digests,
     cells: Sequence[StoredCell],
     same: frozenset[int],
-    value_of: Callable[[int], Array],
+    value_of: Callable[[int], Array | LazyArray],
 ) -> set[int]:
     """Read and check a whole file; return which cells at the positions `same` have changed.
 
@@ -96,7 +97,7 @@ def changed_cells(
     segments: list[Segment] = [
         LeafBytes(i, 0, cell.length) if i in same else _UNUSED for i, cell in enumerate(cells)
     ]
-    store = FileContents(segments, ends, value_of)
+    store = FileContents(segments, ends, lambda cell, _: value_of(cell))
     changed: set[int] = set()
     given_up = False
     block = digests.block_bytes

@@ -6,12 +6,13 @@ import math
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import TypeGuard, cast
 
 import numpy as np
 
 from cordwood.errors import CordwoodError
-from cordwood.io.lazy_array import LazyArray
+from cordwood.index import Box
+from cordwood.io.leaves_to_write import Array, LazyArray
 from cordwood.plan.file_plan import LeafBytes, Segment
 
 _SMALL_COPY_BYTES = 16 << 10  # below this, memoryview assignment is quicker than numpy's
@@ -21,26 +22,31 @@ _LITTLE_ENDIAN = ("|", "<", "=") if sys.byteorder == "little" else ("|", "<")
 class FileContents:
     """The segments of a file, and the leaves that provide their bytes.
 
-    Each leaf is fetched once, by one thread at a time, and released after its last byte.
-    `ends` holds the offset of each segment in bytes, and the end of the last one.
+    The part of each segment is taken once, and released after its last byte.
+
+    Args:
+        segments: the segments.
+        ends: the offset of each segment in bytes, and the end of the last one.
+        part: returns a part of a leaf: `Leaves.part`, or `Leaves.view`.
     """
 
     def __init__(
-        self, segments: Sequence[Segment], ends: Sequence[int], fetch: Callable[[int], np.ndarray]
+        self,
+        segments: Sequence[Segment],
+        ends: Sequence[int],
+        part: Callable[[int, Box | None], Array | LazyArray],
     ) -> None:
         self._segments = segments
         self._ends = ends
-        self._fetch = fetch
+        self._part = part
         self._lock = threading.Lock()
-        self._remaining: dict[int, int] = {}  # bytes still to be written of each leaf in `_held`
-        self._held: dict[int, np.ndarray] = {}
-        leaves = [segment.leaf for segment in segments if isinstance(segment, LeafBytes)]
-        self._totals = _totals(segments) if len(set(leaves)) < len(leaves) else {}
+        self._remaining: dict[int, int] = {}  # bytes still to be copied of each held segment
+        self._held: dict[int, Array | LazyArray] = {}
 
     def fill(self, buffer: memoryview, segment: int, skip: int) -> None:
         """Fill `buffer` with the bytes of the file from byte `skip` of a segment on."""
         at, size = 0, len(buffer)
-        segments, ends, totals = self._segments, self._ends, self._totals
+        segments, ends = self._segments, self._ends
         while at < size:
             small = self._small_leaves(segment, size - at) if not skip else []
             if small:
@@ -57,65 +63,58 @@ class FileContents:
                 buffer[at : at + count] = (
                     data if count == length else memoryview(data)[skip : skip + count]
                 )
-            elif count < length or item.leaf in totals:
-                self._copy_part(item, length, skip, buffer[at : at + count])
+            elif count < length:
+                self._copy_some(segment, item, skip, buffer[at : at + count])
             elif count:
-                with self._lock:
-                    array = self._fetch(item.leaf)
-                _copy_leaf(item.leaf, array, item.start, buffer[at : at + count])
-                del array
+                part = self._part(item.leaf, item.box)
+                _copy_leaf(item.leaf, part, item.start, buffer[at : at + count])
+                del part
             at += count
             segment += 1
             skip = 0
 
-    def _small_leaves(self, segment: int, room: int) -> list[np.ndarray | bytearray]:
+    def _small_leaves(self, segment: int, room: int) -> list[Array | bytearray]:
         """Return the bytes of the consecutive small leaves from a segment on.
 
         They are joined and then copied, which is faster than a view of the target for each.
         """
-        parts: list[np.ndarray | bytearray] = []
-        with self._lock:
-            for i in range(segment, len(self._segments)):
-                item = self._segments[i]
-                if not isinstance(item, LeafBytes) or item.leaf in self._totals:
-                    break
-                leaf, start, stop = item
-                size = stop - start
-                room -= size
-                if size >= _SMALL_COPY_BYTES or room < 0:
-                    break
-                array = self._fetch(leaf)
-                whole = array.nbytes == size and not start and is_little_endian(array)
-                parts.append(array if whole else _part(leaf, array, start, size))
+        parts: list[Array | bytearray] = []
+        for i in range(segment, len(self._segments)):
+            item = self._segments[i]
+            if not isinstance(item, LeafBytes):
+                break
+            leaf, start, stop, box = item
+            size = stop - start
+            room -= size
+            if size >= _SMALL_COPY_BYTES or room < 0:
+                break
+            if not size:
+                parts.append(bytearray())
+                continue
+            array = self._part(leaf, box)
+            if array.nbytes == size and not start and is_little_endian(array):
+                parts.append(array)
+            else:
+                data = bytearray(size)
+                _copy_leaf(leaf, array, start, memoryview(data))
+                parts.append(data)
         return parts
 
-    def _copy_part(self, item: LeafBytes, length: int, skip: int, target: memoryview) -> None:
-        """Copy some bytes of a leaf that other units, or other segments, need as well."""
-        if not len(target):
-            return
-        leaf = item.leaf
+    def _copy_some(self, segment: int, item: LeafBytes, skip: int, target: memoryview) -> None:
+        """Copy some bytes of a segment of which other units need the others."""
         with self._lock:
-            if leaf not in self._held:
-                self._held[leaf] = self._fetch(leaf)
-                self._remaining[leaf] = self._totals.get(leaf, length)
-            array = self._held[leaf]
-        _copy_leaf(leaf, array, item.start + skip, target)
+            if segment not in self._held:
+                self._held[segment] = self._part(item.leaf, item.box)
+                self._remaining[segment] = item.stop - item.start
+            part = self._held[segment]
+        _copy_leaf(item.leaf, part, item.start + skip, target)
         with self._lock:
-            self._remaining[leaf] -= len(target)
-            if not self._remaining[leaf]:
-                del self._remaining[leaf], self._held[leaf]
+            self._remaining[segment] -= len(target)
+            if not self._remaining[segment]:
+                del self._remaining[segment], self._held[segment]
 
 
-def _totals(segments: Sequence[Segment]) -> dict[int, int]:
-    """Return the number of bytes that are written of each leaf."""
-    totals: dict[int, int] = {}
-    for segment in segments:
-        if isinstance(segment, LeafBytes):
-            totals[segment.leaf] = totals.get(segment.leaf, 0) + segment.stop - segment.start
-    return totals
-
-
-def _copy_leaf(leaf: int, array: np.ndarray, start: int, target: memoryview) -> None:
+def _copy_leaf(leaf: int, array: Array | LazyArray, start: int, target: memoryview) -> None:
     try:
         copy_bytes(array, start, target)
     except CordwoodError:
@@ -124,20 +123,14 @@ def _copy_leaf(leaf: int, array: np.ndarray, start: int, target: memoryview) -> 
         raise ValueError(f"leaf {leaf}: {e}") from e
 
 
-def _joined(parts: Sequence[np.ndarray | bytearray]) -> bytes:
+def _joined(parts: Sequence[Array | bytearray]) -> bytes:
     try:
         return b"".join(cast("Sequence[bytearray]", parts))
     except (BufferError, TypeError, ValueError):  # strides, or a dtype without a buffer format
         return b"".join([p.tobytes() if isinstance(p, np.ndarray) else p for p in parts])
 
 
-def _part(leaf: int, array: np.ndarray, start: int, size_bytes: int) -> bytearray:
-    data = bytearray(size_bytes)
-    _copy_leaf(leaf, array, start, memoryview(data))
-    return data
-
-
-def copy_bytes(array: np.ndarray | LazyArray, start: int, target: memoryview) -> None:
+def copy_bytes(array: Array | LazyArray, start: int, target: memoryview) -> None:
     """Fill `target` with the bytes of `array`, in C order and little-endian, from `start` on.
 
     Raises ValueError if the array has fewer bytes.
@@ -160,9 +153,9 @@ def copy_bytes(array: np.ndarray | LazyArray, start: int, target: memoryview) ->
         np.copyto(np.frombuffer(target, np.uint8), source[start : start + size])
 
 
-def is_little_endian(array: np.ndarray) -> bool:
+def is_little_endian(array: Array | LazyArray) -> TypeGuard[Array]:
     """Return True for a plain array whose bytes are little-endian, as files hold them."""
-    return array.dtype.byteorder in _LITTLE_ENDIAN and type(array) is np.ndarray
+    return type(array) is np.ndarray and array.dtype.byteorder in _LITTLE_ENDIAN
 
 
 def _copy_elements(array: np.ndarray, start: int, target: np.ndarray) -> None:

@@ -10,27 +10,24 @@ from __future__ import annotations
 
 import math
 import os
-import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cordwood.devices.host_snapshot import ArraySnapshot, snapshot_leaves
 from cordwood.encoding.digests import BLOCK_BYTES, digest_of
 from cordwood.io.direct_io import DirectFile
 from cordwood.io.encode_chunk import Encoder
 from cordwood.io.file_contents import copy_bytes, is_little_endian
-from cordwood.io.lazy_array import LazyArray
+from cordwood.io.leaves_to_write import LazyArray, Leaves
 from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.io.threads import check_stop, run_tasks
 from cordwood.plan.chunk_files import ChunkFile, PlannedFile, SmallFile
-from cordwood.sharding.boxes import is_contiguous, shape_of, slices
+from cordwood.sharding.boxes import is_contiguous, shape_of
 from cordwood.storage import syscalls
 from cordwood.storage.open_files import read_views, with_file_name
 from cordwood.storage.syscalls import close_quietly, open_fd, opened_fd
-from cordwood.tree.leaves import is_jax_array, without_padding
 
 _UNIT_BYTES = 4 << 20
 _DIRECT_BYTES = 1 << 20  # a smaller chunk goes through the page cache
@@ -49,7 +46,7 @@ class WrittenFile(NamedTuple):
 def write_new_files(
     folder: str,
     files: Sequence[PlannedFile],
-    fetch: Callable[[int], Any],
+    leaves: Leaves,
     encode: Encoder | None,
 ) -> list[WrittenFile]:
     """Create new files. When this returns, their bytes are on the disk.
@@ -59,14 +56,13 @@ def write_new_files(
     Args:
         folder: the directory that their paths are relative to.
         files: the files; the chunk files of one leaf must follow one another.
-        fetch: returns a leaf: a numpy array, a jax.Array, an ArraySnapshot or a LazyArray. Called
-            once for each leaf, by one thread at a time; the leaf is released after its last chunk.
+        leaves: the leaves; each is released after its last chunk.
         encode: compresses a chunk; None for raw chunks.
 
     Raises OSError as the system does, with the name of the file; and what `check_stop` raises,
     which is called between files.
     """
-    leaves = _Leaves(files, fetch)
+    leaves.expect([file.leaf for file in files if isinstance(file, ChunkFile)])
     waiting: list[deque[tuple[str, int]]] = []
     results = [WrittenFile(0, b"")] * len(files)
     # The large ones first, so that no thread is left with one at the end.
@@ -163,7 +159,7 @@ def _write(
     path: str,
     fd: int,
     file: PlannedFile,
-    leaves: _Leaves,
+    leaves: Leaves,
     encode: Encoder | None,
     scratch: ScratchBuffer,
 ) -> WrittenFile:
@@ -171,7 +167,7 @@ def _write(
     if isinstance(file, SmallFile):
         return _write_units(target, len(file.data), lambda a, b: memoryview(file.data)[a:b])
     try:
-        part = leaves.part(file)
+        part = leaves.part(file.leaf, file.box)
         if isinstance(part, LazyArray):
             size = math.prod(file.shape) * file.itemsize
             if encode is None and size >= _DIRECT_BYTES and _leads(file):
@@ -183,7 +179,6 @@ def _write(
         return _write_raw(target, file, part, scratch)
     finally:
         target.close_direct()
-        leaves.release(file)
 
 
 def _write_raw(
@@ -245,37 +240,3 @@ def _padded(part: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[An
     chunk = np.zeros(shape, dtype)
     chunk[tuple([slice(size) for size in part.shape])] = part
     return chunk
-
-
-class _Leaves:
-    """The leaves of the chunk files; each is held from its first to its last use."""
-
-    def __init__(self, files: Sequence[PlannedFile], fetch: Callable[[int], Any]) -> None:
-        self._fetch = fetch
-        self._lock = threading.Lock()
-        self._uses = Counter(file.leaf for file in files if isinstance(file, ChunkFile))
-        self._held: dict[int, Any] = {}
-
-    def part(self, file: ChunkFile) -> np.ndarray[Any, Any] | LazyArray:
-        """Return the elements of a file's box: a view where possible."""
-        with self._lock:
-            leaf = self._held.get(file.leaf)
-            if leaf is None:
-                leaf = self._fetch(file.leaf)
-                if is_jax_array(leaf):
-                    (leaf,) = snapshot_leaves([leaf])
-                elif not isinstance(leaf, ArraySnapshot | LazyArray):
-                    leaf = np.asarray(leaf)
-                self._held[file.leaf] = leaf
-        if isinstance(leaf, LazyArray):
-            return leaf.within(file.box)
-        if isinstance(leaf, ArraySnapshot):
-            return without_padding(leaf.part(file.box))
-        index: Any = (*slices(file.box), ...)  # a view of 0 axes too
-        return without_padding(leaf[index])
-
-    def release(self, file: ChunkFile) -> None:
-        with self._lock:
-            self._uses[file.leaf] -= 1
-            if not self._uses[file.leaf]:
-                self._held.pop(file.leaf, None)

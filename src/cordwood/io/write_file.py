@@ -14,15 +14,14 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 
-import numpy as np
-
 from cordwood.encoding.digests import BLOCK_BYTES, DIGEST_BYTES, block_count, digest_of
 from cordwood.index import Digests
 from cordwood.io.direct_io import PAGE_BYTES, DirectFile
 from cordwood.io.file_contents import FileContents
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.io.threads import check_stop, run_tasks
-from cordwood.plan.file_plan import FilePlan, build_header, segment_offsets
+from cordwood.plan.file_plan import FilePlan, build_header, leaves_of, segment_offsets
 from cordwood.storage.atomic_file import WritableFile, atomic_file
 
 _UNIT_BYTES = 4 << 20
@@ -35,45 +34,38 @@ _DIRECT_BYTES = 8 << 20  # a smaller file goes through the page cache
 _STREAM_BYTES = 1 << 20
 
 
-def write_file(
-    path: str | os.PathLike[str], plan: FilePlan, fetch: Callable[[int], np.ndarray]
-) -> None:
+def write_file(path: str | os.PathLike[str], plan: FilePlan, leaves: Leaves) -> None:
     """Write the file that `plan` describes to `path`, durably and atomically.
 
     Args:
         path: the destination; symlinks are followed, missing directories are made.
         plan: the segments of the file, and the seal of its header.
-        fetch: returns the array of a leaf. Called once for each leaf, when its first byte is
-            needed, by one thread at a time (not always the same); the array is released right
-            after its last byte. It may have any strides and byte order: C order and little-endian
-            is written.
+        leaves: the leaves. Each is taken when its first byte is needed, and released right after
+            its last byte. Arrays may have any strides and byte order: C order and little-endian is
+            written.
 
     Raises what `file_transaction.atomic_file` raises, and ValueError for a plan whose sizes
     disagree with each other or with the leaves.
     """
+    leaves.expect(leaves_of(plan.segments))
     ends = segment_offsets(plan)
     with atomic_file(path) as temporary:
-        _fill(temporary, plan, ends, fetch)
+        _fill(temporary, plan, ends, leaves)
 
 
-def fill_file(file: WritableFile, plan: FilePlan, fetch: Callable[[int], np.ndarray]) -> bytes:
+def fill_file(file: WritableFile, plan: FilePlan, leaves: Leaves) -> bytes:
     """Write the file that `plan` describes into an open, empty file; return its header.
 
-    Nothing is flushed.
+    The leaves expect its segments. Nothing is flushed.
 
     Raises OSError as the system does, ValueError as `write_file` does, and what `check_stop`
     raises, which is called every few MiB.
     """
-    return _fill(file, plan, segment_offsets(plan), fetch)
+    return _fill(file, plan, segment_offsets(plan), leaves)
 
 
-def _fill(
-    file: WritableFile,
-    plan: FilePlan,
-    ends: list[int],
-    fetch: Callable[[int], np.ndarray],
-) -> bytes:
-    digests = _write_data(file, plan, ends, FileContents(plan.segments, ends, fetch))
+def _fill(file: WritableFile, plan: FilePlan, ends: list[int], leaves: Leaves) -> bytes:
+    digests = _write_data(file, plan, ends, FileContents(plan.segments, ends, leaves.part))
     header = build_header(plan, digests)
     file.doing = "writing the header"
     file.write(memoryview(header), 0)
@@ -112,7 +104,7 @@ def write_stream(
 
 
 def _write_data(
-    temporary: WritableFile, plan: FilePlan, ends: list[int], leaves: FileContents
+    temporary: WritableFile, plan: FilePlan, ends: list[int], contents: FileContents
 ) -> Digests:
     base, size = plan.header_bytes, plan.size_bytes
     values = bytearray(DIGEST_BYTES * block_count(size - base, BLOCK_BYTES))
@@ -128,7 +120,7 @@ def _write_data(
             stop = min(start + _UNIT_BYTES, size)
             unit = scratch.view(stop - start)
             segment = bisect_right(ends, start) - 1
-            leaves.fill(unit, segment, start - ends[segment])
+            contents.fill(unit, segment, start - ends[segment])
             if plan.make_header is not None:
                 at = task * (_UNIT_BYTES // BLOCK_BYTES) * DIGEST_BYTES
                 for a in range(0, len(unit), BLOCK_BYTES):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
-from cordwood.index import Digests
+from cordwood.index import Box, Digests
 
 
 class LiteralBytes(NamedTuple):
@@ -16,13 +16,16 @@ class LiteralBytes(NamedTuple):
 
 
 class LeafBytes(NamedTuple):
-    """Bytes [start, stop) of a leaf's elements, in C order and little-endian."""
+    """Bytes [start, stop) of a leaf's elements, or of those of a box, in C order, little-endian."""
 
     leaf: int
     start: int
     stop: int
+    box: Box | None = None  # None: all of the leaf
 
 
+# A leaf, and a box of it or None for all of it.
+LeafPart: TypeAlias = tuple[int, Box | None]
 Segment: TypeAlias = LiteralBytes | LeafBytes
 
 
@@ -57,6 +60,15 @@ def segment_offsets(plan: FilePlan) -> list[int]:
             f"at {ends[-1]}"
         )
     return ends
+
+
+def leaves_of(segments: Iterable[Segment]) -> list[int]:
+    """Return the leaf of each segment that holds elements."""
+    return [
+        segment.leaf
+        for segment in segments
+        if isinstance(segment, LeafBytes) and segment.stop > segment.start
+    ]
 
 
 def build_header(plan: FilePlan, digests: Digests) -> bytes:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TypeVar
@@ -20,6 +20,7 @@ from typing import TypeVar
 from cordwood.encoding.digests import digest_of
 from cordwood.errors import CordwoodError, StorageError
 from cordwood.index import HeaderDigest, Source
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.threads import never_stop, stop_check
 from cordwood.io.write_file import fill_file
 from cordwood.plan.assign_to_processes import FileSizes
@@ -183,13 +184,13 @@ class LocalTransaction:
             lambda: os.path.lexists(path), path, timeout_seconds=timeout_seconds
         )
 
-    def write(self, files: Iterable[NewDataFile]) -> list[HeaderDigest]:
+    def write(self, files: Sequence[NewDataFile], leaves: Leaves) -> list[HeaderDigest]:
         calls = syscalls.current()
         sealed = []
-        for name, plan, fetch in files:
+        for name, plan in files:
             file = self._create(name)
             try:
-                header = fill_file(file, plan, fetch)
+                header = fill_file(file, plan, leaves)
                 # Never retried: see `file_transaction.atomic_file`.
                 file.doing = "flushing it to the disk"
                 calls.fsync(file.fd)

@@ -15,13 +15,13 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from cordwood.encoding.digests import BLOCK_BYTES, DIGEST_BYTES, block_count, digest_of
 from cordwood.errors import CorruptionError, LimitError, ProcessError, StorageError
 from cordwood.io.encode_chunk import Encoder
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.threads import never_stop, stop_check
 from cordwood.io.write_chunk_files import WrittenFile, write_new_files
 from cordwood.plan.chunk_files import PlannedFile
@@ -65,13 +65,13 @@ class MultiprocessStaging:
         return True
 
     def write_files(
-        self, files: Sequence[PlannedFile], fetch: Callable[[int], Any], encode: Encoder | None
+        self, files: Sequence[PlannedFile], leaves: Leaves, encode: Encoder | None
     ) -> tuple[int, str]:
         """Write the files of this process. When this returns, they are on the disk.
 
         Args:
             files: the files; other processes may create the same directories.
-            fetch: returns a leaf, see `write_new_files`.
+            leaves: the leaves.
             encode: compresses a chunk; None for raw chunks.
 
         Returns:
@@ -80,7 +80,7 @@ class MultiprocessStaging:
         if not self.stage.path:
             self.stage.begin()
         try:
-            report = self._fill(files, fetch, encode)
+            report = self._fill(files, leaves, encode)
             self._rendezvous.poll_now()
         except OSError:
             self._rendezvous.poll_now()  # another process failed, so the staging directory is gone
@@ -89,11 +89,11 @@ class MultiprocessStaging:
         return report
 
     def _fill(
-        self, files: Sequence[PlannedFile], fetch: Callable[[int], Any], encode: Encoder | None
+        self, files: Sequence[PlannedFile], leaves: Leaves, encode: Encoder | None
     ) -> tuple[int, str]:
         stage = self.stage
         stage.make_directories(dict.fromkeys([os.path.dirname(file.path) for file in files]))
-        self._written = write_new_files(stage.path, files, fetch, encode)
+        self._written = write_new_files(stage.path, files, leaves, encode)
         if self._rendezvous.count > 1:
             for file in files:
                 stage.mark_unsynced(file.path)  # another process may have created its directory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -13,6 +13,7 @@ from cordwood.encoding.digests import digest_of, digests_of
 from cordwood.errors import CorruptionError, TruncatedError
 from cordwood.index import HeaderDigest
 from cordwood.io.file_contents import FileContents
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.plan.file_plan import FilePlan, build_header, segment_offsets
 from cordwood.storage.object_store_client import ObjectStore, has_object, storage_error
 from cordwood.storage.open_files import Closable
@@ -131,7 +132,9 @@ class _Scatter:
                 self._views.popleft()
 
 
-def write_objects(store: ObjectStore, files: Iterable[NewDataFile]) -> list[HeaderDigest]:
+def write_objects(
+    store: ObjectStore, files: Iterable[NewDataFile], leaves: Leaves
+) -> list[HeaderDigest]:
     """Write objects with several concurrent requests; all are stored when this returns.
 
     At most IN_FLIGHT_BYTES, or one object, are in flight. While an object is passed to TensorStore,
@@ -155,10 +158,10 @@ def write_objects(store: ObjectStore, files: Iterable[NewDataFile]) -> list[Head
             raise storage_error(e, store.url_of(name), "writing it") from e
 
     try:
-        for name, plan, fetch in files:
+        for name, plan in files:
             while started and bytes_in_flight + plan.size_bytes > IN_FLIGHT_BYTES:
                 finish_oldest()
-            data = build_object(plan, fetch)
+            data = build_object(plan, leaves)
             header = memoryview(data)[: plan.header_bytes]
             header_digests.append(HeaderDigest(plan.header_bytes, digest_of(header)))
             started.append((name, len(data), store.start_write(name, data)))
@@ -176,7 +179,7 @@ def write_objects(store: ObjectStore, files: Iterable[NewDataFile]) -> list[Head
     return header_digests
 
 
-def build_object(plan: FilePlan, fetch: Callable[[int], np.ndarray]) -> bytes:
+def build_object(plan: FilePlan, leaves: Leaves) -> bytes:
     """Return the bytes of an object: filled with the leaves, hashed and sealed.
 
     Raises ValueError for a plan whose sizes disagree with each other or with the leaves.
@@ -188,7 +191,7 @@ def build_object(plan: FilePlan, fetch: Callable[[int], np.ndarray]) -> bytes:
         whole.write(b"\0")
     with whole.getbuffer() as view:
         if len(view) > plan.header_bytes:
-            FileContents(plan.segments, ends, fetch).fill(view[plan.header_bytes :], 0, 0)
+            FileContents(plan.segments, ends, leaves.part).fill(view[plan.header_bytes :], 0, 0)
         if plan.make_header is not None:
             digests = digests_of([view[plan.header_bytes :]], start=plan.header_bytes)
             view[: plan.header_bytes] = build_header(plan, digests)

@@ -15,11 +15,12 @@ import errno
 import logging
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from cordwood.errors import CordwoodError, StorageError
 from cordwood.index import HeaderDigest, Source
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.threads import check_stop
 from cordwood.message_text import first_names
 from cordwood.plan.assign_to_processes import FileSizes
@@ -157,12 +158,12 @@ class ObjectTransaction:
 
         return wait_until_visible(is_there, probe, timeout_seconds=timeout_seconds)
 
-    def write(self, files: Iterable[NewDataFile]) -> list[HeaderDigest]:
-        header_digests = write_objects(self._store, self._record_names(files))
+    def write(self, files: Sequence[NewDataFile], leaves: Leaves) -> list[HeaderDigest]:
+        header_digests = write_objects(self._store, self._record_names(files), leaves)
         self._perhaps_committed = self._others_commit  # once the caller has reported it
         return header_digests
 
-    def _record_names(self, files: Iterable[NewDataFile]) -> Iterator[NewDataFile]:
+    def _record_names(self, files: Sequence[NewDataFile]) -> Iterator[NewDataFile]:
         for file in files:
             check_stop()
             self._written.append(file.name)

@@ -6,13 +6,12 @@ belong to the checkpoint. It is written last, and replaced atomically.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
-
-import numpy as np
+from typing import NamedTuple, Protocol
 
 from cordwood.index import HeaderDigest, Source
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.plan.assign_to_processes import FileSizes
 from cordwood.plan.file_plan import FilePlan
 from cordwood.storage.open_files import ReadableFile
@@ -33,7 +32,6 @@ class NewDataFile(NamedTuple):
 
     name: str
     plan: FilePlan
-    fetch: Callable[[int], np.ndarray[Any, Any]]  # see `cordwood.io.write_file.write_file`
 
 
 class IndexChange(NamedTuple):
@@ -60,8 +58,10 @@ class Transaction(Protocol):
         """Return True if the probe of another process is visible, or becomes so in that time."""
         ...
 
-    def write(self, files: Iterable[NewDataFile]) -> list[HeaderDigest]:
+    def write(self, files: Sequence[NewDataFile], leaves: Leaves) -> list[HeaderDigest]:
         """Write data files. When this returns, a power cut cannot lose them.
+
+        The leaves expect the segments of the files, see `Leaves.expect`.
 
         Returns the digests of their headers. Raises OSError, and what `check_stop` raises.
         """

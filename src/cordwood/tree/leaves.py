@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import sys
+from collections.abc import Callable
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -31,14 +32,19 @@ _PYTHON_KINDS: dict[type, LeafKind] = {
 _jax_types: set[type] = set()  # array types so far: an isinstance check takes six times as long
 
 
-class AbstractArray:
-    """An array without elements, in a tree whose save is planned before they are available."""
+class DeferredArray:
+    """An array whose elements are read when it is written; planning needs its type alone.
 
-    __slots__ = ("number", "spec")
+    Args:
+        spec: the type.
+        read: returns the elements, which may be an array that is read on demand; called once.
+    """
 
-    def __init__(self, spec: LeafSpec, number: int) -> None:
+    __slots__ = ("read", "spec")
+
+    def __init__(self, spec: LeafSpec, read: Callable[[], Any]) -> None:
         self.spec = spec
-        self.number = number  # its position among the leaves that provide the elements
+        self.read = read
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -92,7 +98,7 @@ def describe_leaf(
     if type(leaf) is np.ndarray or type(leaf) is np.memmap:
         name = _dtype_name(path, leaf.dtype)
         return _new(LeafSpec, (path, "numpy", leaf.shape, name, False, None, None))
-    if type(leaf) is AbstractArray:
+    if type(leaf) is DeferredArray:
         return leaf.spec._replace(key_path=path)
     if isinstance(leaf, np.generic):
         return LeafSpec(path, "numpy_scalar", (), _dtype_name(path, leaf.dtype))

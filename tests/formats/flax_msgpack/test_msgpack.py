@@ -22,6 +22,7 @@ from cordwood.formats.flax_msgpack.read_index import read_index
 from cordwood.formats.flax_msgpack.restore_values import restore_state
 from cordwood.formats.flax_msgpack.state_buffers import plan_state
 from cordwood.index import Inline, Leaf, Piece, Pieces, Source, Span
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.write_file import write_file
 from cordwood.keypath import DictKey
 from cordwood.state_dict.state_dicts import to_state_dict
@@ -279,7 +280,7 @@ def test_plan_written_and_read_by_the_engine(
         tree = Trees(seed).tree()
         plan, leaves = plan_state(to_state_dict(tree))
         path = tmp_path / f"{seed}.msgpack"
-        write_file(path, plan, [*map(host_array, leaves)].__getitem__)
+        write_file(path, plan, Leaves(leaves))
         assert path.read_bytes() == flax.serialization.to_bytes(tree)
         with LocalFile(path) as file:
             restored = restore_state(read_index(file), file.map())

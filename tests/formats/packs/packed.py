@@ -20,6 +20,7 @@ from cordwood.formats.packs.plan_save import (
 )
 from cordwood.index import HeaderDigest, Index, Inline, Leaf, LeafSpec, Span
 from cordwood.io.file_contents import FileContents
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.plan.file_plan import FilePlan, LeafBytes
 from cordwood.plan.group_into_files import packs_of_process
 from cordwood.sharding.boxes import ShardGrid, shape_of, single_process_grid, slices
@@ -80,8 +81,7 @@ def item_of(
         done = []
         packs = packs_of_process(layout.shares, process)
         for pack in own_packs(layout, packs, process, save_id=save_id, format_tag="pt"):
-            parts = [arrays[i] if box is None else arrays[i][slices(box)] for i, box in pack.parts]
-            raw = file_of(pack.plan, parts)
+            raw = file_of(pack.plan, arrays)
             files[pack.name] = raw
             header = raw[: pack.plan.header_bytes]
             done.append(
@@ -108,7 +108,7 @@ def file_of(plan: FilePlan, arrays: Sequence[np.ndarray[Any, Any]]) -> bytes:
         ends.append(ends[-1] + segment.stop - segment.start)
     data = bytearray(plan.size_bytes - plan.header_bytes)
     if data:
-        store = FileContents(plan.segments, ends, lambda i: arrays[i])
+        store = FileContents(plan.segments, ends, Leaves(arrays).view)
         store.fill(memoryview(data), 0, 0)
     assert plan.make_header is not None
     return plan.make_header(digests_of([data], start=plan.header_bytes)) + bytes(data)

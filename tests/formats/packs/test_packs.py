@@ -20,6 +20,7 @@ from cordwood.formats.packs.plan_save import encode_item, lay_out, own_packs
 from cordwood.formats.safetensors.read_index import read_index as read_file_index
 from cordwood.formats.safetensors.stored_digests import sealed_digests
 from cordwood.index import Box, HeaderDigest, Inline, LeafSpec, Piece, Pieces, Span
+from cordwood.plan.file_plan import LeafBytes
 from cordwood.plan.group_into_files import packs_of_process
 from cordwood.sharding.boxes import ShardGrid, grid_cells, intersect
 from cordwood.storage.open_files import MemoryFile
@@ -288,7 +289,7 @@ def test_what_was_written_must_be_what_was_laid_out() -> None:
     layout = lay_out(flatten(0).structure, [spec], [shards], process_count=1, sizes=SIZES)
     packs = packs_of_process(layout.shares, 0)
     (pack,) = own_packs(layout, packs, 0, save_id=SAVE_ID, format_tag="pt")
-    assert pack.parts == ((0, None),)
+    assert pack.plan.segments == (LeafBytes(0, 0, 12),)
     with pytest.raises(ValueError, match="process 0 wrote 0 files, not 1"):
         encode_item(layout, [[]], save_id=SAVE_ID, metadata={})
 

@@ -12,9 +12,9 @@ from cordwood import dtypes
 from cordwood.encoding.strict_json import decode_value, encode_value
 from cordwood.errors import FormatError, IncompleteCheckpointError, NotACheckpointError
 from cordwood.formats.format_protocol import Match, Opened, OpenOptions, Path, Place
-from cordwood.formats.save_plan import Fetch, SaveOptions, SavePlan, elements_of
+from cordwood.formats.save_plan import SaveOptions, SavePlan
 from cordwood.index import ARRAY_KINDS, Index, Inline, Leaf, LeafSpec, Piece, Pieces, Source, Span
-from cordwood.io.lazy_array import LazyArray
+from cordwood.io.leaves_to_write import Array, LazyArray, Leaves
 from cordwood.plan.format_losses import refuse_opaque
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directories import list_names
@@ -71,12 +71,12 @@ class ToyFormat:
         }
         data = json.dumps(index).encode()
 
-        def write(fetch: Fetch) -> None:
+        def write(leaves: Leaves) -> None:
             arrays = [n for n, spec in enumerate(specs) if spec.kind in ARRAY_KINDS]
             stage = StagingDirectory(path, timeout_seconds=rendezvous.timeout_seconds)
             with stage.abandon_on_error():
                 stage.begin()
-                stage.write(ELEMENTS_NAME, [_bytes_of(fetch(n), specs[n]) for n in arrays])
+                stage.write(ELEMENTS_NAME, [_bytes_of(leaves.part(n), specs[n]) for n in arrays])
                 stage.write(INDEX_NAME, [data])
                 stage.commit(_replace_all)
 
@@ -107,8 +107,7 @@ def _encode_leaf(spec: LeafSpec) -> list[Any]:
     return [spec.kind, spec.dtype, spec.shape, spec.weak_type, spec.prng_impl, value]
 
 
-def _bytes_of(leaf: Any, spec: LeafSpec) -> bytes:
-    elements = elements_of(leaf)
+def _bytes_of(elements: Array | LazyArray, spec: LeafSpec) -> bytes:
     if isinstance(elements, LazyArray):
         return b"".join(elements.buffers(0, prod(spec.shape) * dtypes.itemsize(spec.dtype)))
     return bytes(elements.tobytes())

@@ -16,6 +16,7 @@ from cordwood.formats.zarr.write import save_draft
 from cordwood.index import Box, Encoded, Index, Inline, Leaf
 from cordwood.io.check_digests import check_files
 from cordwood.io.decode_chunk import decode_chunk
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.plan.scatter import Codec, EncodedChunk, Scatter
 from cordwood.processes.coordination import SINGLE_PROCESS
@@ -45,7 +46,7 @@ def save_tree(
         covered=covered,
         rendezvous=rendezvous,
     )
-    save_draft(path, item, item.snapshot.leaves.__getitem__, rendezvous)
+    save_draft(path, item, Leaves(item.snapshot.leaves), rendezvous)
 
 
 def index_at(path: str | os.PathLike[str], prefix: str | None = None) -> Index:

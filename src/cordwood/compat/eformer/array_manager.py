@@ -23,6 +23,7 @@ from cordwood.formats.zarr.plan_tree import Draft
 from cordwood.formats.zarr.write import write_together
 from cordwood.index import Encoded, Index, Leaf, Pieces
 from cordwood.io.check_sources import check_sources
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.threads import run_in_worker
 from cordwood.io.write_chunk_files import WrittenFile, adopt_files
 from cordwood.loading.leaf_reader import LeafReader
@@ -89,11 +90,11 @@ def save_with_manager(
         for number, each in zip(ours, written_files, strict=True):
             written.setdefault(owners[number], []).append(each)
 
-    fetch = item.snapshot.leaves.__getitem__
+    leaves = item.snapshot.leaves
     stages: list[StagingDirectory] = []  # it, once it exists
 
     def write() -> None:
-        stages.append(write_together(path, item, ours, fetch, rendezvous, begin))
+        stages.append(write_together(path, item, ours, Leaves(leaves), rendezvous, begin))
 
     def end() -> None:
         (stage,) = stages
@@ -113,7 +114,7 @@ def save_with_manager(
         run_in_worker(write)
         (stage,) = stages
         manager.serialize_with_paths(
-            [fetch(arrays[k].leaf) for k in managed_arrays],
+            [leaves[arrays[k].leaf] for k in managed_arrays],
             [f"{stage.path}/{item.paths[k]}" for k in managed_arrays],
             on_commit_callback=on_commit,
         )

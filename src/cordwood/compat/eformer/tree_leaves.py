@@ -26,6 +26,7 @@ from cordwood.formats.zarr.plan_tree import draft
 from cordwood.formats.zarr.write import save_draft
 from cordwood.index import ARRAY_KINDS
 from cordwood.io.background_save import raise_unreported_failures, wait_for_saves
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.threads import run_in_worker
 from cordwood.loading.leaf_target import Target, default_targets
@@ -103,8 +104,8 @@ def tree_serialize_leaves(
             if manager is not None:
                 save_with_manager(path, item, manager, callback, rendezvous)
                 return
-            fetch = item.snapshot.leaves.__getitem__
-            run_in_worker(lambda: save_draft(path, item, fetch, rendezvous))
+            leaves = Leaves(item.snapshot.leaves)
+            run_in_worker(lambda: save_draft(path, item, leaves, rendezvous))
     if rendezvous.index == 0:
         callback()
     if rendezvous.count > 1:

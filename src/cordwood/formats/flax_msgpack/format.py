@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from cordwood.formats.format_protocol import IndexListing, Match, Opened, OpenOptions, Path, Place
 
 if TYPE_CHECKING:
-    from cordwood.formats.save_plan import Fetch, SaveOptions, SavePlan
+    from cordwood.formats.save_plan import SaveOptions, SavePlan
     from cordwood.index import Index
+    from cordwood.io.leaves_to_write import Leaves
     from cordwood.processes.rendezvous import Rendezvous
     from cordwood.storage.open_files import ReadableFile
 
@@ -81,7 +82,7 @@ class FlaxMsgpackFormat(NamedTuple):
         self, path: Path, tree: Any, options: SaveOptions, rendezvous: Rendezvous
     ) -> SavePlan:
         from cordwood.formats.flax_msgpack.state_buffers import plan_buffers, plan_state
-        from cordwood.formats.save_plan import SavePlan, elements_of
+        from cordwood.formats.save_plan import SavePlan
         from cordwood.io.write_file import write_file, write_stream
         from cordwood.state_dict.state_dicts import to_state_dict
         from cordwood.tree.flatten import FlatTree, build_tree
@@ -92,13 +93,13 @@ class FlaxMsgpackFormat(NamedTuple):
         plan, arrays = plan_state(to_state_dict(tree))
         size_bytes, compression = plan.size_bytes, self.compression
 
-        def write(fetch: Fetch) -> None:
+        def write(leaves: Leaves) -> None:
             if compression is None:
-                write_file(path, plan, lambda i: elements_of(fetch(i)))
+                write_file(path, plan, leaves)
             else:
                 from cordwood.formats.compressed.streams import compress
 
-                buffers = plan_buffers(plan, fetch)
+                buffers = plan_buffers(plan, leaves)
                 write_stream(path, compress(buffers, compression, size_bytes=size_bytes))
 
         return SavePlan(arrays, write)

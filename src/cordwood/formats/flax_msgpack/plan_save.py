@@ -28,7 +28,7 @@ from cordwood.keypath import DictKey, Key, KeyPath
 from cordwood.plan.file_plan import FilePlan, LeafBytes, LiteralBytes, Segment
 from cordwood.state_dict.state_containers import error_text
 from cordwood.state_dict.type_handlers import state_key_path
-from cordwood.tree.leaves import AbstractArray, is_jax_array, without_padding
+from cordwood.tree.leaves import DeferredArray, is_jax_array, without_padding
 
 _new = tuple.__new__
 _BIG_BYTES = 4096  # bytes objects of this size or more are not copied into the plan
@@ -163,7 +163,7 @@ class _Planner:
                 self.array(value, chunkable=chunkable)
         elif isinstance(value, np.generic):
             self.scalar(value)
-        elif kind is AbstractArray:
+        elif kind is DeferredArray:
             self.array(value, chunkable=chunkable)
         elif not self.atom(value, kind):
             if _is_readable_jax_array(value):
@@ -341,7 +341,7 @@ class _Planner:
             self.flush()
             if new:
                 self.leaves.append(value)
-            self.segments.append(_new(LeafBytes, (len(self.leaves) - 1, start, stop)))
+            self.segments.append(_new(LeafBytes, (len(self.leaves) - 1, start, stop, None)))
             self.size_bytes += stop - start
 
     def dtype_name(self, value: Any, dtype: Any) -> str | None:

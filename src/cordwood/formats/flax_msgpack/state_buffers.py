@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -10,9 +10,8 @@ import numpy as np
 
 from cordwood.errors import LimitError, UnsupportedLeafError
 from cordwood.formats.flax_msgpack.plan_save import plan_save
-from cordwood.io.lazy_array import LazyArray
+from cordwood.io.leaves_to_write import Array, LazyArray, Leaves
 from cordwood.plan.file_plan import FilePlan, LiteralBytes
-from cordwood.tree.leaves import host_array, without_padding
 
 _chunk_size: int = 2**30
 
@@ -47,21 +46,19 @@ def plan_state(
     return plan_save(state, max_chunk_size=_chunk_size, sort_keys=sort_keys, problems=problems)
 
 
-def plan_buffers(plan: FilePlan, fetch: Callable[[int], Any]) -> Iterator[memoryview]:
-    """Return the bytes of a plan, piece by piece.
-
-    Each leaf is fetched once, and released after its last piece.
-    """
-    current, leaf, elements = -1, None, memoryview(b"")
+def plan_buffers(plan: FilePlan, leaves: Leaves) -> Iterator[memoryview]:
+    """Return the bytes of a plan, piece by piece; the pieces of a leaf follow one another."""
+    current, array, elements = -1, None, memoryview(b"")
     for segment in plan.segments:
         if isinstance(segment, LiteralBytes):
             yield memoryview(segment.data)
             continue
         if segment.leaf != current:
-            current, leaf = segment.leaf, fetch(segment.leaf)
-            elements = memoryview(b"") if isinstance(leaf, LazyArray) else _elements(leaf)
-        if isinstance(leaf, LazyArray):
-            yield from leaf.buffers(segment.start, segment.stop)
+            array = None  # released before the next one is taken
+            current, array = segment.leaf, leaves.part(segment.leaf)
+            elements = memoryview(b"") if isinstance(array, LazyArray) else _elements(array)
+        if isinstance(array, LazyArray):
+            yield from array.buffers(segment.start, segment.stop)
             continue
         if segment.stop - segment.start == len(elements):
             yield elements
@@ -69,9 +66,8 @@ def plan_buffers(plan: FilePlan, fetch: Callable[[int], Any]) -> Iterator[memory
             yield elements[segment.start : segment.stop]
 
 
-def _elements(leaf: Any) -> memoryview:
+def _elements(array: Array) -> memoryview:
     """Return the elements of an array in C order and little-endian: a view where possible."""
-    array = without_padding(host_array(leaf))
     if not array.flags.c_contiguous:
         array = array.copy()
     if array.dtype.byteorder == ">":

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from cordwood.encoding.leaf_table import tensor_names
@@ -15,8 +14,9 @@ from cordwood.errors import NotACheckpointError, UnsupportedLeafError
 from cordwood.formats.hugging_face.open import INDEX_NAME, encode_weight_map, shard_name
 from cordwood.formats.safetensors.dtype_codes import stored_dtype
 from cordwood.formats.safetensors.plan_save import plan_save as plan_file
-from cordwood.formats.save_plan import Fetch, SaveOptions, SavePlan, elements_of
+from cordwood.formats.save_plan import SaveOptions, SavePlan
 from cordwood.index import ARRAY_KINDS, Index, LeafSpec, size_in_memory
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.write_file import fill_file
 from cordwood.keypath import format_path
 from cordwood.message_text import counted, first_names
@@ -57,29 +57,26 @@ def plan_save(
     sizes = [size_in_memory(spec) for spec in named]
     shards = shards_by_size(sizes, options.max_shard_bytes)
     strings = {"format": "pt", **options.metadata}
-    plans = [_plan([named[i] for i in shard], strings) for shard in shards]
+    plans = [
+        _plan([named[i] for i in shard], [arrays[i] for i in shard], strings) for shard in shards
+    ]
     files = [shard_name(number, len(shards)) for number in range(len(shards))]
     weight_map = {names[i]: file for shard, file in zip(shards, files, strict=True) for i in shard}
     index = encode_weight_map(weight_map, total_bytes=sum(sizes)) if len(shards) > 1 else None
 
-    def write(fetch: Fetch) -> None:
+    def write(leaves: Leaves) -> None:
         stage = StagingDirectory(path, timeout_seconds=rendezvous.timeout_seconds)
         with stage.abandon_on_error():
             stage.begin()
-            for file, plan, shard in zip(files, plans, shards, strict=True):
-                leaves = [arrays[i] for i in shard]
+            for file, plan in zip(files, plans, strict=True):
                 with atomic_file(f"{stage.path}/{file}") as temporary:
-                    fill_file(temporary, plan, partial(_elements, fetch, leaves))
+                    fill_file(temporary, plan, leaves)
                 stage.mark_unsynced(file)
             if index is not None:
                 stage.write(INDEX_NAME, [index])
             stage.commit(_require_empty)
 
     return SavePlan(flat.leaves, write)
-
-
-def _elements(fetch: Fetch, leaves: Sequence[int], number: int) -> Any:
-    return elements_of(fetch(leaves[number]))
 
 
 def _named(spec: LeafSpec, name: str) -> LeafSpec:
@@ -92,10 +89,13 @@ def _named(spec: LeafSpec, name: str) -> LeafSpec:
     return LeafSpec((name,), "numpy", spec.shape, spec.dtype)
 
 
-def _plan(specs: Sequence[LeafSpec], metadata: Mapping[str, str]) -> FilePlan:
+def _plan(
+    specs: Sequence[LeafSpec], leaves: Sequence[int], metadata: Mapping[str, str]
+) -> FilePlan:
     names = tuple([str(spec.key_path[0]) for spec in specs])
     structure = (Node("dict", len(names), names), *[LEAF] * len(names))
-    return plan_file(structure, specs, metadata=metadata)
+    parts = [(leaf, None) for leaf in leaves]
+    return plan_file(structure, specs, metadata=metadata, parts=parts)
 
 
 def refuse_existing(path: str | os.PathLike[str]) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cordwood.errors import CordwoodError, CorruptionError, FormatError
 from cordwood.formats.packs.index_item import Item, parse_items
@@ -15,14 +15,13 @@ from cordwood.formats.packs.open import store_at
 from cordwood.formats.packs.plan_save import Layout, WrittenPack, written_pack
 from cordwood.formats.packs.previous_step import BaseFile, base_files
 from cordwood.formats.safetensors.stored_digests import sealed_digests
-from cordwood.formats.save_plan import Fetch
-from cordwood.formats.tree_shards import PartViews
 from cordwood.io.compare_bytes import (
     Difference,
     changed_cells,
     check_smallest_difference,
     find_difference,
 )
+from cordwood.io.leaves_to_write import Array, LazyArray, Leaves
 from cordwood.io.threads import check_stop
 from cordwood.plan.choose_hard_links import (
     cells_of_process,
@@ -57,8 +56,8 @@ def link_packs(
     *,
     prefix: str,
     process: int,
-    look: Fetch,
-    take: Fetch,
+    leaves: Leaves,
+    first_leaf: int,
 ) -> Links:
     """Link the files of a checkpoint most of whose cells are equal to those of the tree.
 
@@ -72,15 +71,14 @@ def link_packs(
         layout: the layout of the tree.
         prefix: the prefix of the item.
         process: the number of this process; it links files that it wrote itself.
-        look: returns a leaf; it may be called several times.
-        take: called for each leaf of which no part remains to be written.
+        leaves: the leaves of the save; those of which no part remains to be written are dropped.
+        first_leaf: the position of the first leaf of the tree among them.
     """
     folder = f"{path.rpartition('/')[0]}/{base}"
     store = store_at(folder)
     base_item = _item(store, prefix)
     if not store.has_links or base_item is None:
         return NOTHING
-    views = PartViews(look)
     packs: list[WrittenPack] = []
     cells: set[tuple[int, int]] = set()
     settled: dict[tuple[int, int], int] = {}  # with their sizes
@@ -88,7 +86,7 @@ def link_packs(
     remaining = Counter(leaf for leaf, _ in cells_of_process(layout.shares, process))
     for base_file in base_files(base_item, layout, process):
         source, stored = base_file
-        value_of = partial(_value, layout, base_file, views)
+        value_of = partial(_value, layout, base_file, leaves, first_leaf)
         try:
             (file,) = store.open([source])
             with file:
@@ -124,7 +122,7 @@ def link_packs(
         cells.update([held[i] for i in same])
         remaining.subtract([held[i][0] for i in same])
         for leaf in {held[i][0] for i in same if not remaining[held[i][0]]}:
-            take(leaf)
+            leaves.drop(first_leaf + leaf)
     apart = frozenset(settled) if should_separate_unchanged(settled.values()) else frozenset()
     return Links(packs, frozenset(cells), apart, size_bytes)
 
@@ -138,15 +136,17 @@ def _item(store: Storage, prefix: str) -> Item | None:
     return None
 
 
-def _value(layout: Layout, file: BaseFile, views: PartViews, position: int) -> Any:
+def _value(
+    layout: Layout, file: BaseFile, leaves: Leaves, first_leaf: int, position: int
+) -> Array | LazyArray:
     leaf, cell = file.cells[position][:2]
     grid = layout.grids[leaf]
     assert grid is not None
-    return views.part(leaf, grid.box(cell) if grid.cell_count > 1 else None)
+    return leaves.view(first_leaf + leaf, grid.box(cell) if grid.cell_count > 1 else None)
 
 
 def _unchanged_cells(
-    file: ReadableFile, base_file: BaseFile, value_of: Callable[[int], Any]
+    file: ReadableFile, base_file: BaseFile, value_of: Callable[[int], Array | LazyArray]
 ) -> frozenset[int]:
     """Return the positions of cells that have not changed, as far as a few of their bytes show.
 

@@ -13,9 +13,10 @@ from cordwood.formats.safetensors.plan_save import plan_save
 from cordwood.index import Box, HeaderDigest, LeafSpec
 from cordwood.keypath import KeyPath
 from cordwood.plan.assign_to_processes import CellAssignment, FileSizes, ShardedLeaf, assign_cells
-from cordwood.plan.file_plan import FilePlan
+from cordwood.plan.file_plan import FilePlan, LeafPart
 from cordwood.plan.group_into_files import Gap, Pack, PackPart, packs_of_all
 from cordwood.sharding.boxes import ShardGrid, shape_of, single_process_grid
+from cordwood.storage.storage_protocol import NewDataFile
 from cordwood.tree.structure import LEAF, Node, Structure, structure_to_json
 
 
@@ -27,14 +28,6 @@ class Layout(NamedTuple):
     tensors: tuple[Tensor | None, ...]  # of each leaf; None: the index holds it
     grids: tuple[Grid | None, ...]
     shares: CellAssignment
-
-
-class PackPlan(NamedTuple):
-    """A file to write. `LeafBytes.leaf` in its plan is a position in `parts`."""
-
-    name: str
-    plan: FilePlan
-    parts: tuple[tuple[int, Box | None], ...]  # leaf, and the part of it; None: all
 
 
 class WrittenPack(NamedTuple):
@@ -102,8 +95,14 @@ def pack_name(save_id: str, process: int, number: int) -> str:
 
 
 def own_packs(
-    layout: Layout, packs: Sequence[Pack], process: int, *, save_id: str, format_tag: str
-) -> list[PackPlan]:
+    layout: Layout,
+    packs: Sequence[Pack],
+    process: int,
+    *,
+    save_id: str,
+    format_tag: str,
+    first_leaf: int = 0,
+) -> list[NewDataFile]:
     """Return the files that a process writes.
 
     Args:
@@ -112,44 +111,48 @@ def own_packs(
         process: the number of the process.
         save_id: 16 hexadecimal digits, of this save alone.
         format_tag: `format` in the metadata of each file, which some readers ask for.
+        first_leaf: the position of the first leaf of the tree among the leaves of the save.
     """
     stored = [leaf for leaf, tensor in enumerate(layout.tensors) if tensor is not None]
     paths = [layout.specs[leaf].key_path for leaf in stored]
     names = dict(zip(stored, tensor_names(paths).names, strict=True))
     return [
-        _plan_pack(layout, pack, names, pack_name(save_id, process, n), format_tag)
+        NewDataFile(
+            pack_name(save_id, process, n), _plan_pack(layout, pack, names, format_tag, first_leaf)
+        )
         for n, pack in enumerate(packs)
     ]
 
 
 def _plan_pack(
-    layout: Layout, pack: Pack, names: Mapping[int, str], name: str, format_tag: str
-) -> PackPlan:
+    layout: Layout, pack: Pack, names: Mapping[int, str], format_tag: str, first_leaf: int
+) -> FilePlan:
     dtypes = {leaf: tensor.dtype for leaf, tensor in enumerate(layout.tensors) if tensor}
-    parts: list[tuple[int, Box | None]] = []
+    stored: list[int] = []
+    parts: list[LeafPart] = []
     labels: list[KeyPath] = []
     shapes: list[tuple[int, ...]] = []
     for leaves, cell in pack.parts:
         for leaf in leaves:
             grid = layout.grids[leaf]
             assert grid is not None
+            stored.append(leaf)
             if grid.cell_count == 1:
-                parts.append((leaf, None))
+                parts.append((first_leaf + leaf, None))
                 labels.append((names[leaf],))
                 shapes.append(grid.shape)
                 continue
             box = grid.box(cell)
-            parts.append((leaf, box))
+            parts.append((first_leaf + leaf, box))
             labels.append((f"{names[leaf]}{_suffix(box)}",))
             shapes.append(shape_of(box))
     keys = tuple(tensor_names(labels).names)  # a leaf may be called like a part of another
     specs = [
         LeafSpec((key,), "numpy", shape, dtypes[leaf])
-        for key, (leaf, _), shape in zip(keys, parts, shapes, strict=True)
+        for key, leaf, shape in zip(keys, stored, shapes, strict=True)
     ]
     structure = (Node("dict", len(keys), keys), *[LEAF] * len(keys))
-    plan = plan_save(structure, specs, metadata={"format": format_tag})
-    return PackPlan(name, plan, tuple(parts))
+    return plan_save(structure, specs, metadata={"format": format_tag}, parts=parts)
 
 
 def _suffix(box: Box) -> str:

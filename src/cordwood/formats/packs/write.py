@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from itertools import chain
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cordwood.errors import CordwoodError, NotACheckpointError, StorageError, UnsupportedLeafError
@@ -23,21 +21,21 @@ from cordwood.formats.packs.link_unchanged import NOTHING, Links, link_packs
 from cordwood.formats.packs.open import store_at
 from cordwood.formats.packs.plan_save import (
     Layout,
-    PackPlan,
     WrittenPack,
     encode_item,
     lay_out,
     own_packs,
     written_pack,
 )
-from cordwood.formats.replicated_leaves import LocalLeaves
 from cordwood.formats.safetensors.plan_save import check_metadata
-from cordwood.formats.save_plan import Fetch, SaveOptions, SavePlan
-from cordwood.formats.tree_shards import LeafParts, Snapshot, take_apart
+from cordwood.formats.save_plan import SaveOptions, SavePlan
+from cordwood.formats.tree_shards import Snapshot, snapshot_fingerprints, take_apart
 from cordwood.index import LeafSpec
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.message_text import first_names
 from cordwood.plan.assign_to_processes import FileSizes, cell_bytes_of_leaves
 from cordwood.plan.choose_hard_links import exclude_cells, include_cells
+from cordwood.plan.file_plan import leaves_of
 from cordwood.plan.group_into_files import Pack, packs_of_process, packs_of_ranges
 from cordwood.processes.collective_save import joined_fingerprints, save_together
 from cordwood.processes.rendezvous import Rendezvous
@@ -54,6 +52,7 @@ class Plan(NamedTuple):
 
     layout: Layout  # equal on every process
     snapshot: Snapshot  # of the caller's leaves
+    first_leaf: int  # the position of its first leaf among those of the save
     process: int  # this one's number
     prefix: str
     metadata: Mapping[str, str]
@@ -67,6 +66,7 @@ def plan(
     process: int,
     process_count: int,
     sizes: FileSizes,
+    first_leaf: int,
 ) -> Plan:
     """Plan the files of one tree.
 
@@ -77,6 +77,7 @@ def plan(
         process: the number of this process.
         process_count: the number of processes that save.
         sizes: the sizes of files that suit the storage.
+        first_leaf: the position of its first leaf among those of the save.
 
     Raises as `cordwood.save` does, before it writes.
     """
@@ -90,7 +91,7 @@ def plan(
         process_count=process_count,
         sizes=sizes,
     )
-    return Plan(layout, snapshot, process, prefix or "", dict(metadata))
+    return Plan(layout, snapshot, first_leaf, process, prefix or "", dict(metadata))
 
 
 def _check_prefix(prefix: str | None) -> None:
@@ -128,6 +129,8 @@ def plan_save(
         file_sizes = file_sizes._replace(pack_bytes=max_shard_bytes, max_packs=_MAX_PACKS)
     trees: dict[str, Any] = {**(items or {}), prefix or "": tree}
     plans = []
+    leaves: list[Any] = []
+    sizes: list[int] = []
     for name, each in sorted(trees.items()):
         is_item = name != (prefix or "")
         try:
@@ -138,6 +141,7 @@ def plan_save(
                 process=rendezvous.index,
                 process_count=rendezvous.count,
                 sizes=file_sizes,
+                first_leaf=len(leaves),
             )
         except UnsupportedLeafError as e:
             if not is_item:
@@ -146,30 +150,29 @@ def plan_save(
                 f"items: {name}: {e}. An item is a tree of arrays, or has get_state and "
                 "set_state, or state_dict and load_state_dict"
             ) from e
-        plans.append(planned)
-    leaves: list[Any] = []
-    starts: list[int] = []
-    sizes: list[int] = []
-    for planned in plans:
-        starts.append(len(leaves))
         leaves += planned.snapshot.leaves
         shares, count = planned.layout.shares, len(planned.snapshot.leaves)
         sizes += cell_bytes_of_leaves(shares, rendezvous.index, count)
-    # Leaves are fetched when they are written; until then nothing here holds them.
-    plans = [each._replace(snapshot=each.snapshot._replace(leaves=())) for each in plans]
+        # Leaves are taken when they are written; until then nothing here holds them.
+        plans.append(planned._replace(snapshot=planned.snapshot._replace(leaves=())))
 
-    def write(fetch: Fetch) -> None:
-        parts = [
-            LocalLeaves(each.snapshot, rendezvous, partial(_from, fetch, start))
-            for each, start in zip(plans, starts, strict=True)
-        ]
+    def write(leaves: Leaves) -> None:
+        def fingerprints() -> Sequence[bytes]:
+            keep = rendezvous.index == 0
+            return joined_fingerprints(
+                [
+                    snapshot_fingerprints(
+                        each.snapshot, leaves, first_leaf=each.first_leaf, keep=keep
+                    )
+                    for each in plans
+                ]
+            )
 
         def write_own(save_id: str, base: str) -> list[list[WrittenPack]]:
             todo = []
-            for planned, tree_leaves, start in zip(plans, parts, starts, strict=True):
+            for planned in plans:
                 links = NOTHING
                 if linking is not None and base:
-                    look = partial(_from, linking.look, start)
                     links = link_packs(
                         save,
                         store.name,
@@ -177,12 +180,12 @@ def plan_save(
                         planned.layout,
                         prefix=planned.prefix,
                         process=planned.process,
-                        look=partial(_look, tree_leaves, look),
-                        take=tree_leaves.fetch,
+                        leaves=leaves,
+                        first_leaf=planned.first_leaf,
                     )
                     linking.linked_bytes += links.size_bytes
-                todo.append((planned, links, tree_leaves.fetch))
-            return _write_packs(save, todo, save_id=save_id)
+                todo.append((planned, links))
+            return _write_packs(save, todo, leaves, save_id=save_id)
 
         def commit(save_id: str, reports: list[list[list[WrittenPack]]]) -> None:
             by_tree = [list(each) for each in zip(*reports, strict=True)]
@@ -201,20 +204,12 @@ def plan_save(
                 save_id=save_id or new_save_id(),
                 specs=_specs(plans),
                 base="" if linking is None else linking.base,
-                fingerprints=lambda: joined_fingerprints([each.prints() for each in parts]),
+                fingerprints=fingerprints,
                 write=write_own,
                 commit=commit,
             )
 
     return SavePlan(leaves, write, sizes)
-
-
-def _from(fetch: Fetch, start: int, leaf: int) -> Any:
-    return fetch(start + leaf)
-
-
-def _look(leaves: LocalLeaves, look: Fetch, leaf: int) -> Any:
-    return leaves.look(leaf, look)
 
 
 def _specs(plans: Sequence[Plan]) -> Sequence[LeafSpec]:
@@ -235,7 +230,8 @@ def _save_id_of(save_id: str, number: int) -> str:
 
 def _write_packs(
     save: Transaction,
-    todo: Sequence[tuple[Plan, Links, Fetch]],
+    todo: Sequence[tuple[Plan, Links]],
+    leaves: Leaves,
     *,
     save_id: str,
 ) -> list[list[WrittenPack]]:
@@ -243,13 +239,12 @@ def _write_packs(
 
     Args:
         save: the transaction, which has begun.
-        todo: for each tree its plan, the files that are linked, and the function that returns a
-            leaf. It is called once for each leaf.
+        todo: for each tree its plan, and the files that are linked.
+        leaves: the leaves of all trees.
         save_id: 16 hexadecimal digits, the same on every process, of this save alone.
     """
-    files: list[Iterator[NewDataFile]] = []
-    packs_of: list[tuple[Sequence[Pack], list[PackPlan]]] = []
-    for number, (planned, links, fetch) in enumerate(todo):
+    packs_of: list[tuple[Sequence[Pack], list[NewDataFile]]] = []
+    for number, (planned, links) in enumerate(todo):
         contents = _files_to_write(planned, links)
         packs = own_packs(
             planned.layout,
@@ -257,13 +252,14 @@ def _write_packs(
             planned.process,
             save_id=_save_id_of(save_id, number),
             format_tag=planned.metadata.get("format", "pt"),
+            first_leaf=planned.first_leaf,
         )
-        parts = LeafParts(fetch, [leaf for pack in packs for leaf, _ in pack.parts])
-        files.append(_new_files(packs, parts))
         packs_of.append((contents, packs))
-    sealed = iter(save.write(chain.from_iterable(files)))
+    files = [pack for _, packs in packs_of for pack in packs]
+    leaves.expect([leaf for file in files for leaf in leaves_of(file.plan.segments)])
+    sealed = iter(save.write(files, leaves))
     packs_of_trees = []
-    for (_, links, _), (contents, packs) in zip(todo, packs_of, strict=True):
+    for (_, links), (contents, packs) in zip(todo, packs_of, strict=True):
         # Every process can compute the contents of files itself, unless it links some.
         is_known = not links.packs and not links.settled
         written = [
@@ -286,15 +282,6 @@ def _files_to_write(planned: Plan, links: Links) -> Sequence[Pack]:
         *packs_of_ranges(shares, include_cells(shares, cells, links.settled)),
         *packs_of_ranges(shares, exclude_cells(shares, cells, links.settled)),
     ]
-
-
-def _new_files(packs: list[PackPlan], parts: LeafParts) -> Iterator[NewDataFile]:
-    for pack in packs:
-        yield NewDataFile(pack.name, pack.plan, partial(_part_of, pack, parts))
-
-
-def _part_of(pack: PackPlan, parts: LeafParts, number: int) -> Any:
-    return parts.part(*pack.parts[number])
 
 
 def _change(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cordwood.formats.format_protocol import IndexListing, Match, Opened, OpenOptions, Path, Place
@@ -56,7 +57,7 @@ class SafetensorsFormat:
         self, path: Path, tree: Any, options: SaveOptions, rendezvous: Rendezvous
     ) -> SavePlan:
         from cordwood.formats.safetensors.plan_save import plan_save
-        from cordwood.formats.save_plan import SavePlan, elements_of
+        from cordwood.formats.save_plan import SavePlan
         from cordwood.io.write_file import write_file
         from cordwood.tree.flatten import flatten
         from cordwood.tree.leaves import describe_leaf
@@ -65,9 +66,7 @@ class SafetensorsFormat:
         flat = flatten(tree)
         specs = [describe_leaf(p, leaf) for p, leaf in zip(flat.paths, flat.leaves, strict=True)]
         plan = plan_save(flat.structure, specs, metadata=options.metadata)
-        return SavePlan(
-            flat.leaves, lambda fetch: write_file(path, plan, lambda i: elements_of(fetch(i)))
-        )
+        return SavePlan(flat.leaves, partial(write_file, path, plan))
 
     def refuse_foreign(self, path: Path) -> None:
         from cordwood.formats.safetensors.header import read_header

@@ -30,7 +30,7 @@ from cordwood.formats.safetensors.header import MAX_HEADER_BYTES
 from cordwood.index import MAX_DIMS, Digests, LeafSpec
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.keypath import format_path
-from cordwood.plan.file_plan import FilePlan, LeafBytes
+from cordwood.plan.file_plan import FilePlan, LeafBytes, LeafPart
 from cordwood.plan.group_into_files import data_order
 from cordwood.tree.structure import Structure, leaf_paths
 
@@ -58,18 +58,22 @@ class _LeafGroups(NamedTuple):
 
 
 def plan_save(
-    structure: Structure, specs: Sequence[LeafSpec], *, metadata: Mapping[str, str]
+    structure: Structure,
+    specs: Sequence[LeafSpec],
+    *,
+    metadata: Mapping[str, str],
+    parts: Sequence[LeafPart] | None = None,
 ) -> FilePlan:
     """Plan a safetensors file.
 
-    The same arguments give the same bytes. In the plan, `LeafBytes.leaf` is a position in
-    `specs`. The bytes of a long str are its UTF-8; lone surrogates are encoded like other
-    characters.
+    The same arguments give the same bytes. The bytes of a long str are its UTF-8; lone surrogates
+    are encoded like other characters.
 
     Args:
         structure: the containers, with one leaf for each of `specs`, in order.
         specs: the leaves. For a PRNG key array, shape and dtype are those of its key data.
         metadata: the user's strings, stored in `__metadata__` unchanged.
+        parts: what `LeafBytes` of the plan name for each of `specs`. None: they are the leaves.
 
     Raises:
         UnsupportedLeafError: a leaf cannot be stored in this format.
@@ -77,11 +81,18 @@ def plan_save(
         ValueError, TypeError: `metadata` holds something that cannot be stored.
     """
     check_metadata(metadata)
+    if parts is None:
+        parts = [(leaf, None) for leaf in range(len(specs))]
     with gc_paused():
-        return _plan(structure, specs, metadata)
+        return _plan(structure, specs, metadata, parts)
 
 
-def _plan(structure: Structure, specs: Sequence[LeafSpec], metadata: Mapping[str, str]) -> FilePlan:
+def _plan(
+    structure: Structure,
+    specs: Sequence[LeafSpec],
+    metadata: Mapping[str, str],
+    parts: Sequence[LeafPart],
+) -> FilePlan:
     paths = leaf_paths(structure)
     if len(paths) != len(specs):
         raise ValueError(f"a structure of {len(paths)} leaves, but {len(specs)} leaves given")
@@ -103,9 +114,10 @@ def _plan(structure: Structure, specs: Sequence[LeafSpec], metadata: Mapping[str
         f",{name}{form.entry}{begin},{end}]}}"
         for name, form, begin, end in zip(quoted, forms, offsets, offsets[1:], strict=False)
     ]
+    file_parts = [parts[groups.tensors[i]] for i in order]
     segments = [
-        _new(LeafBytes, (groups.tensors[i], 0, form.length))
-        for i, form in zip(order, forms, strict=True)
+        _new(LeafBytes, (leaf, 0, form.length, box))
+        for (leaf, box), form in zip(file_parts, forms, strict=True)
         if form.length
     ]
     return _finish(table, metadata, "".join(entries), tuple(segments), ends[-1])

@@ -6,11 +6,12 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cordwood.formats.replicated_leaves import LocalLeaves
 from cordwood.formats.save_plan import SaveOptions, SavePlan
+from cordwood.formats.tree_shards import snapshot_fingerprints
 from cordwood.formats.zarr.commit import place, refuse_foreign
 from cordwood.formats.zarr.plan_tree import Draft, draft, finish
 from cordwood.io.encode_chunk import chunk_encoder
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.write_chunk_files import WrittenFile
 from cordwood.plan.assign_to_processes import chunk_bytes_of_leaves
 from cordwood.plan.chunk_files import PlannedFile
@@ -35,15 +36,15 @@ def plan_save(
     )
     leaves = item.snapshot.leaves
     sizes = chunk_bytes_of_leaves(item.files, item.writers, rendezvous.index, len(leaves))
-    # Leaves are fetched when they are written; until then nothing here holds them.
+    # Leaves are taken when they are written; until then nothing here holds them.
     item = item._replace(snapshot=item.snapshot._replace(leaves=()))
-    return SavePlan(leaves, lambda fetch: save_draft(path, item, fetch, rendezvous), sizes)
+    return SavePlan(leaves, lambda leaves: save_draft(path, item, leaves, rendezvous), sizes)
 
 
 def save_draft(
     path: str | os.PathLike[str],
     item: Draft,
-    fetch: Callable[[int], Any],
+    leaves: Leaves,
     rendezvous: Rendezvous,
 ) -> None:
     """Save a tree as one item of a directory, durably and atomically.
@@ -53,7 +54,7 @@ def save_draft(
     Args:
         path: the directory; made where it is missing.
         item: the plan of the tree.
-        fetch: returns a leaf by its position in the tree: called once for each array.
+        leaves: the leaves of the tree.
         rendezvous: of the processes that save it; not entered yet.
 
     Raises as `cordwood.save`.
@@ -63,14 +64,14 @@ def save_draft(
         members = finish(item, written)
         stage.commit(lambda existing: place(stage, existing, item, members))
 
-    write_together(path, item, range(len(item.files)), fetch, rendezvous, commit)
+    write_together(path, item, range(len(item.files)), leaves, rendezvous, commit)
 
 
 def write_together(
     path: str | os.PathLike[str],
     item: Draft,
     chosen: Sequence[int],
-    fetch: Callable[[int], Any],
+    leaves: Leaves,
     rendezvous: Rendezvous,
     then: Callable[[StagingDirectory, list[WrittenFile]], None],
 ) -> StagingDirectory:
@@ -80,7 +81,7 @@ def write_together(
         path: the directory; made where it is missing.
         item: the plan of the tree.
         chosen: the positions in `item.files` of the files to write.
-        fetch: returns a leaf by its position in the tree: called once for each array.
+        leaves: the leaves of the tree.
         rendezvous: of the processes that save it; not entered yet.
         then: called on process 0 with the staging directory and the written files, before any
             process continues. If it raises, every process raises, and the staging directory is
@@ -92,7 +93,6 @@ def write_together(
     if rendezvous.index == 0:
         refuse_foreign(path)
     shared = MultiprocessStaging(path, rendezvous)
-    leaves = LocalLeaves(item.snapshot, rendezvous, fetch)
     encode = None if item.plan.compression is None else chunk_encoder(item.plan.compression)
     process_files: list[list[PlannedFile]] = [[] for _ in range(rendezvous.count)]
     for number in chosen:
@@ -109,11 +109,11 @@ def write_together(
             path=os.fspath(path),
             save_id=new_save_id(),
             base="",
-            fingerprints=leaves.prints,
-            specs=item.snapshot.specs,
-            write=lambda *_: shared.write_files(
-                process_files[rendezvous.index], leaves.fetch, encode
+            fingerprints=lambda: snapshot_fingerprints(
+                item.snapshot, leaves, keep=rendezvous.index == 0
             ),
+            specs=item.snapshot.specs,
+            write=lambda *_: shared.write_files(process_files[rendezvous.index], leaves, encode),
             commit=commit,
         )
     return shared.stage

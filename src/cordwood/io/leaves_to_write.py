@@ -1,8 +1,13 @@
-"""Arrays that are read while they are written: a checkpoint is copied in pieces of a few MiB.
+"""The leaves of a tree while they are written, whatever holds their elements.
 
-The threads of a writer ask for byte ranges from start to end, nearly in order. If an array can be
-read by byte ranges, they are read straight into the writer's buffer. Other arrays are read in
-windows, each once, and the last few windows are kept.
+A leaf is an array of the caller, the shards that a snapshot holds, or an array of another
+checkpoint, whose elements are read when its turn comes. Writers take parts of leaves, and do not
+know which of these it is.
+
+A checkpoint is copied in pieces of a few MiB: its large arrays are LazyArrays, which are read while
+they are written. The threads of a writer ask for byte ranges from start to end, nearly in order. If
+an array can be read by byte ranges, they are read straight into the writer's buffer. Other arrays
+are read in windows, each once, and the last few windows are kept.
 """
 
 from __future__ import annotations
@@ -10,16 +15,18 @@ from __future__ import annotations
 import math
 import threading
 from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from cordwood.devices.host_snapshot import DistinctShardsOf, LocalShards, local_shards
 from cordwood.index import Box
 from cordwood.plan.split_arrays import element_range, split_array
-from cordwood.sharding.boxes import element_count, is_contiguous, shape_of, whole_box
+from cordwood.sharding.boxes import element_count, is_contiguous, shape_of, slices, whole_box
+from cordwood.tree.leaves import DeferredArray, is_jax_array, whole_array, without_padding
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -27,6 +34,94 @@ WINDOW_BYTES = 16 << 20
 _KEPT = 3  # windows: eight threads that fill 4 MiB each use three at a time
 _KEPT_OF_LARGE = 2  # the same for larger windows
 _MAX_ROWS_BYTES = 128 << 20  # the most that is decoded at once, so that each chunk is decoded once
+
+
+class Leaves:
+    """The leaves of a save. Each is taken for its first part, and released after its last.
+
+    The parts of a leaf are all of it, or boxes. They are numpy arrays, views where possible, which
+    keep the memory of the leaf in use; a part of a leaf that is read on demand is a LazyArray.
+    Several threads may ask for parts; leaves are taken by one of them at a time.
+
+    Args:
+        values: the leaves: arrays of the caller, LocalShards, DeferredArrays, str and bytes.
+        on_take: called with the position of a leaf when it is taken; for the progress.
+    """
+
+    def __init__(
+        self, values: Iterable[Any], *, on_take: Callable[[int], None] | None = None
+    ) -> None:
+        self.on_take = on_take
+        self._values = list(values)
+        self._lock = threading.Lock()
+        self._parts_left: dict[int, int] = {}  # of leaves that have several parts
+        self._held: dict[int, Any] = {}  # leaves that were taken and have more parts
+        self._distinct: DistinctShardsOf = {}
+
+    def expect(self, parts: Iterable[int]) -> None:
+        """Note the leaf of each part that will be taken; without this, each leaf has one part."""
+        numbers = list(parts)
+        if len(set(numbers)) < len(numbers):
+            self._parts_left = {leaf: n for leaf, n in Counter(numbers).items() if n > 1}
+
+    def part(self, leaf: int, box: Box | None = None) -> Array | LazyArray:
+        """Return the elements of a box of a leaf, or of all of it, and release the leaf if due."""
+        with self._lock:
+            value = self._held.get(leaf)
+            if value is None:
+                value = self._elements(self._pop(leaf), whole=box is None)
+            if leaf in self._parts_left:
+                self._parts_left[leaf] -= 1
+                if self._parts_left[leaf]:
+                    self._held[leaf] = value
+                else:
+                    del self._parts_left[leaf]
+                    self._held.pop(leaf, None)
+        return value if box is None else _within(value, box)
+
+    def view(self, leaf: int, box: Box | None = None) -> Array | LazyArray:
+        """Return a part of a leaf that was not taken yet, any number of times."""
+        value = self._elements(self._values[leaf], whole=box is None)
+        return value if box is None else _within(value, box)
+
+    def drop(self, leaf: int) -> None:
+        """Release a leaf of which nothing needs to be written."""
+        with self._lock:
+            self._pop(leaf)
+
+    def clear(self) -> None:
+        """Release all leaves."""
+        self._values.clear()
+        self._held.clear()
+
+    def _pop(self, leaf: int) -> Any:
+        value, self._values[leaf] = self._values[leaf], None
+        if self.on_take is not None:
+            self.on_take(leaf)
+        return value
+
+    def _elements(self, value: Any, *, whole: bool) -> Any:
+        """Return a leaf as something that has parts: an array, LocalShards or a LazyArray."""
+        if type(value) is DeferredArray:
+            value = value.read()
+        if isinstance(value, LazyArray):
+            return value
+        if whole:
+            return whole_array(value)
+        if isinstance(value, LocalShards):
+            return value
+        if is_jax_array(value):
+            return local_shards(value, self._distinct)
+        if isinstance(value, str | bytes):
+            return whole_array(value)
+        return np.asarray(value)
+
+
+def _within(value: Any, box: Box) -> Array | LazyArray:
+    if isinstance(value, LazyArray):
+        return value.within(box)
+    part = value.part(box) if isinstance(value, LocalShards) else value[(*slices(box), ...)]
+    return without_padding(part)
 
 
 class LazyArray:
