@@ -11,8 +11,9 @@ from safetensors.numpy import save_file
 
 import cordwood
 from cordwood.api.diff import compare_checkpoints
+from cordwood.api.diff_operands import sample_parts
 from cordwood.index import Box
-from cordwood.plan.split_arrays import Part, sample_parts
+from cordwood.plan.split_arrays import Part
 
 MIB = 1 << 20
 

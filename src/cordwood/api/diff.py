@@ -22,7 +22,14 @@ from cordwood.api.array_change import (
 )
 from cordwood.api.checkpoint import Checkpoint
 from cordwood.api.checkpoint import open as open_checkpoint
-from cordwood.api.diff_operands import Array, CheckpointOperand, Operand, TreeOperand, map_parts
+from cordwood.api.diff_operands import (
+    Array,
+    CheckpointOperand,
+    Operand,
+    TreeOperand,
+    map_parts,
+    sample_parts,
+)
 from cordwood.api.diff_result import ComparedPair, Comparison, Diff, LeafDiff, State, What
 from cordwood.api.equal_parts import compare_digests, renamed_leaves, unequal_boxes
 from cordwood.errors import MismatchError
@@ -34,7 +41,7 @@ from cordwood.keypath import path_label
 from cordwood.loading.match_containers import Container, containers_by_name
 from cordwood.plan.pair_leaves import Pairs, pair_leaves
 from cordwood.plan.path_patterns import Select, match_patterns, path_name
-from cordwood.plan.split_arrays import Part, chunks_of, sample_parts
+from cordwood.plan.split_arrays import Part, chunks_of
 from cordwood.sharding.boxes import element_count
 
 Values: TypeAlias = bool | Literal["digests"]

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import math
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from cordwood.index import Box, Encoded, Leaf
-from cordwood.sharding.boxes import element_count, grid_cells, shape_of, whole_box
+from cordwood.sharding.boxes import grid_cells, shape_of, whole_box
 
 _MAX_ROWS_FACTOR = 4  # parts of whole rows may be this much larger than the limit
 
 _SAMPLE_BYTES = 4 << 20  # of one array
 _SAMPLE_BLOCKS = 16
 _COARSE_PARTS = 1024  # into which a large array is cut before blocks of a sample are chosen
-
-_WHOLE_BYTES = 1 << 20  # arrays up to this size are whole in a sample of many
-_BLOCK_BYTES = 512 << 10  # of a larger array
 
 
 class Part(NamedTuple):
@@ -175,54 +170,6 @@ def first_block(box: Box, item_bytes: int, limit_bytes: int) -> Box:
     """Return the first part of a box, of at most `limit_bytes`."""
     first = next(split_array(shape_of(box), item_bytes=item_bytes, limit_bytes=limit_bytes))
     return Box(box.start, tuple(map(int.__add__, box.start, first.stop)))
-
-
-def sample_parts(parts: Sequence[Part], limit_bytes: int) -> tuple[list[Part], set[int]]:
-    """Return parts of at most about `limit_bytes` in all, and the leaves that lost some.
-
-    Small leaves are taken whole, and one block from the middle of each large one; if that is still
-    too much, other leaves are left out, spread over the checkpoint.
-
-    Args:
-        parts: all parts; those of one leaf are adjacent.
-        limit_bytes: the limit. If all parts are within it, all are returned.
-    """
-    if sum([part.size_bytes for part in parts]) <= limit_bytes:
-        return list(parts), set()
-    leaves = {number: list(group) for number, group in groupby(parts, key=lambda part: part.number)}
-    samples = {number: _sample_of(group) for number, group in leaves.items()}
-    sizes = {n: sum([part.size_bytes for part in sample]) for n, sample in samples.items()}
-    chosen = fitting(sizes, {number: str(number) for number in sizes}, limit_bytes)
-    lost = {n for n, sample in samples.items() if n not in chosen or sample != leaves[n]}
-    return [part for n, sample in samples.items() if n in chosen for part in sample], lost
-
-
-def fitting(sizes: Mapping[int, int], names: Mapping[int, str], limit_bytes: int) -> set[int]:
-    """Return the leaves that fit into a limit together, spread over all by hashes of their names.
-
-    Args:
-        sizes: the bytes to read of each leaf.
-        names: the name of each leaf; leaves of equal names and sizes are chosen each time.
-        limit_bytes: the limit.
-    """
-    chosen = set()
-    for number in sorted(sizes, key=lambda n: zlib.crc32(names[n].encode())):
-        if sizes[number] <= limit_bytes:
-            limit_bytes -= sizes[number]
-            chosen.add(number)
-    return chosen
-
-
-def _sample_of(parts: list[Part]) -> list[Part]:
-    """Return the parts of one leaf that are in the sample."""
-    if sum([part.size_bytes for part in parts]) <= _WHOLE_BYTES:
-        return parts
-    part = parts[len(parts) // 2]
-    if not part.divisible or part.size_bytes <= _BLOCK_BYTES:
-        return [part]
-    item_bytes = part.size_bytes // element_count(part.box)
-    box = first_block(part.box, item_bytes, _BLOCK_BYTES)
-    return [part._replace(box=box, size_bytes=element_count(box) * item_bytes)]
 
 
 def _sample_chunks(shape: Sequence[int], item_bytes: int, chunk_shape: Sequence[int]) -> list[Box]:

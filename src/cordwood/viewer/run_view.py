@@ -16,7 +16,7 @@ import xxhash
 from cordwood import dtypes
 from cordwood.api.array_change import has_numbers
 from cordwood.api.checkpoint import Checkpoint
-from cordwood.api.diff_operands import Array, CheckpointOperand
+from cordwood.api.diff_operands import Array, CheckpointOperand, fitting
 from cordwood.api.equal_parts import contents_by_digest
 from cordwood.errors import CordwoodError
 from cordwood.index import Inline, Leaf, size_in_memory
@@ -24,7 +24,7 @@ from cordwood.io.progress import Progress, ProgressMeter, Report
 from cordwood.io.threads import map_in_threads
 from cordwood.keypath import format_path, format_paths
 from cordwood.manager.steps import StepSummary, summarize_steps
-from cordwood.plan.split_arrays import Part, all_boxes, chunks_of, fitting, group_parts
+from cordwood.plan.split_arrays import Part, all_boxes, chunks_of, group_parts
 from cordwood.sharding.boxes import element_count
 from cordwood.storage.disk_usage import linked_bytes
 from cordwood.storage.urls import parse_url
