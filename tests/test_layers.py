@@ -252,7 +252,7 @@ def test_what_moves_bytes_knows_no_format(source: Path) -> None:
             assert word not in statement.module, where(source, statement)
 
 
-@each([*only("plan"), *only("policies"), ROOT / "cordwood/manager/delete_steps.py"])
+@each([*only("plan"), *only("policies")])
 def test_plans_are_pure(source: Path) -> None:
     for statement in imports_of(source):
         if statement.module.startswith("cordwood"):

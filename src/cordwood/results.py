@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from cordwood.api.diff_result import LeafDiff as LeafDiff
     from cordwood.api.verify import Verification as Verification
     from cordwood.io.progress import Progress as Progress
-    from cordwood.manager.delete_steps import PlannedStep as PlannedStep
-    from cordwood.manager.delete_steps import RetentionPlan as RetentionPlan
     from cordwood.manager.restore_step import Restored as Restored
     from cordwood.manager.save_queue import SaveReport as SaveReport
     from cordwood.manager.step_items import Stateful as Stateful
+    from cordwood.policies import PlannedStep as PlannedStep
+    from cordwood.policies import RetentionPlan as RetentionPlan
 
 _MODULE_OF = {
     "Conversion": "cordwood.api.convert",
     "Detected": "cordwood.api.detect",
     "Diff": "cordwood.api.diff_result",
     "LeafDiff": "cordwood.api.diff_result",
-    "PlannedStep": "cordwood.manager.delete_steps",
+    "PlannedStep": "cordwood.policies",
     "Progress": "cordwood.io.progress",
     "Restored": "cordwood.manager.restore_step",
-    "RetentionPlan": "cordwood.manager.delete_steps",
+    "RetentionPlan": "cordwood.policies",
     "SaveReport": "cordwood.manager.save_queue",
     "Stateful": "cordwood.manager.step_items",
     "Verification": "cordwood.api.verify",

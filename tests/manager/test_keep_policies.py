@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood import KeepBest, KeepEvery, KeepLast
-from cordwood.manager.delete_steps import plan_retention
 from cordwood.policies import (
     KeepAll,
     KeepAt,
@@ -20,6 +19,7 @@ from cordwood.policies import (
     SavedStep,
     as_keep_policy,
     best_policy,
+    plan_retention,
 )
 from cordwood.results import PlannedStep
 

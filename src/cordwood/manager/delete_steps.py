@@ -1,112 +1,29 @@
-"""Deletion of steps: a plan that says which are kept and why, and what carries it out."""
+"""Deletion of steps that no policy keeps, and of leftovers of dead saves and deletions."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from cordwood.errors import CordwoodError, StepError
 from cordwood.formats.packs.open import collect
 from cordwood.formats.step_names import listed
 from cordwood.manager.steps import Step, Steps, best_of_each
 from cordwood.message_text import printable
-from cordwood.policies import KeepPolicy, SavedStep, best_step, metric_problem, metric_problems
-from cordwood.public_names import document_fields
+from cordwood.policies import (
+    KeepPolicy,
+    RetentionPlan,
+    best_step,
+    metric_problem,
+    metric_problems,
+    plan_retention,
+)
 from cordwood.storage.step_storage import StepStorage
 from cordwood.storage.urls import parse_url
 
 _log = logging.getLogger("cordwood")
-
-_MAX_SHOWN = 100  # steps in a notebook, the newest
-
-
-@document_fields
-class PlannedStep(NamedTuple):
-    """One step of a RetentionPlan.
-
-    Attributes:
-        step: its number.
-        keep: True if it is kept, False if it is to be deleted.
-        why: the reason, in words.
-    """
-
-    step: int
-    keep: bool
-    why: str
-
-    def __str__(self) -> str:
-        return f"{self.step}  {'keep  ' if self.keep else 'delete'}  {printable(self.why)}"
-
-
-@document_fields
-class RetentionPlan(NamedTuple):
-    """The steps to keep and the steps to delete. As a string, one line for each step.
-
-    Attributes:
-        steps: a PlannedStep for each step, by increasing number.
-    """
-
-    steps: tuple[PlannedStep, ...]
-
-    @property
-    def kept(self) -> list[int]:
-        """The steps to keep."""
-        return [row.step for row in self.steps if row.keep]
-
-    @property
-    def deleted(self) -> list[int]:
-        """The steps to delete."""
-        return [row.step for row in self.steps if not row.keep]
-
-    def __str__(self) -> str:
-        width = max((len(str(row.step)) for row in self.steps), default=0)
-        lines = [" " * (width - len(str(row.step))) + str(row) for row in self.steps]
-        return "\n".join(lines)
-
-    def __repr__(self) -> str:
-        return str(self) or "no steps"
-
-    def _repr_html_(self) -> str:
-        from cordwood.notebook.html_parts import fold_html, more_html, page_html, table_html
-
-        newest = self.steps[: -_MAX_SHOWN - 1 : -1]
-        rows = [(str(row.step), "keep" if row.keep else "delete", row.why) for row in newest]
-        body = [table_html(["step", "", "because"], rows)] if rows else []
-        note = f"{len(self.kept):,} to keep, {len(self.deleted):,} to delete"
-        body.append(more_html(len(self.steps) - len(rows)))
-        return page_html(fold_html("steps", note, body))
-
-
-def plan_retention(
-    steps: Sequence[SavedStep],
-    policy: KeepPolicy,
-    *,
-    time_now: float,
-    spared: Mapping[int, str],
-) -> RetentionPlan:
-    """Return a plan that says which steps to keep.
-
-    The newest of `steps` is kept whatever the policy says.
-
-    Args:
-        steps: the steps that the policy decides about.
-        policy: says which of them are kept.
-        time_now: the time, in seconds since 1970.
-        spared: steps that are kept for another reason, and that reason; they may be in `steps`.
-    """
-    ordered = sorted(steps)
-    kept = policy.kept(ordered, time_now)
-    newest = ordered[-1].step if ordered else None
-    deleted_why = "; ".join(["no policy keeps it", *metric_problems(ordered, policy).values()])
-    rows = []
-    for step in sorted({*(each.step for each in ordered), *spared}):
-        reasons = ["the newest"] if step == newest else []
-        reasons += [kept[step]] if step in kept else []
-        reasons += [spared[step]] if step in spared else []
-        rows.append(PlannedStep(step, bool(reasons), "; ".join(reasons) or deleted_why))
-    return RetentionPlan(tuple(rows))
 
 
 def plan_deletions(

@@ -19,13 +19,19 @@ from cordwood.io.background_save import SAVE_STARTED_ANYWAY, PendingSave, raise_
 from cordwood.io.progress import ProgressOption
 from cordwood.io.progress_bar import require_progress_option
 from cordwood.manager.argument_hints import with_hints
-from cordwood.manager.delete_steps import RetentionPlan, best_step_of, delete_steps, plan_deletions
+from cordwood.manager.delete_steps import best_step_of, delete_steps, plan_deletions
 from cordwood.manager.restore_step import missing_step_error
 from cordwood.manager.save_decision import SaveDecider
 from cordwood.manager.save_queue import SaveQueue, SaveRendezvous, SaveReport
 from cordwood.manager.step_items import collect_states, join_items, states_tree
 from cordwood.manager.step_reader import Items, StepReader
-from cordwood.policies import KeepWhat, SaveWhen, as_keep_policy, as_save_policy
+from cordwood.policies import (
+    KeepWhat,
+    RetentionPlan,
+    SaveWhen,
+    as_keep_policy,
+    as_save_policy,
+)
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 
 _log = logging.getLogger("cordwood")
