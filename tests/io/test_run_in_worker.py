@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import _thread
+import gc
 import signal
 import sys
 import threading
 import traceback
+import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import partial
 
 import numpy as np
 import pytest
@@ -70,6 +73,17 @@ def test_context_variables_are_those_of_the_caller() -> None:
         assert seen == {5}
     finally:
         NUMBER.reset(token)
+
+
+def test_what_it_holds_does_not_outlive_it() -> None:
+    held = [np.ones(3)]
+    alive = weakref.ref(held[0])
+    gc.disable()
+    try:
+        run_in_worker(partial(np.sum, held.pop()))
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 def test_profilers_follow_it() -> None:

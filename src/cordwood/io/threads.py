@@ -130,12 +130,13 @@ class _Run(Generic[T]):
         except BaseException as e:  # noqa: BLE001  (handed to the main thread)
             self._error = e
         finally:
+            del self._function, self._context  # what they hold does not outlive the call
             self._over = True
             self._ended.release()
 
     def _call(self) -> T:
-        _stop_check.set(self._check)
-        return self._function()
+        with stop_check(self._check):
+            return self._function()
 
     def _check(self) -> None:
         if self._stopped:

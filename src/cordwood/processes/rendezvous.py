@@ -94,7 +94,6 @@ class Rendezvous:
         self._failure: str | None = None  # noticed by the heartbeat thread
         self._steps = 0  # of the work of this process
         self._outer_check: Callable[[], None] = never_stop
-        self._polling = stop_check(self.poll)
         self._ended = threading.Event()
         self._lock = threading.Lock()  # of `_heartbeats`
         self._heartbeats = Heartbeats()
@@ -117,6 +116,7 @@ class Rendezvous:
             except BaseException as e:
                 self._leave(e)
                 raise
+        self._polling = stop_check(self.poll)
         self._polling.__enter__()
         return self
 
