@@ -69,7 +69,6 @@ FOR_EVERY_FORMAT = (
     "save_plan",
     "single_file",
     "step_names",
-    "tree_shards",
 )
 KNOW_EVERY_FORMAT = (
     "detect_format",

@@ -14,8 +14,7 @@ from cordwood.formats.numpy_files.read_npz import MAX_RATIO
 from cordwood.formats.orbax import array_reader, key_values, ocdbt
 from cordwood.formats.packs import cordwood_json, index_item
 from cordwood.formats.safetensors import plan_save
-from cordwood.formats.safetensors.dtype_codes import CODES, stored_dtype
-from cordwood.formats.safetensors.header import MAX_HEADER_BYTES
+from cordwood.formats.safetensors.header import CODES, MAX_HEADER_BYTES, stored_dtype
 from cordwood.formats.zarr import array_paths, dtype_names
 from cordwood.formats.zarr import plan_save as zarr_layout
 from cordwood.formats.zarr import tensorstore_index as zarr_index

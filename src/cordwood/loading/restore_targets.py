@@ -123,7 +123,7 @@ def device_boxes(targets: Sequence[Target]) -> dict[int, dict[Any, Box]]:
     ]
     if not placed:
         return {}
-    from cordwood.devices.sharded_arrays import key_boxes, local_boxes, sharding_of, spans_devices
+    from cordwood.devices.to_jax import key_boxes, local_boxes, sharding_of, spans_devices
 
     result: dict[int, dict[Any, Box]] = {}
     cache: dict[Any, dict[Any, Box] | None] = {}
@@ -250,8 +250,7 @@ def _put(values: list[Any], targets: Sequence[Target], boxes: DeviceBoxes, *, al
         return
     import jax
 
-    from cordwood.devices.sharded_arrays import Shards, put_shards, sharding_of
-    from cordwood.devices.to_jax import DevicePut, put_all
+    from cordwood.devices.to_jax import DevicePut, Shards, put_all, put_shards, sharding_of
 
     whole: list[int] = []
     puts: list[DevicePut] = []

@@ -18,7 +18,7 @@ from cordwood.formats.packs.index_item import hugging_face_index, read_index
 from cordwood.formats.packs.leaf_types import Grid, cells_meeting
 from cordwood.formats.packs.plan_save import encode_item, lay_out, own_packs
 from cordwood.formats.safetensors.read_index import read_index as read_file_index
-from cordwood.formats.safetensors.stored_digests import sealed_digests
+from cordwood.formats.safetensors.read_index import sealed_digests
 from cordwood.index import Box, HeaderDigest, Inline, LeafSpec, Piece, Pieces, Span
 from cordwood.plan.file_plan import LeafBytes
 from cordwood.plan.group_into_files import packs_of_process

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cordwood.devices.sharded_arrays import sharding_of
+from cordwood.devices.to_jax import sharding_of
 from cordwood.encoding.leaf_table import dotted_name
 from cordwood.errors import MismatchError
 from cordwood.formats.zarr.array_paths import ordinary_path

@@ -12,7 +12,7 @@ from typing import Any
 from cordwood.encoding.leaf_table import tensor_names
 from cordwood.errors import NotACheckpointError, UnsupportedLeafError
 from cordwood.formats.hugging_face.open import INDEX_NAME, encode_weight_map, shard_name
-from cordwood.formats.safetensors.dtype_codes import stored_dtype
+from cordwood.formats.safetensors.header import stored_dtype
 from cordwood.formats.safetensors.plan_save import plan_save as plan_file
 from cordwood.formats.save_plan import SaveOptions, SavePlan
 from cordwood.index import ARRAY_KINDS, Index, LeafSpec, size_in_memory

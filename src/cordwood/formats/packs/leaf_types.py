@@ -19,7 +19,7 @@ from cordwood import dtypes
 from cordwood.encoding.leaf_table import BYTE_KINDS, LeafType, type_from_json, type_to_json
 from cordwood.encoding.strict_json import VALUE_KINDS
 from cordwood.errors import FormatError, LimitError, UnsupportedLeafError
-from cordwood.formats.safetensors.dtype_codes import stored_dtype
+from cordwood.formats.safetensors.header import stored_dtype
 from cordwood.formats.safetensors.plan_save import INLINE_BYTES
 from cordwood.index import MAX_ARRAY_BYTES, MAX_DIMS, Box, LeafSpec
 from cordwood.keypath import format_path

@@ -14,7 +14,7 @@ from cordwood.formats.packs.index_item import Item, parse_items
 from cordwood.formats.packs.open import store_at
 from cordwood.formats.packs.plan_save import Layout, WrittenPack, written_pack
 from cordwood.formats.packs.previous_step import BaseFile, base_files
-from cordwood.formats.safetensors.stored_digests import sealed_digests
+from cordwood.formats.safetensors.read_index import sealed_digests
 from cordwood.io.compare_bytes import (
     Difference,
     changed_cells,

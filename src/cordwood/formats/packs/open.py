@@ -25,7 +25,7 @@ from cordwood.formats.packs.index_item import (
     parse_items,
     read_index,
 )
-from cordwood.formats.safetensors.stored_digests import sealed_digests
+from cordwood.formats.safetensors.read_index import sealed_digests
 from cordwood.formats.step_names import MAX_STEPS_OPENED, listed, sorted_steps, step_in_name
 from cordwood.index import Box, Digests, Leaf, Source
 from cordwood.message_text import counted

@@ -28,8 +28,13 @@ from cordwood.formats.packs.plan_save import (
     written_pack,
 )
 from cordwood.formats.safetensors.plan_save import check_metadata
-from cordwood.formats.save_plan import SaveOptions, SavePlan
-from cordwood.formats.tree_shards import Snapshot, snapshot_fingerprints, take_apart
+from cordwood.formats.save_plan import (
+    SaveOptions,
+    SavePlan,
+    Snapshot,
+    snapshot_fingerprints,
+    take_apart,
+)
 from cordwood.index import LeafSpec
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.message_text import first_names

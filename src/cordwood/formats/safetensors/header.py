@@ -1,15 +1,255 @@
-"""The header of a safetensors file: eight bytes of length, then JSON."""
+"""The header of a safetensors file: eight bytes of length, then JSON that lists the tensors.
+
+One regular expression parses a header without spaces, as the reference and cordwood write it, in an
+eighth of the time of a JSON parser for 20,000 tensors. It gives up on anything unusual; the JSON
+parser then decides what is wrong.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+import re
+from itertools import accumulate
 from typing import Any, NamedTuple
 
+from cordwood import dtypes
 from cordwood.encoding.leaf_table import METADATA_KEY
-from cordwood.encoding.strict_json import parse_json
+from cordwood.encoding.strict_json import parse_json, parse_value
 from cordwood.errors import FormatError, LimitError, TruncatedError
-from cordwood.formats.safetensors.fast_header import read_fast_header
-from cordwood.formats.safetensors.tensor_table import Tensors
+from cordwood.index import MAX_ARRAY_BYTES, MAX_DIMS, Encoding, Span
 from cordwood.storage.open_files import ReadableFile
+
+
+class Code(NamedTuple):
+    """The meaning of a dtype code."""
+
+    dtype: str  # a name of cordwood.dtypes
+    bits: int  # per element, as stored
+    encoding: Encoding = "raw"
+
+
+CODES: dict[str, Code] = {
+    row.safetensors: Code(row.name, 8 * row.itemsize)
+    for row in dtypes.DTYPES.values()
+    if row.safetensors is not None
+}
+# Packed types: cordwood reads but never writes them. It writes these dtypes as U8, one byte per
+# element.
+CODES["F4"] = Code("float4_e2m1fn", 4, "packed4")
+CODES["F6_E2M3"] = Code("float6_e2m3fn", 6, "packed6")
+CODES["F6_E3M2"] = Code("float6_e3m2fn", 6, "packed6")
+
+
+class StoredDtype(NamedTuple):
+    """The form in which cordwood writes a dtype."""
+
+    code: str
+    itemsize: int  # of the dtype
+    is_substitute: bool  # True if stored as U8, because the format lacks the dtype
+    extra_shape: tuple[int, ...]  # axes that U8 adds at the end of the shape
+
+
+def stored_dtype(dtype: str) -> StoredDtype:
+    """Return the form in which `dtype` is written. Raises ValueError if it is not storable."""
+    itemsize = dtypes.itemsize(dtype)
+    row = dtypes.DTYPES.get(dtype)
+    if row is not None and row.safetensors is not None:
+        return StoredDtype(row.safetensors, itemsize, False, ())
+    return StoredDtype("U8", itemsize, True, () if itemsize == 1 else (itemsize,))
+
+
+_MEMBERS = {"dtype", "shape", "data_offsets"}
+
+
+class TensorType(NamedTuple):
+    """The dtype and the shape of a tensor, and the values that follow from them."""
+
+    code: str  # a key of CODES
+    shape: tuple[int, ...]
+    dtype: str  # a name of cordwood.dtypes
+    encoding: Encoding
+    span: Span  # all of its elements
+    length: int  # in bytes
+
+
+class Tensors(NamedTuple):
+    """The tensors of a file in the order of its header, column by column."""
+
+    names: list[str]  # each once
+    types: list[TensorType]  # equal types may be one object
+    offsets: list[int]  # in bytes from the start of the file
+
+
+def tensor_type(code: str, shape: tuple[int, ...]) -> TensorType:
+    """Return the type of a tensor. Raises FormatError if no tensor can have it."""
+    row = CODES.get(code)
+    if row is None:
+        raise FormatError(f"unknown dtype {code!r:.80}; expected one of {', '.join(sorted(CODES))}")
+    if len(shape) > MAX_DIMS:
+        raise LimitError(f"{len(shape)} dimensions; expected at most {MAX_DIMS} (MAX_DIMS)")
+    # As in numpy: axes of length 0 are left out of this product.
+    if math.prod(filter(None, shape)) * row.bits > 8 * MAX_ARRAY_BYTES:
+        raise FormatError(f"the shape takes more than {MAX_ARRAY_BYTES} bytes")
+    elements = math.prod(shape)
+    bits = elements * row.bits
+    if bits % 8:
+        raise FormatError(
+            f"{elements} elements of {code}, {row.bits} bits each, do not fill whole bytes"
+        )
+    return TensorType(code, shape, row.dtype, row.encoding, Span(0, elements), bits // 8)
+
+
+def tensor_table(entries: dict[str, Any], header: bytes, *, size_bytes: int) -> Tensors:
+    """Return the tensors of a file of `size_bytes`, in the order of its header.
+
+    Checked: dtypes, shapes, sizes, and that the tensors cover the data exactly.
+
+    Raises FormatError, TruncatedError or LimitError, which names the tensor and its position in the
+    header.
+    """
+    start = len(header)
+    tensors = Tensors(list(entries), [], [])
+    ranges: list[tuple[int, int, str]] = []
+    for name, entry in entries.items():
+        try:
+            code, shape, begin, end = _checked_entry(entry)
+            type_ = tensor_type(code, shape)
+            if end - begin != type_.length:
+                raise FormatError(
+                    f"{code}{list(shape)} takes {type_.length} bytes, found data_offsets "
+                    f"[{begin}, {end}]"
+                )
+            name.encode()
+        except UnicodeEncodeError as e:
+            where = _position(header, name)
+            raise FormatError(f"tensor {name!r:.200}{where}: a lone surrogate in its name") from e
+        except FormatError as e:
+            raise type(e)(f"tensor {name!r:.200}{_position(header, name)}: {e}") from e
+        ranges.append((begin, end, name))
+        tensors.types.append(type_)
+        tensors.offsets.append(start + begin)
+    _check_coverage(ranges, header, size_bytes)
+    return tensors
+
+
+def _checked_entry(entry: Any) -> tuple[str, tuple[int, ...], int, int]:
+    if type(entry) is not dict or set(entry) != _MEMBERS:
+        raise FormatError(
+            f"expected an object of dtype, shape and data_offsets, found {entry!r:.200}"
+        )
+    if type(entry["dtype"]) is not str:
+        raise FormatError(f"expected a dtype, found {entry['dtype']!r:.80}")
+    for member in ("shape", "data_offsets"):
+        numbers = entry[member]
+        if type(numbers) is not list:
+            raise FormatError(f"{member}: expected a list, found {numbers!r:.80}")
+        for number in numbers:
+            if type(number) is not int or number < 0:
+                raise FormatError(f"{member}: expected integers of 0 or more, found {number!r:.80}")
+    if len(entry["data_offsets"]) != 2:
+        raise FormatError(f"data_offsets: expected 2 of them, found {len(entry['data_offsets'])}")
+    return (entry["dtype"], tuple(entry["shape"]), *entry["data_offsets"])
+
+
+def _check_coverage(ranges: list[tuple[int, int, str]], header: bytes, size_bytes: int) -> None:
+    """Raise FormatError unless the tensors fill the file from the header to the end."""
+    start = len(header)
+    end = 0
+    for begin, stop, name in sorted(ranges):
+        if begin != end:
+            problem = "overlaps the one before it" if begin < end else "leaves a gap before it"
+            raise FormatError(
+                f"tensor {name!r:.200}{_position(header, name)}: begins at byte {begin} of the "
+                f"data and {problem}; expected byte {end}"
+            )
+        end = stop
+    if start + end > size_bytes:
+        raise TruncatedError(
+            f"the tensors end at byte {start + end}, after the end of the file at byte {size_bytes}"
+        )
+    if start + end < size_bytes:
+        raise FormatError(
+            f"{size_bytes - start - end} bytes after the last tensor, from byte {start + end} on"
+        )
+
+
+def _position(header: bytes, name: str) -> str:
+    """Return a text with the position of a name in the header, for an error."""
+    for quoted in (json.dumps(name, ensure_ascii=False), json.dumps(name)):
+        position = header.find(f"{quoted}:".encode("utf-8", "surrogatepass"))
+        if position >= 0:
+            return f" (header byte {position})"
+    return ""
+
+
+_ENTRY = re.compile(
+    r',"([^"\\\x00-\x1f]*)":\{"dtype":"([A-Z0-9_]+","shape":\[[0-9,]*)\],'
+    r'"data_offsets":\[([0-9]+),([0-9]+)\]\}'
+)
+_GROUPS = 4
+_NUMBER = "(?:0|[1-9][0-9]{0,18})"
+_TYPE = re.compile(rf'([A-Z0-9_]{{1,16}})","shape":\[((?:{_NUMBER}(?:,{_NUMBER}){{0,63}})?)')
+METADATA_FIRST = f'{{"{METADATA_KEY}":'
+
+
+class FastHeader(NamedTuple):
+    """The parts of a header, with checked tensors."""
+
+    metadata: Any  # unchecked
+    tensors: Tensors
+
+
+def read_fast_header(text: str, start: int, size_bytes: int) -> FastHeader | None:
+    """Parse the JSON text of a header.
+
+    Args:
+        text: the JSON text.
+        start: the offset of the data in the file.
+        size_bytes: the size of the file.
+
+    Returns None if the text is not compact JSON, or if anything in it is wrong.
+    """
+    metadata: Any = None
+    entries = f",{text[1:]}"
+    try:
+        if text.startswith(METADATA_FIRST):
+            metadata, end = parse_value(text, len(METADATA_FIRST))
+            entries = text[end:]
+        stop = len(entries.rstrip(" ")) - 1
+        if stop < 0 or entries[stop] != "}":
+            return None
+        tensors = _tensors(entries, stop, start, size_bytes - start)
+    except FormatError:
+        return None
+    return None if tensors is None else FastHeader(metadata, tensors)
+
+
+def _tensors(entries: str, stop: int, start: int, data_bytes: int) -> Tensors | None:
+    if entries[:stop] in ("", ","):
+        return Tensors([], [], []) if data_bytes == 0 else None
+    parts = _ENTRY.split(entries[:stop])  # the text between entries, and the groups of each entry
+    if any(parts[:: _GROUPS + 1]):
+        return None
+    names, types, begins, ends = (parts[i :: _GROUPS + 1] for i in range(1, _GROUPS + 1))
+    parsed = {text: _parse_type(text) for text in set(types)}
+    tensor_types = [parsed[text] for text in types]
+    offsets = list(accumulate([each.length for each in tensor_types], initial=0))
+    # Compared as text: this refuses numbers with leading zeros.
+    if list(map(str, offsets[1:])) != ends or begins != ["0", *ends[:-1]]:
+        return None
+    if offsets.pop() != data_bytes or len({METADATA_KEY, *names}) != len(names) + 1:
+        return None
+    return Tensors(names, tensor_types, [start + offset for offset in offsets])
+
+
+def _parse_type(text: str) -> TensorType:
+    match = _TYPE.fullmatch(text)
+    if match is None:
+        raise FormatError(f"no dtype and shape: {text!r:.80}")
+    code, shape = match.groups()
+    return tensor_type(code, tuple([int(number) for number in shape.split(",") if number]))
+
 
 MAX_HEADER_BYTES = 100_000_000  # of the JSON; the limit of the reference implementation
 

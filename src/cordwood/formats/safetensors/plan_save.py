@@ -25,8 +25,7 @@ from cordwood.encoding.digests import (
 from cordwood.encoding.leaf_table import BYTE_KINDS, LeafType, encode_table, tensor_names
 from cordwood.encoding.strict_json import VALUE_KINDS, encode_value
 from cordwood.errors import LimitError, UnsupportedLeafError
-from cordwood.formats.safetensors.dtype_codes import stored_dtype
-from cordwood.formats.safetensors.header import MAX_HEADER_BYTES
+from cordwood.formats.safetensors.header import MAX_HEADER_BYTES, stored_dtype
 from cordwood.index import MAX_DIMS, Digests, LeafSpec
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.keypath import format_path

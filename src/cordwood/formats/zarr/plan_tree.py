@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cordwood import dtypes
-from cordwood.formats.tree_shards import Snapshot, take_apart
+from cordwood.formats.save_plan import Snapshot, take_apart
 from cordwood.formats.zarr.array_paths import array_paths
 from cordwood.formats.zarr.metadata_v2 import COMPRESSORS
 from cordwood.formats.zarr.plan_save import ItemPlan, finish_item, new_files, plan_save

@@ -6,8 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cordwood.formats.save_plan import SaveOptions, SavePlan
-from cordwood.formats.tree_shards import snapshot_fingerprints
+from cordwood.formats.save_plan import SaveOptions, SavePlan, snapshot_fingerprints
 from cordwood.formats.zarr.commit import place, refuse_foreign
 from cordwood.formats.zarr.plan_tree import Draft, draft, finish
 from cordwood.io.encode_chunk import chunk_encoder
