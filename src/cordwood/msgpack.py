@@ -25,7 +25,7 @@ from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.state_dict.state_dicts import from_state_dict, state_and_problems, to_state_dict
 from cordwood.state_dict.tree_summary import summarize_tree
-from cordwood.storage.urls import expand_home
+from cordwood.storage.paths import expand_home
 
 __all__ = [
     "MAX_CHUNK_SIZE",

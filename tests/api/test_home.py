@@ -12,7 +12,7 @@ import pytest
 import cordwood
 from cordwood import CheckpointManager, StepReader
 from cordwood.msgpack import load_from_file, save_to_file
-from cordwood.storage.urls import expand_home, local_or_url
+from cordwood.storage.paths import expand_home, local_or_url
 from tests.cli.conftest import Run, run  # noqa: F401  (a fixture)
 
 TREE = {"w": np.arange(3.0)}

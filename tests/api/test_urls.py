@@ -27,7 +27,7 @@ from cordwood.errors import (
 from cordwood.plan.assign_to_processes import FileSizes
 from cordwood.storage.object_storage import ObjectStorage
 from cordwood.storage.object_store_client import ObjectStore
-from cordwood.storage.urls import parse_url
+from cordwood.storage.paths import parse_url
 from cordwood.testing import assert_trees_equal
 
 _numbers = itertools.count()

@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 
 from cordwood.storage.object_store_client import ObjectStore
-from cordwood.storage.urls import parse_url
+from cordwood.storage.paths import parse_url
 
 __all__ = ["KINDS", "new_store"]
 

@@ -19,19 +19,19 @@ from cordwood.errors import CorruptionError, StorageError, TruncatedError
 from cordwood.index import HeaderDigest, Source
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.plan.file_plan import FilePlan, LeafBytes
-from cordwood.storage.conditional_writes import replace_object
 from cordwood.storage.local_storage import LocalStorage
 from cordwood.storage.object_storage import GRACE_SECONDS, ObjectStorage
-from cordwood.storage.object_store_client import ObjectStore
-from cordwood.storage.save_ids import new_save_id, start_seconds_of
+from cordwood.storage.object_store_client import ObjectStore, replace_object
+from cordwood.storage.paths import parse_url
 from cordwood.storage.storage_protocol import (
     IndexChange,
     NamingRules,
     NewDataFile,
     Storage,
     Transaction,
+    new_save_id,
+    start_seconds_of,
 )
-from cordwood.storage.urls import parse_url
 from tests.threads import in_threads
 
 HEADER = b"h" * 4096

@@ -12,8 +12,8 @@ from cordwood.index import HeaderDigest
 from cordwood.io.execute_load import execute_load
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.plan.file_plan import FilePlan, LeafBytes
-from cordwood.storage import object_files
-from cordwood.storage.object_files import ObjectFile, build_object, write_objects
+from cordwood.storage import object_storage
+from cordwood.storage.object_storage import ObjectFile, build_object, write_objects
 from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.open_files import ReadableFile
 from cordwood.storage.storage_protocol import NewDataFile
@@ -52,7 +52,7 @@ def test_an_object_holds_what_a_file_would(store: ObjectStore, gap: bytes, heade
 def test_loading_from_an_object(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:
-    monkeypatch.setattr(object_files, "_PART_BYTES", part)
+    monkeypatch.setattr(object_storage, "_PART_BYTES", part)
     data = arrays()
     laid = lay_out(data, header=HEADER)
     write_objects(store, [NewDataFile("a", laid.plan)], Leaves(data))
@@ -65,8 +65,8 @@ def test_loading_from_an_object(
 
 
 def test_any_range(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_files, "_PART_BYTES", 7)
-    monkeypatch.setattr(object_files, "_READS_IN_FLIGHT", 3)
+    monkeypatch.setattr(object_storage, "_PART_BYTES", 7)
+    monkeypatch.setattr(object_storage, "_READS_IN_FLIGHT", 3)
     whole = bytes(range(50))
     store.start_write("a", whole).result()
     with ObjectFile(store, "a", 50) as file:
@@ -130,7 +130,7 @@ def small_file(leaf: int) -> NewDataFile:
 def test_few_objects_are_in_memory_at_once(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(object_files, "IN_FLIGHT_BYTES", 25)
+    monkeypatch.setattr(object_storage, "IN_FLIGHT_BYTES", 25)
     waiting = 0
     most = 0
     start_write = ObjectStore.start_write

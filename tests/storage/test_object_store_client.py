@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from cordwood.errors import LimitError, StorageError, TruncatedError
-from cordwood.storage import conditional_writes
-from cordwood.storage.conditional_writes import replace_object
-from cordwood.storage.object_store_client import ObjectStore, storage_error
+from cordwood.storage import object_store_client
+from cordwood.storage.object_store_client import ObjectStore, replace_object, storage_error
 from tests.storage.stores import KINDS, new_store
 from tests.threads import in_threads
 
@@ -120,7 +119,7 @@ def test_replace_passes_on_what_its_update_raises(store: ObjectStore) -> None:
 
 
 def test_replace_gives_up_in_the_end(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conditional_writes, "_MAX_ATTEMPTS", 4)
+    monkeypatch.setattr(object_store_client, "_MAX_ATTEMPTS", 4)
     calls = 0
 
     def lose(old: bytes | None) -> bytes:

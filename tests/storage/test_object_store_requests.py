@@ -13,7 +13,7 @@ import pytest
 import cordwood
 from cordwood.errors import StorageError
 from cordwood.processes import coordination
-from cordwood.storage import object_store_requests
+from cordwood.storage import object_store_client
 from cordwood.testing import assert_trees_equal
 from tests.storage.web_stores import Answer, Request, WebStore, web_store
 from tests.threads import until
@@ -32,7 +32,7 @@ VARIABLES = [
 
 @pytest.fixture(params=["s3", "gs"])
 def web(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebStore]:
-    monkeypatch.setattr(object_store_requests._Reported, "next_seconds", 0.0)
+    monkeypatch.setattr(object_store_client._Reported, "next_seconds", 0.0)
     with web_store(request.param, monkeypatch) as store:
         yield store
 
@@ -67,8 +67,8 @@ def test_the_environment_names_an_s3_endpoint_as_boto3_reads_it(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert object_store_requests.s3_endpoint() == endpoint
-    assert object_store_requests.s3_region() == region
+    assert object_store_client.s3_endpoint() == endpoint
+    assert object_store_client.s3_region() == region
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_the_environment_names_a_gcs_emulator(
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
     if host is not None:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", host)
-    assert object_store_requests.gcs_endpoint() == expected
+    assert object_store_client.gcs_endpoint() == expected
 
 
 def test_a_bucket_holds_a_checkpoint_itself(web: WebStore) -> None:
@@ -135,7 +135,7 @@ def test_a_store_that_is_busy_at_first_is_asked_again_and_again(
     web: WebStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cordwood.save(f"{web.url}/run", TREE)
-    monkeypatch.setattr(object_store_requests, "_answered", set())
+    monkeypatch.setattr(object_store_client, "_answered", set())
     web.requests.clear()
     web.hook = lambda _: Answer(503) if len(web.requests) <= 5 else None
     assert_trees_equal(cordwood.load(f"{web.url}/run"), TREE)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cordwood.errors import StorageError
-from cordwood.storage.path_kind import is_empty_file, is_folder, kind_at, path_exists
+from cordwood.storage.paths import is_empty_file, is_folder, kind_at, path_exists
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from cordwood.processes import coordination
-from cordwood.storage.shared_file_system import wait_until_visible
+from cordwood.storage.storage_protocol import wait_until_visible
 
 
 def test_a_mark_that_comes_late_is_reported(

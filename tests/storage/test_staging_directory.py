@@ -17,10 +17,10 @@ from cordwood.io.threads import check_stop, run_in_worker
 from cordwood.storage import syscalls
 from cordwood.storage.directories import count_files, remove_tree
 from cordwood.storage.directory_reader import LocalDirectory
-from cordwood.storage.hard_link_unchanged import link_unchanged
 from cordwood.storage.staging_directory import (
     StagingDirectory,
     collect_stages,
+    link_unchanged,
     locate_directory,
     stale_stages,
 )

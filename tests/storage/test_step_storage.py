@@ -15,6 +15,7 @@ import pytest
 from cordwood.errors import StorageError, UnsupportedFormatError
 from cordwood.storage import syscalls
 from cordwood.storage.object_store_client import ObjectStore
+from cordwood.storage.paths import parse_url
 from cordwood.storage.step_storage import (
     LocalStepStorage,
     ObjectStepStorage,
@@ -22,7 +23,6 @@ from cordwood.storage.step_storage import (
     StepStorage,
     open_step_storage,
 )
-from cordwood.storage.urls import parse_url
 from tests.faults.systems import CountingSystem, FailingSystem
 
 _numbers = itertools.count()

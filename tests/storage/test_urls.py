@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cordwood.errors import UnsupportedFormatError
-from cordwood.storage.urls import SCHEMES, Url, parse_url
+from cordwood.storage.paths import SCHEMES, Url, parse_url
 
 
 @pytest.mark.parametrize(

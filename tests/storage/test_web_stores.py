@@ -17,7 +17,7 @@ import pytest
 import cordwood
 from cordwood.errors import StorageError, UnsupportedFormatError
 from cordwood.formats.packs import write
-from cordwood.storage import conditional_writes
+from cordwood.storage import object_store_client
 from cordwood.storage.object_storage import GRACE_SECONDS
 from cordwood.testing import assert_trees_equal
 from tests.storage.web_stores import Answer, Request, WebStore, web_store
@@ -313,7 +313,7 @@ def test_a_store_that_ignores_conditions_is_refused(
 ) -> None:
     url = f"{web.url}/run"
     cordwood.save(url, OLD)
-    monkeypatch.setattr(conditional_writes, "_tested", set())
+    monkeypatch.setattr(object_store_client, "_tested", set())
     web.obeys_conditions = False
     before = web.names("run")
     for prefix in (None, "a"):

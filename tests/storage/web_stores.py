@@ -18,7 +18,7 @@ from xml.sax.saxutils import escape
 
 import pytest
 
-from cordwood.storage import conditional_writes, object_store_requests
+from cordwood.storage import object_store_client
 
 __all__ = ["Answer", "Request", "WebStore", "web_store"]
 
@@ -137,10 +137,10 @@ def web_store(scheme: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebStore
     monkeypatch.setenv("GOOGLE_AUTH_TOKEN_FOR_TESTING", "token")
     for name, count in (("_context", 8), ("_first_context", 1)):
         retries = {"max_retries": count, "initial_delay": "1ms", "max_delay": "10ms"}
-        context = object_store_requests._new_context(retries)
-        monkeypatch.setattr(object_store_requests, name, lambda context=context: context)
-    monkeypatch.setattr(object_store_requests, "_answered", set())
-    monkeypatch.setattr(conditional_writes, "_tested", set())
+        context = object_store_client._new_context(retries)
+        monkeypatch.setattr(object_store_client, name, lambda context=context: context)
+    monkeypatch.setattr(object_store_client, "_answered", set())
+    monkeypatch.setattr(object_store_client, "_tested", set())
     yield store
     store.hook = lambda _: None
 

@@ -34,7 +34,7 @@ from cordwood.plan.select_leaves import SelectedLeaves, select_leaves
 from cordwood.plan.transpose_leaves import Transpose
 from cordwood.sharding.partition_rules import Rules
 from cordwood.storage.open_files import LocalFile
-from cordwood.storage.urls import expand_home, local_or_url
+from cordwood.storage.paths import expand_home, local_or_url
 
 
 def open(

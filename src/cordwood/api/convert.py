@@ -38,9 +38,8 @@ from cordwood.processes.coordination import SINGLE_PROCESS
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
 from cordwood.public_names import document_fields
 from cordwood.sharding.boxes import element_count, whole_box
-from cordwood.storage.path_kind import is_same_path
+from cordwood.storage.paths import is_same_path, local_or_url, parse_url
 from cordwood.storage.temporary_file import scratch_directory
-from cordwood.storage.urls import local_or_url, parse_url
 from cordwood.tree.flatten import FlatTree
 from cordwood.tree.structure import leaf_paths
 

@@ -18,9 +18,8 @@ from cordwood.formats.packs.cordwood_json import decode_index
 from cordwood.formats.packs.open import read_index_bytes, store_at
 from cordwood.formats.registry import file_formats, suffixes_of
 from cordwood.formats.step_names import number_in_name
-from cordwood.storage.path_kind import is_empty_file, kind_at, last_name
+from cordwood.storage.paths import is_empty_file, kind_at, last_name, parse_url
 from cordwood.storage.staging_directory import locate_directory
-from cordwood.storage.urls import parse_url
 
 _log = logging.getLogger("cordwood")
 

@@ -20,9 +20,8 @@ from cordwood.formats.step_names import listed, sorted_steps
 from cordwood.message_text import counted
 from cordwood.public_names import document_fields
 from cordwood.storage.open_files import LocalFile
-from cordwood.storage.path_kind import kind_at
+from cordwood.storage.paths import kind_at, local_or_url, parse_url
 from cordwood.storage.staging_directory import locate_directory
-from cordwood.storage.urls import local_or_url, parse_url
 
 
 @document_fields

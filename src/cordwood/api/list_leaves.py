@@ -14,7 +14,7 @@ from cordwood.index import ARRAY_KINDS, Box, Inline, Leaf, LeafRuns, LeafSpec, P
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.keypath import KeyPath, format_paths
 from cordwood.plan.path_patterns import Select, match_patterns, pattern_name
-from cordwood.storage.urls import local_or_url
+from cordwood.storage.paths import local_or_url
 
 _new = tuple.__new__
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
-from cordwood.api.save_rendezvous import rendezvous_for
 from cordwood.formats.format_for_saving import format_for_saving
+from cordwood.formats.format_protocol import Format, is_directory_format
+from cordwood.formats.registry import DEFAULT
 from cordwood.formats.save_plan import SaveOptions, plan_save
 from cordwood.io.background_save import raise_unreported_failures, wait_for_saves
 from cordwood.io.leaves_to_write import Leaves
@@ -16,8 +18,9 @@ from cordwood.io.progress import ProgressMeter, ProgressOption
 from cordwood.io.progress_bar import progress_display
 from cordwood.io.reusable_memory import release_memory
 from cordwood.io.threads import run_in_worker
-from cordwood.processes.rendezvous import TIMEOUT_SECONDS
-from cordwood.storage.urls import local_or_url
+from cordwood.processes.coordination import SINGLE_PROCESS, current_processes
+from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
+from cordwood.storage.paths import local_or_url
 
 
 def save(
@@ -118,3 +121,50 @@ def save(
                 meter.finish()
     if rendezvous.count > 1:
         raise_unreported_failures(save_started=True)
+
+
+@contextmanager
+def rendezvous_for(
+    path: str | os.PathLike[str],
+    format: Format,
+    *,
+    prefix: str | None,
+    compression: str | None,
+    timeout_seconds: float,
+    how: str = "",
+    background: bool = False,
+) -> Iterator[Rendezvous]:
+    """Make the rendezvous of a save, not entered yet; announce an error of the block to it.
+
+    Args:
+        path: the destination.
+        format: the format to write.
+        prefix: the name of the tree in a directory of several.
+        compression: the compression of a zarr directory.
+        timeout_seconds: the time to wait for the other processes.
+        how: further options that must be the same on every process, as text.
+        background: the rendezvous is entered in the background.
+    """
+    # Everything that must be the same on every process and that the trees do not show.
+    purpose = f"save {os.fspath(path)}" + (f" ({prefix})" if prefix else "")
+    if format is not DEFAULT and is_directory_format(format):
+        purpose += f" as {format.name}" + (f" with {compression}" if compression else "")
+    purpose += how
+    rendezvous = Rendezvous(
+        current_processes() if is_directory_format(format) else SINGLE_PROCESS,
+        purpose,
+        timeout_seconds=timeout_seconds,
+        background=background,
+    )
+    with announce_errors(rendezvous):
+        yield rendezvous
+
+
+@contextmanager
+def announce_errors(rendezvous: Rendezvous) -> Iterator[None]:
+    """Tell the other processes of an error that leaves the block."""
+    try:
+        yield
+    except BaseException as e:
+        rendezvous.give_up(e)
+        raise

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from cordwood.api.save_rendezvous import announce_errors, rendezvous_for
+from cordwood.api.save import announce_errors, rendezvous_for
 from cordwood.devices.host_snapshot import snapshot_leaves
 from cordwood.formats.format_for_saving import format_for_saving
 from cordwood.formats.format_protocol import WritableFormat
@@ -18,8 +18,7 @@ from cordwood.io.progress import ProgressMeter, ProgressOption
 from cordwood.io.progress_bar import progress_display, require_progress_option
 from cordwood.io.reusable_memory import release_memory
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
-from cordwood.storage.path_kind import absolute_path
-from cordwood.storage.urls import local_or_url, parse_url
+from cordwood.storage.paths import absolute_path, local_or_url, parse_url
 
 
 def save_async(

@@ -27,9 +27,9 @@ from cordwood.io.verify_sample import VerifySample, verify_sampling
 from cordwood.keypath import format_path
 from cordwood.message_text import counted, first_names, printable, size_text
 from cordwood.public_names import document_fields
-from cordwood.storage.disk_usage import size_on_disk
+from cordwood.storage.directories import size_on_disk
 from cordwood.storage.open_files import MemoryFile
-from cordwood.storage.urls import expand_home, local_or_url
+from cordwood.storage.paths import expand_home, local_or_url
 
 _ATTEMPTS = 20  # an attempt fails if a save replaces the checkpoint meanwhile
 _MAX_NAMED = 5  # leaves of an Orbax checkpoint that lack chunks

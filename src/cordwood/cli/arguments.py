@@ -58,8 +58,7 @@ def newest_step(path: str) -> str:
     """
     from cordwood.api.detect import detect
     from cordwood.errors import CordwoodError
-    from cordwood.storage.path_kind import kind_at
-    from cordwood.storage.urls import parse_url
+    from cordwood.storage.paths import kind_at, parse_url
 
     root = path.rpartition("/")[0] or "."
     try:
@@ -86,7 +85,7 @@ def complete_key(
     For a URL, return none: the Tab key must not wait for a network.
     """
     from cordwood.api.list_leaves import list_leaves
-    from cordwood.storage.urls import parse_url
+    from cordwood.storage.paths import parse_url
 
     path = ctx.params.get("path")
     if path is None or parse_url(path) is not None:

@@ -26,7 +26,7 @@ def command(path: str, as_json: bool) -> None:
     save needs does not work.
     """
     from cordwood.storage.doctor import examine
-    from cordwood.storage.urls import local_or_url, parse_url
+    from cordwood.storage.paths import local_or_url, parse_url
 
     place = local_or_url(path)
     if parse_url(place) is not None:

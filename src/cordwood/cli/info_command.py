@@ -36,8 +36,8 @@ def command(path: str, prefix: str | None, format_: str | None, as_json: bool) -
 
     If the directory holds several trees, list each of them; --prefix prints more about one.
     """
-    from cordwood.storage.disk_usage import size_on_disk
-    from cordwood.storage.urls import parse_url
+    from cordwood.storage.directories import size_on_disk
+    from cordwood.storage.paths import parse_url
 
     trees = list_trees(path, format=format_) if prefix is None else [prefix]
     named = [tree for tree in trees if tree] if len(trees) > 1 else []

@@ -35,9 +35,8 @@ from cordwood.formats.step_names import MAX_STEPS_OPENED, is_named_step, listed,
 from cordwood.message_text import counted, printable
 from cordwood.storage.directories import list_names, list_subdirectories, scan_directory
 from cordwood.storage.open_files import LocalFile, ReadableFile
-from cordwood.storage.path_kind import is_folder, is_link, kind_at
+from cordwood.storage.paths import is_folder, is_link, kind_at, parse_url
 from cordwood.storage.staging_directory import locate_directory, stale_stages
-from cordwood.storage.urls import parse_url
 
 _MAX_SIBLINGS = 1000  # entries beside a path that are compared with its name
 

@@ -26,9 +26,8 @@ from cordwood.formats.registry import (
     unknown_name,
     writable_directory_formats,
 )
-from cordwood.storage.path_kind import blocking_parent, is_folder, kind_at
+from cordwood.storage.paths import blocking_parent, is_folder, kind_at, parse_url
 from cordwood.storage.staging_directory import locate_directory
-from cordwood.storage.urls import parse_url
 
 
 def format_for_saving(

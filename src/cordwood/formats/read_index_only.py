@@ -9,8 +9,7 @@ from typing import NamedTuple
 from cordwood.formats.format_protocol import Format, ListableFormat, is_listable
 from cordwood.formats.registry import by_suffix, directory_formats
 from cordwood.index import Index, LeafRuns
-from cordwood.storage.path_kind import is_link, kind_at
-from cordwood.storage.urls import local_or_url, parse_url
+from cordwood.storage.paths import is_link, kind_at, local_or_url, parse_url
 
 
 class QuickLook(NamedTuple):

@@ -10,7 +10,7 @@ from cordwood.errors import CordwoodError, NotACheckpointError
 from cordwood.formats.format_protocol import Opened, Path
 from cordwood.index import Index
 from cordwood.storage.open_files import LocalFile, ReadableFile
-from cordwood.storage.path_kind import is_empty_file, kind_at
+from cordwood.storage.paths import is_empty_file, kind_at
 
 
 def open_file(path: Path, read_index: Callable[[ReadableFile], Index], *, name: str) -> Opened:

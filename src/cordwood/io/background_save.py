@@ -1,7 +1,8 @@
-"""Saves in the background, one after another in the order of the calls.
+"""Saves in the background, one after another in the order of the calls, and the work after them.
 
 Each has a thread of its own, which waits for the save before it. It is not a daemon thread: the
-interpreter joins it before it exits, so every save that was started ends.
+interpreter joins it before it exits, so every save that was started ends. The work after the
+commits of a manager, such as deletions, is done one at a time in the order of its saves.
 """
 
 from __future__ import annotations
@@ -252,3 +253,40 @@ def _forget() -> None:
 
 atexit.register(_warn_at_exit)
 os.register_at_fork(after_in_child=_forget)
+
+
+class PostCommitQueue:
+    """The work after the saves of one manager; each runs in the thread of its save."""
+
+    def __init__(self) -> None:
+        self._last: threading.Event | None = None  # set once the work after the last save is done
+        self._before: threading.Event | None = None  # the same for the save before the last
+        self._threads: set[int] = set()  # threads that do such work, or wait for their turn
+
+    def run(self, pending: PendingSave, work: Callable[[], None]) -> None:
+        """Mark a save as succeeded, then do its work; called in the thread of the save."""
+        done, thread = threading.Event(), threading.get_ident()
+        before = self._last
+        self._before, self._last = before, done
+        self._threads.add(thread)
+        pending._end()
+        try:
+            if before is not None:
+                before.wait()
+            work()
+        finally:
+            self._threads.discard(thread)
+            done.set()
+
+    def limit_backlog(self) -> None:
+        """Wait for all such work but the last, so that work slower than saving cannot pile up."""
+        self._wait(self._before, None)
+
+    def wait(self, timeout_seconds: float | None) -> bool:
+        """Wait for all such work; return False on timeout. Called by such work, return at once."""
+        return self._wait(self._last, timeout_seconds)
+
+    def _wait(self, done: threading.Event | None, timeout_seconds: float | None) -> bool:
+        if done is None or threading.get_ident() in self._threads:
+            return True
+        return done.wait(timeout_seconds)

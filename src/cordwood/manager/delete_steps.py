@@ -20,8 +20,8 @@ from cordwood.policies import (
     metric_problems,
     plan_retention,
 )
+from cordwood.storage.paths import parse_url
 from cordwood.storage.step_storage import StepStorage
-from cordwood.storage.urls import parse_url
 
 _log = logging.getLogger("cordwood")
 

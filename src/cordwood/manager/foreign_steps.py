@@ -28,8 +28,8 @@ from cordwood.formats.zarr.format import ZARR
 from cordwood.manager.step_items import is_stateful
 from cordwood.policies import SavedStep
 from cordwood.storage.directory_reader import LocalDirectory
+from cordwood.storage.paths import parse_url
 from cordwood.storage.step_storage import StepEntry, StepStorage
-from cordwood.storage.urls import parse_url
 
 _log = logging.getLogger("cordwood")
 

@@ -58,8 +58,7 @@ from cordwood.processes.rendezvous import Rendezvous
 from cordwood.public_names import document_fields
 from cordwood.sharding.partition_rules import Rules
 from cordwood.storage.open_files import DISK_ERRORS
-from cordwood.storage.path_kind import kind_at
-from cordwood.storage.urls import parse_url
+from cordwood.storage.paths import kind_at, parse_url
 from cordwood.tree.flatten import flatten
 
 _log = logging.getLogger("cordwood")

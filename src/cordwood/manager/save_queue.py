@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from cordwood.api.save import announce_errors
 from cordwood.api.save_async import SnapshotSave
-from cordwood.api.save_rendezvous import announce_errors
 from cordwood.encoding.step_record import KEY, PREFIX_KEY, Record, encode_record
 from cordwood.errors import CordwoodError, PendingSaveError, StepError
 from cordwood.formats.format_for_saving import format_for_saving
@@ -19,9 +19,9 @@ from cordwood.io.background_save import (
     NOTHING_STARTED,
     SAVE_STARTED_ANYWAY,
     PendingSave,
+    PostCommitQueue,
     save_in_background,
 )
-from cordwood.io.post_commit import PostCommitQueue
 from cordwood.io.progress import ProgressOption
 from cordwood.manager.delete_steps import StepCleaner
 from cordwood.manager.steps import Step, Steps, best_of_each
@@ -30,7 +30,7 @@ from cordwood.policies import KeepPolicy
 from cordwood.processes.coordination import current_processes
 from cordwood.processes.rendezvous import ProcessGroup, Rendezvous
 from cordwood.public_names import document_fields
-from cordwood.storage.urls import local_or_url, parse_url
+from cordwood.storage.paths import local_or_url, parse_url
 
 _log = logging.getLogger("cordwood")
 

@@ -24,9 +24,9 @@ from cordwood.formats.step_names import number_in_name, step_in_name, step_name
 from cordwood.io.threads import reading_threads, run_tasks
 from cordwood.manager.foreign_steps import OtherCheckpoint, foreign_step, other_checkpoints
 from cordwood.policies import SavedStep
-from cordwood.storage.disk_usage import modified_seconds, size_on_disk
+from cordwood.storage.directories import modified_seconds, size_on_disk
+from cordwood.storage.paths import parse_url
 from cordwood.storage.step_storage import UNREAD_STAMP, StepEntry, StepStorage, open_step_storage
-from cordwood.storage.urls import parse_url
 
 _ATTEMPTS = 20  # to read a root at one moment, with no change meanwhile
 _DAMAGED = "damaged: "

@@ -1,17 +1,22 @@
 """Reading from one directory, which stays the same while it is open.
 
 Everything is opened relative to one descriptor. So if a save replaces the directory meanwhile, the
-two are not mixed, and an index cannot name a file outside of the directory.
+two are not mixed, and an index cannot name a file outside of the directory: no symlink in a path is
+followed (openat2).
+
+One file, because a directory, its files and the way to open both are one promise.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
+import functools
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
@@ -28,8 +33,13 @@ from cordwood.storage.open_files import (
     require_range,
     with_file_name,
 )
-from cordwood.storage.open_without_symlinks import open_beneath
 from cordwood.storage.syscalls import opened_fd
+
+_SYS_OPENAT2 = 437  # the same on every architecture
+_NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08
+_UNAVAILABLE = (errno.ENOSYS, errno.EPERM, errno.EINVAL)  # EPERM: a sandbox that forbids it
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+
 
 MAX_OPEN_FILES = 64  # the files of a checkpoint with more are opened for each read
 FOLDER, OTHER = -1, -2  # in place of a size: a directory; a symbolic link, pipe, socket or device
@@ -354,3 +364,83 @@ def _behind_a_link(where: str) -> CorruptionError:
         f"{where} is, or lies behind, a symbolic link: expected a regular file of the "
         "checkpoint's own; copy the checkpoint with links followed (cp -rL)"
     )
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = [
+        ("flags", ctypes.c_uint64),
+        ("mode", ctypes.c_uint64),
+        ("resolve", ctypes.c_uint64),
+    ]
+
+
+def open_beneath(folder: int, path: str, *, directory: bool = False) -> int:
+    """Open `path`, relative to an open directory, for reading; return the descriptor.
+
+    A FIFO is opened without waiting for a writer.
+
+    Raises:
+        OSError: ELOOP if a component is a symlink; ENOENT, ENOTDIR and so on, as open(2) does.
+        ValueError: a component is '', '.' or '..', or contains a null character.
+    """
+    steps = path.split("/")
+    if "\0" in path or not all(step and step not in (".", "..") for step in steps):
+        raise ValueError(f"{path!r} is no path of plain names")
+    flags = _FLAGS | (os.O_DIRECTORY if directory else 0)
+    call = _openat2()
+    if call is not None:
+        fd = call(folder, os.fsencode(path), flags)
+        if fd >= 0:
+            return fd
+        if -fd not in _UNAVAILABLE:
+            raise OSError(-fd, os.strerror(-fd), path)
+    return _walk(folder, steps, flags)
+
+
+def _walk(folder: int, steps: list[str], flags: int) -> int:
+    """Open the path component by component, for kernels without openat2(2)."""
+    at = folder
+    try:
+        for step in steps[:-1]:
+            following = _step(at, step, _FLAGS | os.O_DIRECTORY)
+            if at != folder:
+                os.close(at)
+            at = following
+        return _step(at, steps[-1], flags)
+    finally:
+        if at != folder:
+            os.close(at)
+
+
+def _step(folder: int, name: str, flags: int) -> int:
+    try:
+        return os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)
+    except NotADirectoryError as e:  # also for a symlink, with O_DIRECTORY
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISLNK(status.st_mode):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name) from e
+        raise
+
+
+@functools.cache
+def _openat2() -> Callable[[int, bytes, int], int] | None:
+    """Return a call of openat2(2) that follows no symlinks; on failure it returns -errno."""
+    try:
+        syscall = ctypes.CDLL(None, use_errno=True).syscall
+    except (OSError, AttributeError):
+        return None
+    syscall.restype = ctypes.c_long
+    resolve = _BENEATH | _NO_SYMLINKS | _NO_MAGICLINKS
+
+    def call(folder: int, path: bytes, flags: int) -> int:
+        how = _OpenHow(flags, 0, resolve)
+        fd = syscall(
+            ctypes.c_long(_SYS_OPENAT2),
+            ctypes.c_int(folder),
+            ctypes.c_char_p(path),
+            ctypes.byref(how),
+            ctypes.c_size_t(ctypes.sizeof(how)),
+        )
+        return int(fd) if fd >= 0 else -ctypes.get_errno()
+
+    return call

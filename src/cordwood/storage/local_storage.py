@@ -53,9 +53,13 @@ from cordwood.storage.file_locks import (
 )
 from cordwood.storage.open_files import ReadableFile
 from cordwood.storage.permissions import creation_mode, limit_file, rights_of
-from cordwood.storage.shared_file_system import wait_until_visible
 from cordwood.storage.staging_directory import collect_stages
-from cordwood.storage.storage_protocol import IndexChange, NamingRules, NewDataFile
+from cordwood.storage.storage_protocol import (
+    IndexChange,
+    NamingRules,
+    NewDataFile,
+    wait_until_visible,
+)
 
 T = TypeVar("T")
 

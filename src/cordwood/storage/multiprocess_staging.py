@@ -28,8 +28,8 @@ from cordwood.plan.chunk_files import PlannedFile
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directories import remove_tree
 from cordwood.storage.directory_reader import LocalDirectory
-from cordwood.storage.shared_file_system import wait_until_visible
 from cordwood.storage.staging_directory import StagingDirectory
+from cordwood.storage.storage_protocol import wait_until_visible
 
 _REPORT = "report.{}"  # never the path of an array: a dot in a name becomes a slash
 _SIZE = struct.Struct("<Q")

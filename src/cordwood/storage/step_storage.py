@@ -28,7 +28,7 @@ from cordwood.storage.atomic_file import (
 )
 from cordwood.storage.directories import may_remove, remove_tree, scan_directory
 from cordwood.storage.file_locks import NO_LOCK_ERRORS, is_locked, locked, unlock
-from cordwood.storage.urls import expand_home, parse_url
+from cordwood.storage.paths import expand_home, parse_url
 
 _RANDOM_BYTES = 8
 _AWAY = re.compile(rf"\.(.+)\.cordwood-[0-9a-f]{{{2 * _RANDOM_BYTES}}}\.(deleted|damaged)")

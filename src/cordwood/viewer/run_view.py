@@ -26,8 +26,8 @@ from cordwood.keypath import format_path, format_paths
 from cordwood.manager.steps import StepSummary, summarize_steps
 from cordwood.plan.split_arrays import Part, all_boxes, chunks_of, group_parts
 from cordwood.sharding.boxes import element_count
-from cordwood.storage.disk_usage import linked_bytes
-from cordwood.storage.urls import parse_url
+from cordwood.storage.directories import linked_bytes
+from cordwood.storage.paths import parse_url
 from cordwood.viewer.leaf_kinds import LeafPlace, place_of
 from cordwood.viewer.sources import Sources
 

@@ -15,8 +15,7 @@ from cordwood.formats.orbax.locate_trees import OrbaxDirectory, inspect_director
 from cordwood.formats.orbax.tree_metadata import parse_tree_metadata
 from cordwood.index import Box, Encoded, Inline, Leaf, Pieces
 from cordwood.keypath import format_path
-from cordwood.storage.directory_reader import LocalDirectory
-from cordwood.storage.open_without_symlinks import open_beneath
+from cordwood.storage.directory_reader import LocalDirectory, open_beneath
 from cordwood.tree.flatten import build_tree
 from cordwood.tree.structure import LEAF, MAX_DEPTH, Node
 from tests.formats.orbax.orbax_trees import EVERY, index_at, tree_folder

@@ -19,7 +19,7 @@ from cordwood.plan.format_losses import refuse_opaque
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directories import list_names
 from cordwood.storage.directory_reader import FileOwningDirectory, LocalDirectory
-from cordwood.storage.path_kind import path_exists
+from cordwood.storage.paths import path_exists
 from cordwood.storage.staging_directory import StagingDirectory
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe_leaf

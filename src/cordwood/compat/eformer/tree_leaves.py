@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cordwood.api.save_rendezvous import rendezvous_for
+from cordwood.api.save import rendezvous_for
 from cordwood.compat.eformer.array_manager import (
     ArrayManager,
     load_leaves,
@@ -33,7 +33,7 @@ from cordwood.loading.leaf_target import Target, default_targets
 from cordwood.loading.match_like import match_like
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 from cordwood.sharding.partition_rules import Rules
-from cordwood.storage.urls import expand_home, parse_url
+from cordwood.storage.paths import expand_home, parse_url
 
 
 def tree_serialize_leaves(

@@ -26,7 +26,7 @@ from cordwood.plan.group_into_files import shards_by_size
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.atomic_file import atomic_file
 from cordwood.storage.directories import list_names
-from cordwood.storage.path_kind import kind_at
+from cordwood.storage.paths import kind_at
 from cordwood.storage.staging_directory import StagingDirectory
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe_leaf

@@ -21,7 +21,7 @@ from cordwood.keypath import path_label
 from cordwood.message_text import first_names, printable
 from cordwood.storage.directory_reader import FileOwningDirectory, LocalDirectory
 from cordwood.storage.open_files import MemoryFile, ReadableFile
-from cordwood.storage.path_kind import kind_at
+from cordwood.storage.paths import kind_at
 
 
 def is_at(path: str | os.PathLike[str]) -> bool:

@@ -31,9 +31,9 @@ from cordwood.index import Box, Digests, Leaf, Source
 from cordwood.message_text import counted
 from cordwood.storage.local_storage import LocalStorage
 from cordwood.storage.open_files import Closable, ReadableFile
+from cordwood.storage.paths import parse_url
 from cordwood.storage.retry_reading import ReplacedError, retry_reading
 from cordwood.storage.storage_protocol import Storage
-from cordwood.storage.urls import parse_url
 
 _LISTED_CELLS = 200_000  # of an item with more, pieces are only listed for the leaves that are read
 

@@ -45,8 +45,7 @@ from cordwood.plan.group_into_files import Pack, packs_of_process, packs_of_rang
 from cordwood.processes.collective_save import joined_fingerprints, save_together
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.atomic_file import storage_error
-from cordwood.storage.save_ids import new_save_id
-from cordwood.storage.storage_protocol import IndexChange, NewDataFile, Transaction
+from cordwood.storage.storage_protocol import IndexChange, NewDataFile, Transaction, new_save_id
 
 _MAX_SHOWN = 3
 _MAX_PACKS = 99_999  # of a process, if the caller gives their size

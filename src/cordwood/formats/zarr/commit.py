@@ -27,9 +27,8 @@ from cordwood.formats.zarr.tensorstore_index import (
 from cordwood.message_text import first_names
 from cordwood.storage.directories import count_files, scan_directory
 from cordwood.storage.directory_reader import LocalDirectory
-from cordwood.storage.hard_link_unchanged import link_unchanged
 from cordwood.storage.retry_reading import ReplacedError, retry_reading
-from cordwood.storage.staging_directory import StagingDirectory
+from cordwood.storage.staging_directory import StagingDirectory, link_unchanged
 
 MAX_FOREIGN_FILES = 10_000  # that a directory without an index may hold
 _OTHER_INDEX = "cordwood.json"  # of packs

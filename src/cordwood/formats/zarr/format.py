@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cordwood.formats.format_protocol import IndexListing, Match, Opened, OpenOptions, Path, Place
-from cordwood.storage.path_kind import path_exists
+from cordwood.storage.paths import path_exists
 
 if TYPE_CHECKING:
     from cordwood.formats.save_plan import SaveOptions, SavePlan

@@ -17,8 +17,8 @@ from cordwood.plan.chunk_files import PlannedFile
 from cordwood.processes.collective_save import save_together
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.multiprocess_staging import MultiprocessStaging
-from cordwood.storage.save_ids import new_save_id
 from cordwood.storage.staging_directory import StagingDirectory
+from cordwood.storage.storage_protocol import new_save_id
 
 
 def plan_save(
