@@ -99,7 +99,8 @@ def contents_by_digest(operand: Operand, number: int) -> Hashable | None:
         key = digest_key(operand.digests(piece.source), piece.offset, piece.length)
         if key is None:
             return None
-        digests.append((piece.where if len(storage.pieces) > 1 else None, piece.length, key))
+        is_whole = isinstance(storage, Pieces) and len(storage.pieces) == 1
+        digests.append((None if is_whole else piece.where, piece.length, key))
     return (*storage[1:], tuple(digests)) if digests else None
 
 
@@ -145,8 +146,8 @@ def _are_cut_alike(a: Leaf, b: Leaf) -> bool:
             return False
     else:
         return False
-    if len(one.pieces) == len(other.pieces) == 1:  # each is the whole leaf
-        return True
+    if isinstance(one, Pieces) and len(one.pieces) == len(other.pieces) == 1:
+        return True  # each is the whole leaf; of chunks, others may hold the fill value
     pairs = zip(one.pieces, other.pieces, strict=False)
     return len(one.pieces) == len(other.pieces) and all(
         mine.where == theirs.where for mine, theirs in pairs
