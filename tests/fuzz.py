@@ -137,6 +137,7 @@ def reader(name: str) -> Callable[[bytes], None]:
     from cordwood.api.checkpoint import Checkpoint
     from cordwood.formats.format_protocol import Opened
     from cordwood.io.check_sources import check_sources
+    from cordwood.loading.leaf_reader import LeafReader
 
     if name == "sealed":
         read_index_module.check_header = lambda _header: None  # type: ignore[attr-defined,assignment]
@@ -146,7 +147,9 @@ def reader(name: str) -> Callable[[bytes], None]:
         file = MemoryFile(data)
         try:
             index = read_index(file)
-            with Checkpoint("fuzzed", Opened(index.format, index, (file,))) as checkpoint:
+            with Checkpoint(
+                LeafReader("fuzzed", Opened(index.format, index, (file,)))
+            ) as checkpoint:
                 checkpoint.load(to="numpy", verify=name != "sealed")
                 checkpoint.load(to="numpy", mmap=True)
                 if name != "sealed":

@@ -207,7 +207,7 @@ def load_from_file(target: Any, filepath: str | os.PathLike[str]) -> Any:
 
     with LocalFile(expand_home(filepath)) as file:
         index = read_index(file)
-        reader = LeafReader(Opened(index.format, index, [file]))
+        reader = LeafReader(file.name, Opened(index.format, index, [file]))
         values = restore_targets(reader, default_targets(index.leaves, None), verify=False)
     return from_state_dict(target, build_tree(index.structure, values))
 

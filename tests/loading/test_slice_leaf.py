@@ -17,6 +17,7 @@ from cordwood.api.checkpoint import Checkpoint
 from cordwood.formats.format_protocol import Opened
 from cordwood.index import Box, Encoded, Index, Leaf, Piece, Pieces, Source
 from cordwood.loading import slice_leaf
+from cordwood.loading.leaf_reader import LeafReader
 from cordwood.loading.slice_leaf import plan_slice
 from cordwood.sharding.boxes import grid_cells, shape_of, slices
 from cordwood.storage.open_files import MemoryFile
@@ -47,7 +48,7 @@ def in_memory(array: np.ndarray[Any, Any], how: str) -> Checkpoint:
         storage = Encoded(tuple(pieces), chunk_shape, codec)
     leaf = Leaf((), "numpy", array.shape, "int32", storage)
     index = Index("memory", (LEAF,), (leaf,), (Source("memory", len(data)),))
-    return Checkpoint("memory", Opened("memory", index, (MemoryFile(data),)))
+    return Checkpoint(LeafReader("memory", Opened("memory", index, (MemoryFile(data),))))
 
 
 @given(st.data(), SHAPES, st.sampled_from(["raw", "swapped", "encoded"]), st.sampled_from([1, 50]))

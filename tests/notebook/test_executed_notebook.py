@@ -25,7 +25,7 @@ MORE_CELLS = [
 def fail(*arguments, **options):
     raise OSError("the disk failed")
 
-from cordwood.api import checkpoint as module
+from cordwood.loading import load_tree as module
 module.restore_targets = fail
 try:
     cordwood.load("other", progress=True)

@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self, Unpack
 
+from cordwood.api.load import load
 from cordwood.api.stored_leaf import StoredLeaf
 from cordwood.did_you_mean import absent_leaf
-from cordwood.errors import FormatError, LimitError, MismatchError
-from cordwood.formats.detect_format import format_of, instead_of
-from cordwood.formats.format_protocol import Format, Opened, OpenOptions, is_directory_format
+from cordwood.formats.format_protocol import OpenOptions
 from cordwood.index import Leaf, leaf_text
-from cordwood.io.pause_python_gc import gc_paused
-from cordwood.io.progress import ProgressOption, report_progress
-from cordwood.io.progress_bar import progress_display, require_progress_option
 from cordwood.keypath import format_path
-from cordwood.loading.assign_shardings import ShardingOptions, assign_shardings
-from cordwood.loading.cast import Cast, cast_targets
-from cordwood.loading.leaf_reader import LeafReader
-from cordwood.loading.leaf_target import Target, check_x64, target_size_bytes
-from cordwood.loading.load_options import validate_load_options
-from cordwood.loading.match_like import Extra, Missing, match_like
-from cordwood.loading.match_positions import match_by_position
-from cordwood.loading.match_without_like import match_without_like
-from cordwood.loading.restore_targets import restore_targets
+from cordwood.loading.leaf_reader import LeafReader, open_reader
+from cordwood.loading.load_options import LoadOptions, ReadOptions
+from cordwood.loading.load_tree import load_tree
 from cordwood.message_text import counted, printable, size_text
-from cordwood.plan.path_patterns import Select
-from cordwood.plan.select_leaves import SelectedLeaves, select_leaves
-from cordwood.plan.transpose_leaves import Transpose
-from cordwood.sharding.partition_rules import Rules
-from cordwood.storage.open_files import LocalFile
-from cordwood.storage.paths import expand_home, local_or_url
+from cordwood.storage.paths import expand_home
 
 
 def open(
@@ -86,50 +71,8 @@ def open(
     ...     print(list(checkpoint), checkpoint["a/w"].shape, checkpoint["a/w"][1:, 0])
     ['a/w'] (3, 2) [2. 4.]
     """
-    return _open(path, format, prefix, max_bytes, read_once=False, scratch=scratch)
-
-
-def open_for_one_load(
-    path: str | os.PathLike[str],
-    *,
-    format: str | None,
-    prefix: str | None,
-    max_bytes: int | None,
-) -> Checkpoint:
-    """Open a checkpoint for a single eager `load`; it frees data once it is read."""
-    return _open(path, format, prefix, max_bytes, read_once=True, scratch=None)
-
-
-def _open(
-    path: str | os.PathLike[str],
-    format: str | None,
-    prefix: str | None,
-    max_bytes: int | None,
-    *,
-    read_once: bool,
-    scratch: str | os.PathLike[str] | None,
-) -> Checkpoint:
-    path = local_or_url(path)
-    scratch = None if scratch is None else expand_home(scratch)
-    detected_format = format_of(path, format=format, prefix=prefix)
-    options = OpenOptions(max_bytes, read_once, scratch)
-    with explaining_format(path, detected_format):
-        return Checkpoint(os.fspath(path), detected_format.open(path, prefix, options))
-
-
-@contextmanager
-def explaining_format(path: str | os.PathLike[str], format: Format) -> Iterator[None]:
-    """Name the actual format in a FormatError of the block, if the file has another format."""
-    try:
-        yield
-    except FormatError as e:
-        if is_directory_format(format) or isinstance(e, LimitError):
-            raise
-        with LocalFile(path) as file:
-            instead = instead_of(file, format)
-        if instead is None:
-            raise
-        raise type(e)(f"{e}; the file looks like {instead}") from e
+    options = OpenOptions(max_bytes, scratch=None if scratch is None else expand_home(scratch))
+    return Checkpoint(open_reader(path, format=format, prefix=prefix, options=options))
 
 
 class Checkpoint(Mapping[str, StoredLeaf]):
@@ -142,12 +85,12 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         is_current: a function that returns True while no later save has replaced the checkpoint.
     """
 
-    def __init__(self, path: str, opened: Opened) -> None:
-        self.path = path
-        self.format = opened.format
-        self.index = opened.index
-        self.is_current = opened.is_current
-        self._reader = LeafReader(opened)
+    def __init__(self, reader: LeafReader) -> None:
+        self.path = reader.path
+        self.format = reader.opened.format
+        self.index = reader.index
+        self.is_current = reader.opened.is_current
+        self._reader = reader
 
     @cached_property
     def _by_name(self) -> dict[str, Leaf]:
@@ -180,107 +123,11 @@ class Checkpoint(Mapping[str, StoredLeaf]):
     def __len__(self) -> int:
         return len(self.index.leaves)
 
-    def load(
-        self,
-        like: Any = None,
-        *,
-        mmap: bool = False,
-        to: Literal["jax", "numpy"] | None = None,
-        verify: bool | None = None,
-        strict: bool = True,
-        cast: bool | Cast = False,
-        select: Select | None = None,
-        rename: Mapping[str, str] | None = None,
-        missing: Missing = "error",
-        extra: Extra = "error",
-        alias: bool = True,
-        nest: bool = False,
-        transpose: Transpose | None = None,
-        mesh: Any = None,
-        rules: Rules | None = None,
-        shardings: Any = None,
-        progress: ProgressOption = None,
-    ) -> Any:
+    def load(self, like: Any = None, **options: Unpack[ReadOptions]) -> Any:
         """Return the tree, or the selected part of it; arguments as for `cordwood.load`."""
-        sharding_options = ShardingOptions(mesh, rules, shardings)
-        validate_load_options(
-            like,
-            to=to,
-            cast=cast,
-            missing=missing,
-            extra=extra,
-            sharding_options=sharding_options,
-        )
-        require_progress_option(progress)
-        check = not mmap if verify is None else verify
-        with gc_paused():
-            part = self._part(select, rename, transpose)
-            index = part.stored
-            if like is None:
-                matching = match_without_like(index, name=self.path, to=to, nest=nest)
-            elif index.naming == "positions":
-                if (missing, extra) != ("error", "error"):
-                    raise ValueError(
-                        f"{self.path} holds arrays without names: all have to be there"
-                    )
-                matching = match_by_position(
-                    index, like, name=self.path, to=to, strict=strict, cast=cast is True
-                )
-            else:
-                matching = match_like(
-                    index,
-                    like,
-                    name=self.path,
-                    to=to,
-                    strict=strict,
-                    cast=cast is True,
-                    missing=missing,
-                    extra=extra,
-                    left_out=part.left_out,
-                    transposed={index.leaves[i].key_path for i in part.axes},
-                )
-            targets = matching.targets
-            if cast is not False and cast is not True:
-                paths = [target.leaf.key_path for target in targets]
-                targets = cast_targets(targets, paths, cast, naming=index.naming, where=self.path)
-            if sharding_options != ShardingOptions():
-                targets = assign_shardings(sharding_options, targets, matching.paths)
-            check_x64(self.path, targets, has_like=like is not None, cast=cast)
-            if index is not self.index:
-                targets = self._targets_here(part, targets)
-            with progress_display(progress, "loading") as report:
-                size_bytes = 0 if report is None else sum(map(target_size_bytes, targets))
-                with report_progress(size_bytes, report):
-                    values = restore_targets(
-                        self._reader, targets, mmap=mmap, verify=check, alias=alias
-                    )
-            return matching.rebuild(values)
-
-    def _part(
-        self,
-        select: Select | None,
-        rename: Mapping[str, str] | None,
-        transpose: Transpose | None,
-    ) -> SelectedLeaves:
-        if select is None and not rename and transpose is None:
-            return SelectedLeaves(self.index, ())
-        if self.index.naming == "positions":
-            raise MismatchError(
-                f"{self.path} holds arrays without names, which select, rename and transpose need"
-            )
-        return select_leaves(
-            self.index, select=select, rename=rename, transpose=transpose, where=self.path
-        )
-
-    def _targets_here(self, part: SelectedLeaves, targets: Sequence[Target]) -> list[Target]:
-        """Return the targets of selected leaves, with the leaves of this checkpoint."""
-        leaves = self.index.leaves
-        position = {id(leaf): i for i, leaf in enumerate(part.stored.leaves)}
-        positions = [position[id(target.leaf)] for target in targets]
-        return [
-            target._replace(leaf=leaves[part.numbers[i]], axes=part.axes.get(i))
-            for target, i in zip(targets, positions, strict=True)
-        ]
+        for name in options.keys() - {*LoadOptions._fields}:
+            raise TypeError(f"Checkpoint.load() got an unexpected keyword argument {name!r}")
+        return load_tree(self._reader, like, LoadOptions(**options))
 
     def close(self) -> None:
         """Close the files. Arrays that map a file stay valid."""
@@ -322,3 +169,14 @@ class Checkpoint(Mapping[str, StoredLeaf]):
 
     def _ipython_key_completions_(self) -> list[str]:
         return list(self)
+
+
+def _signature_of_load() -> inspect.Signature:
+    """Return the signature of `Checkpoint.load` as `help` shows it: as of the function `load`."""
+    parameters = inspect.signature(load).parameters
+    own = inspect.signature(Checkpoint.load).parameters["self"]
+    kept = [parameters[name] for name in ("like", *LoadOptions._fields)]
+    return inspect.Signature([own, *kept], return_annotation="Any")
+
+
+setattr(Checkpoint.load, "__signature__", _signature_of_load())  # noqa: B010

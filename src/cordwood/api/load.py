@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar, overload
+from contextlib import closing
+from typing import Any, Literal, TypeVar, Unpack, overload
 
-from cordwood.api.checkpoint import open as open_checkpoint
-from cordwood.api.checkpoint import open_for_one_load
 from cordwood.errors import CordwoodError, MismatchError
+from cordwood.formats.format_protocol import OpenOptions
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import ProgressOption
 from cordwood.loading.cast import Cast
-from cordwood.loading.match_like import Extra, Missing
+from cordwood.loading.leaf_reader import open_reader
+from cordwood.loading.load_options import Extra, LoadOptions, Missing, OpenAndReadOptions
+from cordwood.loading.load_tree import load_tree
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.transpose_leaves import Transpose
 from cordwood.sharding.partition_rules import Rules
@@ -23,56 +25,12 @@ _ATTEMPTS = 20
 
 @overload
 def load(
-    path: str | os.PathLike[str],
-    like: None = None,
-    *,
-    mmap: bool = False,
-    to: Literal["jax", "numpy"] | None = None,
-    verify: bool | None = None,
-    strict: bool = True,
-    cast: bool | Cast = False,
-    select: Select | None = None,
-    rename: Mapping[str, str] | None = None,
-    missing: Missing = "error",
-    extra: Extra = "error",
-    alias: bool = True,
-    nest: bool = False,
-    transpose: Transpose | None = None,
-    mesh: Any = None,
-    rules: Rules | None = None,
-    shardings: Any = None,
-    progress: ProgressOption = None,
-    format: str | None = None,
-    prefix: str | None = None,
-    max_bytes: int | None = None,
+    path: str | os.PathLike[str], like: None = None, **options: Unpack[OpenAndReadOptions]
 ) -> Any: ...
 
 
 @overload
-def load(
-    path: str | os.PathLike[str],
-    like: T,
-    *,
-    mmap: bool = False,
-    to: Literal["jax", "numpy"] | None = None,
-    verify: bool | None = None,
-    strict: bool = True,
-    cast: bool | Cast = False,
-    select: Select | None = None,
-    rename: Mapping[str, str] | None = None,
-    missing: Missing = "error",
-    extra: Extra = "error",
-    alias: bool = True,
-    nest: bool = False,
-    transpose: Transpose | None = None,
-    mesh: Any = None,
-    rules: Rules | None = None,
-    shardings: Any = None,
-    progress: ProgressOption = None,
-    format: str | None = None,
-    prefix: str | None = None,
-    max_bytes: int | None = None,
-) -> T: ...
+def load(path: str | os.PathLike[str], like: T, **options: Unpack[OpenAndReadOptions]) -> T: ...
 
 
 @gc_paused()  # until the index is freed: the collector would traverse all of it
@@ -190,35 +148,35 @@ def load(
             `transpose` matches nothing, or nothing that it can change.
         ValueError: a mesh is missing, no rule matches a leaf, or a sharding matches no leaf.
     """
-    open_it = open_checkpoint if mmap else open_for_one_load
+    options = LoadOptions(
+        mmap=mmap,
+        to=to,
+        verify=verify,
+        strict=strict,
+        cast=cast,
+        select=select,
+        rename=rename,
+        missing=missing,
+        extra=extra,
+        alias=alias,
+        nest=nest,
+        transpose=transpose,
+        mesh=mesh,
+        rules=rules,
+        shardings=shardings,
+        progress=progress,
+    )
+    open_options = OpenOptions(max_bytes, read_once=not mmap)  # then data is freed once it is read
     attempts = _ATTEMPTS
     while True:
-        checkpoint = open_it(path, format=format, prefix=prefix, max_bytes=max_bytes)
-        with checkpoint:
+        reader = open_reader(path, format=format, prefix=prefix, options=open_options)
+        with closing(reader.opened):
             try:
-                return checkpoint.load(
-                    like,
-                    mmap=mmap,
-                    to=to,
-                    verify=verify,
-                    strict=strict,
-                    cast=cast,
-                    select=select,
-                    rename=rename,
-                    missing=missing,
-                    extra=extra,
-                    alias=alias,
-                    nest=nest,
-                    transpose=transpose,
-                    mesh=mesh,
-                    rules=rules,
-                    shardings=shardings,
-                    progress=progress,
-                )
+                return load_tree(reader, like, options)
             except CordwoodError as e:
                 # A save may have replaced the checkpoint meanwhile, and removed files not open yet.
                 attempts -= 1
-                if not attempts or checkpoint.is_current():
+                if not attempts or reader.opened.is_current():
                     if isinstance(e, MismatchError):  # the message is enough; hide internal frames
                         raise e.with_traceback(None) from e.__cause__
                     raise

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from numbers import Real
 from typing import NamedTuple
 
-from cordwood.api.checkpoint import explaining_format
 from cordwood.errors import CordwoodError
 from cordwood.formats.detect_format import format_of
 from cordwood.formats.format_protocol import (
@@ -25,6 +24,7 @@ from cordwood.io.progress_bar import progress_display
 from cordwood.io.source_digests import SourceDigests
 from cordwood.io.verify_sample import VerifySample, verify_sampling
 from cordwood.keypath import format_path
+from cordwood.loading.leaf_reader import explaining_format
 from cordwood.message_text import counted, first_names, printable, size_text
 from cordwood.public_names import document_fields
 from cordwood.storage.directories import size_on_disk

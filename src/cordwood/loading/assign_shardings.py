@@ -5,14 +5,15 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from cordwood.errors import MismatchError
 from cordwood.index import LeafKind
 from cordwood.keypath import DictKey, KeyPath, format_path, path_label
 from cordwood.loading.leaf_target import Target
+from cordwood.loading.load_options import LoadOptions
 from cordwood.message_text import counted, first_lines
-from cordwood.sharding.partition_rules import Rules, explain_sharding_error, spec_for
+from cordwood.sharding.partition_rules import explain_sharding_error, spec_for
 from cordwood.tree.flatten import flatten
 
 _SHARDED = frozenset({"jax", "numpy", "prng_key"})  # scalars stay as they are
@@ -20,16 +21,8 @@ _HOST_ONLY = ("datetime64", "timedelta64", "float128", "complex256")  # jax has 
 _MAX_LINES = 20
 
 
-class ShardingOptions(NamedTuple):
-    """The options of `load` that assign leaves to devices."""
-
-    mesh: Any = None
-    rules: Rules | None = None
-    shardings: Any = None
-
-
 def assign_shardings(
-    options: ShardingOptions, targets: Sequence[Target], paths: Sequence[KeyPath]
+    options: LoadOptions, targets: Sequence[Target], paths: Sequence[KeyPath]
 ) -> list[Target]:
     """Return the targets with shardings assigned; their arrays become jax arrays.
 
@@ -38,7 +31,7 @@ def assign_shardings(
     arrays of dtypes that jax lacks, stay as they are.
 
     Args:
-        options: the caller's mesh, rules and shardings.
+        options: mesh, rules and shardings are used.
         targets: the leaves and what to make of them.
         paths: their key paths.
 
@@ -46,7 +39,7 @@ def assign_shardings(
         ValueError: a mesh is missing, no rule matches a leaf, or an entry matches no leaf.
         MismatchError: a shape cannot be cut as its sharding says; the message names all leaves.
     """
-    mesh, rules, shardings = options
+    mesh, rules, shardings = options.mesh, options.rules, options.shardings
     if rules is not None and mesh is None:
         raise ValueError("rules give partition specs, which need a mesh: pass mesh=")
     if mesh is not None:

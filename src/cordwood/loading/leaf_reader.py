@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -12,13 +14,17 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from cordwood import dtypes
-from cordwood.formats.format_protocol import Opened
+from cordwood.errors import FormatError, LimitError
+from cordwood.formats.detect_format import format_of, instead_of
+from cordwood.formats.format_protocol import Format, Opened, OpenOptions, is_directory_format
 from cordwood.index import MAX_DIMS, Box, Encoded, Encoding, Leaf, Pieces, Span
 from cordwood.io.source_digests import SourceDigests, block_bytes
 from cordwood.plan.load_boxes import plan_boxes
 from cordwood.plan.load_plan import Placement
 from cordwood.plan.scatter import Codec
 from cordwood.sharding.boxes import shape_of, slices, whole_box
+from cordwood.storage.open_files import LocalFile
+from cordwood.storage.paths import local_or_url
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Boxes: TypeAlias = Mapping[int, Sequence[Box]]  # of leaves, by position; absent: the whole leaf
@@ -29,17 +35,44 @@ _Buffers: TypeAlias = Sequence[Array] | Mapping[int, Array]
 _ArrayType: TypeAlias = tuple[tuple[int, ...], str, Encoding]  # shape, dtype, stored form
 
 
+def open_reader(
+    path: str | os.PathLike[str], *, format: str | None, prefix: str | None, options: OpenOptions
+) -> LeafReader:
+    """Open a checkpoint; the caller closes it. Raises as `cordwood.open` does."""
+    path = local_or_url(path)
+    detected_format = format_of(path, format=format, prefix=prefix)
+    with explaining_format(path, detected_format):
+        return LeafReader(os.fspath(path), detected_format.open(path, prefix, options))
+
+
+@contextmanager
+def explaining_format(path: str | os.PathLike[str], format: Format) -> Iterator[None]:
+    """Name the actual format in a FormatError of the block, if the file has another format."""
+    try:
+        yield
+    except FormatError as e:
+        if is_directory_format(format) or isinstance(e, LimitError):
+            raise
+        with LocalFile(path) as file:
+            instead = instead_of(file, format)
+        if instead is None:
+            raise
+        raise type(e)(f"{e}; the file looks like {instead}") from e
+
+
 class LeafReader:
     """The open files of a checkpoint, from which leaves are read.
 
     Attributes:
+        path: the path or URL of the checkpoint, for errors.
         opened: the index and its sources, open.
         index: the index.
         files: its sources.
         digests: the digests of each source.
     """
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, path: str, opened: Opened) -> None:
+        self.path = path
         self.opened = opened
         self.index = opened.index
         self.files = opened.files

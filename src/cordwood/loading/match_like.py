@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from cordwood.did_you_mean import Nesting, find_nestings, nearest_path
 from cordwood.errors import MismatchError
 from cordwood.index import ARRAY_KINDS, Index, Leaf, LeafSpec, Naming, leaf_text
 from cordwood.keypath import KeyPath, format_path, path_label
 from cordwood.loading.leaf_target import Target
+from cordwood.loading.load_options import LoadOptions, Missing
 from cordwood.loading.match_containers import (
     Container,
     Problem,
@@ -38,9 +39,6 @@ from cordwood.message_text import counted, first_lines, first_names
 from cordwood.tree.flatten import FlatTree, flatten, unflatten
 from cordwood.tree.leaves import describe_leaf, is_static_leaf
 
-Missing: TypeAlias = Literal["error", "keep"]
-Extra: TypeAlias = Literal["error", "ignore"]
-
 _MAX_LINES = 50
 _KEEPS = ' (missing="keep" keeps the value of `like`)'
 _IGNORES = ' (extra="ignore" skips it)'
@@ -58,14 +56,10 @@ class Matching(NamedTuple):
 def match_like(
     index: Index,
     like: Any,
+    options: LoadOptions,
     *,
     name: str,
-    to: str | None,
-    strict: bool,
-    cast: bool,
-    missing: Missing,
-    extra: Extra,
-    left_out: Collection[KeyPath],
+    left_out: Collection[KeyPath] = (),
     transposed: Collection[KeyPath] = (),
 ) -> Matching:
     """Match the leaves of a checkpoint to those of `like` by key path.
@@ -73,12 +67,8 @@ def match_like(
     Args:
         index: the selected leaves of the checkpoint.
         like: the tree to match.
+        options: to, strict, cast, missing and extra are used.
         name: the checkpoint's name in errors.
-        to: the kind of array leaves, "jax" or "numpy". None: as in `like`.
-        strict: shapes, dtypes and kinds must agree, and no leaf may be extra.
-        cast: dtypes may differ.
-        missing: "keep": leaves of `like` that are not stored stay as they are.
-        extra: "ignore": stored leaves that `like` lacks are ignored.
         left_out: key paths of stored leaves that are not selected.
         transposed: key paths of leaves that are transposed; the index has the shapes after it.
 
@@ -86,6 +76,7 @@ def match_like(
         MismatchError: leaves are missing, extra or of another kind, shape or dtype; the
             message names all of them.
     """
+    strict, missing = options.strict, options.missing
     flat, rebuild = _flatten_like(like, index.naming)
     stored = {match_name(leaf.key_path, index.naming): leaf for leaf in index.leaves}
     if len(stored) < len(index.leaves):
@@ -124,7 +115,7 @@ def match_like(
             # The text is filled in once all unmatched stored leaves are known.
             problems.append(Problem(key, ""))
             continue
-        problem = describe_mismatch(leaf, spec, strict=strict, cast=cast)
+        problem = describe_mismatch(leaf, spec, options)
         if problem:
             if leaf.key_path in transposed:
                 problem += " once transposed"
@@ -132,7 +123,7 @@ def match_like(
                 misshapen[len(problems)] = leaf, spec
             problems.append(Problem(key, f"{path_label(path)}: {problem}"))
         else:
-            targets.append(make_target(leaf, spec, leaf_like, to, cast=cast))
+            targets.append(make_target(leaf, spec, leaf_like, options))
             filled.append(i)
     if misshapen:
         fitting = [target.leaf for target in targets]
@@ -148,7 +139,7 @@ def match_like(
         nestings = find_nestings(
             paths, list(unmatched.values()), lambda path: match_name(path, index.naming)
         )
-    ignores_extra = extra == "ignore" or not strict
+    ignores_extra = options.extra == "ignore" or not strict
     has_none = has_arrays and 0 < len(unmatched) == len(stored)
     if has_none and ignores_extra and not problems:  # all of `like` would be kept
         raise _no_leaf(
@@ -318,12 +309,13 @@ def _flatten_like(like: Any, naming: Naming) -> tuple[FlatTree, Callable[[Sequen
     return flat, lambda values: unflatten(flat, values)
 
 
-def describe_mismatch(leaf: Leaf, spec: LeafSpec, *, strict: bool, cast: bool) -> str | None:
+def describe_mismatch(leaf: Leaf, spec: LeafSpec, options: LoadOptions) -> str | None:
     """Return why a stored leaf does not match a leaf of `like`; None if it matches."""
     arrays = leaf.kind in ARRAY_KINDS, spec.kind in ARRAY_KINDS
     keys = "prng_key" in (leaf.kind, spec.kind)
     if arrays == (True, True) and not keys and leaf[2:4] == spec[2:4]:  # shape and dtype
         return None  # most leaves: no text is made for them
+    strict, cast = options.strict, options.casts_to_like
     expected = f"expected {leaf_text(spec)}, found {leaf_text(leaf)}"
     if keys and (leaf.kind != spec.kind or leaf.prng_impl != spec.prng_impl):
         return expected + prng_key_hint(leaf, spec)
@@ -340,15 +332,16 @@ def describe_mismatch(leaf: Leaf, spec: LeafSpec, *, strict: bool, cast: bool) -
     return expected
 
 
-def make_target(leaf: Leaf, spec: LeafSpec, like: Any, to: str | None, *, cast: bool) -> Target:
+def make_target(leaf: Leaf, spec: LeafSpec, like: Any, options: LoadOptions) -> Target:
     """Return the target of a stored leaf that matches the leaf `like`, whose spec is `spec`."""
     kind = spec.kind if leaf.kind in ARRAY_KINDS or spec.kind in ARRAY_KINDS else leaf.kind
+    to = options.to
     if to is not None and kind in ("jax", "numpy"):
-        kind = "jax" if to == "jax" else "numpy"
+        kind = to
     if kind == "numpy_scalar" and leaf.shape:
         kind = "numpy"
     sharding = _sharding(like, leaf) if kind in ("jax", "prng_key") else None
-    dtype = spec.dtype if spec.dtype and (cast or not leaf.dtype) else leaf.dtype
+    dtype = spec.dtype if spec.dtype and (options.casts_to_like or not leaf.dtype) else leaf.dtype
     return Target(leaf, kind, dtype, spec.weak_type and kind == "jax", sharding)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from cordwood.index import Index, Leaf, LeafKind, LeafSpec, leaf_text
 from cordwood.keypath import path_label
+from cordwood.loading.load_options import LoadOptions
 from cordwood.loading.match_like import Matching, describe_mismatch, make_target, mismatch_error
 from cordwood.message_text import counted
 from cordwood.tree.flatten import flatten, unflatten
@@ -25,18 +26,19 @@ _STORED_AS: Mapping[LeafKind, tuple[str, ...]] = {
 }
 
 
-def match_by_position(
-    index: Index, like: Any, *, name: str, to: str | None, strict: bool, cast: bool
-) -> Matching:
+def match_by_position(index: Index, like: Any, options: LoadOptions, *, name: str) -> Matching:
     """Match the leaves of a checkpoint to the arrays and numbers of `like`, one after another.
 
     Other leaves of `like` (functions, strings) stay as they are, as in equinox. Key data becomes
     PRNG keys where `like` has PRNG keys.
 
     Raises:
+        ValueError: `missing` or `extra` accepts differences that need names.
         MismatchError: the number of arrays differs, or the shape or dtype of an array; the
             message names all of them.
     """
+    if (options.missing, options.extra) != ("error", "error"):
+        raise ValueError(f"{name} holds arrays without names: all have to be there")
     flat = flatten(like)
     order = [i for i in jax_order(flat.structure) if _is_stored(flat.leaves[i])]
     problems: list[str] = []
@@ -45,11 +47,11 @@ def match_by_position(
         path = flat.paths[i]
         spec = describe_leaf(path, flat.leaves[i], abstract=True)
         leaf = _as_key(leaf._replace(key_path=path), spec)
-        problem = _difference(leaf, spec, strict=strict, cast=cast)
+        problem = _difference(leaf, spec, options)
         if problem:
             problems.append(f"{path_label(path)}: {problem}")
         else:
-            targets.append(make_target(leaf, spec, flat.leaves[i], to, cast=cast))
+            targets.append(make_target(leaf, spec, flat.leaves[i], options))
     if len(order) != len(index.leaves):
         problems.insert(0, _count(index, [path_label(flat.paths[i]) for i in order]))
     if problems:
@@ -79,11 +81,11 @@ def _as_key(leaf: Leaf, spec: LeafSpec) -> Leaf:
     return leaf
 
 
-def _difference(leaf: Leaf, spec: LeafSpec, *, strict: bool, cast: bool) -> str | None:
+def _difference(leaf: Leaf, spec: LeafSpec, options: LoadOptions) -> str | None:
     stored_as = _STORED_AS.get(spec.kind, ())
     if leaf.shape == () and leaf.dtype.startswith(stored_as):
         return None
-    return describe_mismatch(leaf, spec, strict=strict, cast=cast)
+    return describe_mismatch(leaf, spec, options)
 
 
 def _count(index: Index, names: Sequence[str]) -> str:

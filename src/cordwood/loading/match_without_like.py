@@ -9,21 +9,20 @@ from cordwood.errors import MismatchError
 from cordwood.index import Index
 from cordwood.keypath import KeyPath, format_path
 from cordwood.loading.leaf_target import default_targets
+from cordwood.loading.load_options import LoadOptions
 from cordwood.loading.match_like import Matching
 from cordwood.loading.nest_names import SEPARATORS, nest_names
 from cordwood.message_text import counted
 from cordwood.tree.flatten import build_tree
 
 
-def match_without_like(index: Index, *, name: str, to: str | None, nest: bool) -> Matching:
+def match_without_like(index: Index, options: LoadOptions, *, name: str) -> Matching:
     """Return targets for all leaves of the index, of the kinds that were saved.
 
     Args:
         index: the stored leaves.
+        options: `to` and `nest` are used.
         name: the checkpoint's name in errors.
-        to: the kind of array leaves, "jax" or "numpy". None: the kind that was saved.
-        nest: split joined names into nested dicts: the names of a format that only has joined
-            ones, or the keys of one flat dict.
 
     Raises:
         MismatchError: leaves have no names, so only a `like` could give the structure.
@@ -37,11 +36,11 @@ def match_without_like(index: Index, *, name: str, to: str | None, nest: bool) -
             "takes no memory)"
         )
     paths = [leaf.key_path for leaf in index.leaves]
-    targets = default_targets(index.leaves, to)
+    targets = default_targets(index.leaves, options.to)
     separator = SEPARATORS.get(index.naming)
-    if nest and separator is None:
+    if options.nest and separator is None:
         separator = _separator_of(paths, name)
-    if not nest or separator is None:
+    if not options.nest or separator is None:
         return Matching(targets, paths, lambda values: build_tree(index.structure, values))
     if any(len(path) > 1 for path in paths):
         raise ValueError("nest=True is for names as they are; rename has made paths of some")

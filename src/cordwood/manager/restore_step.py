@@ -16,7 +16,7 @@ from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from cordwood.api.checkpoint import open as open_checkpoint
 from cordwood.api.load import load
@@ -33,8 +33,8 @@ from cordwood.formats.detect_format import indexed_format
 from cordwood.formats.step_names import listed, step_in_name
 from cordwood.io.progress import Progress, ProgressOption, Report
 from cordwood.io.progress_bar import progress_display
-from cordwood.loading.cast import Cast
-from cordwood.loading.match_like import Extra, Missing, is_abstract
+from cordwood.loading.load_options import TreeOptions
+from cordwood.loading.match_like import is_abstract
 from cordwood.manager.foreign_steps import (
     OtherCheckpoint,
     foreign_extras,
@@ -51,12 +51,9 @@ from cordwood.manager.step_items import (
 from cordwood.manager.steps import Step, Steps
 from cordwood.message_text import printable, shortened, size_text
 from cordwood.notebook.tree_html import tree_lines, tree_preview_html
-from cordwood.plan.path_patterns import Select
-from cordwood.plan.transpose_leaves import Transpose
 from cordwood.processes.join_rendezvous import process_names
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.public_names import document_fields
-from cordwood.sharding.partition_rules import Rules
 from cordwood.storage.open_files import DISK_ERRORS
 from cordwood.storage.paths import kind_at, parse_url
 from cordwood.tree.flatten import flatten
@@ -114,21 +111,10 @@ class Restored(NamedTuple, Generic[T]):
         return page_html(fold_html(f"step {self.step}", "restored", body))
 
 
-class LoadOptions(TypedDict, total=False):
-    """Options of `cordwood.load`: placement, differences to accept, and the report of progress."""
+class RestoreOptions(TreeOptions, total=False):
+    """Options of `restore`: those of a tree, and which tree."""
 
-    mesh: Any
-    rules: Rules | None
-    shardings: Any
-    strict: bool
-    cast: bool | Cast
-    select: Select | None
-    rename: Mapping[str, str] | None
-    transpose: Transpose | None
-    missing: Missing
-    extra: Extra
     prefix: str | None
-    progress: ProgressOption
 
 
 class RestoreRequest(NamedTuple):
@@ -136,7 +122,7 @@ class RestoreRequest(NamedTuple):
 
     like: Any
     items: Mapping[str, Any]  # by name: a tree like the expected one, a stateful object, or None
-    options: LoadOptions
+    options: RestoreOptions
     progress: ProgressOption
     process: int  # this process, whose states are loaded
     process_count: int

@@ -22,8 +22,8 @@ from cordwood.manager.argument_hints import no_attribute, refuse_arguments
 from cordwood.manager.delete_steps import best_step_of
 from cordwood.manager.restore_step import (
     LoadedStep,
-    LoadOptions,
     Restored,
+    RestoreOptions,
     RestoreRequest,
     missing_step_error,
     restore_newest,
@@ -37,7 +37,7 @@ from cordwood.storage.step_storage import open_step_storage
 T = TypeVar("T")
 Items: TypeAlias = Mapping[str, Any] | None  # trees, and `Stateful` objects
 _NEWEST = object()
-_OPTIONS = LoadOptions.__annotations__.keys()
+_OPTIONS = RestoreOptions.__annotations__.keys()
 _RESTORE = ["step", "like", "items", "required", *_OPTIONS]  # parameters of `restore`
 _Seen: TypeAlias = set[tuple[int, Hashable]]  # steps and their stamps, which saving again changes
 _LOAD_SECONDS = 6 * 3600  # how much longer one process may load than another
@@ -122,12 +122,12 @@ class StepReader:
         like: T,
         items: Items = None,
         required: Literal[True],
-        **options: Unpack[LoadOptions],
+        **options: Unpack[RestoreOptions],
     ) -> Restored[T]: ...
 
     @overload
     def restore(
-        self, *, items: Items = None, required: Literal[True], **options: Unpack[LoadOptions]
+        self, *, items: Items = None, required: Literal[True], **options: Unpack[RestoreOptions]
     ) -> Restored[Any]: ...
 
     @overload
@@ -137,12 +137,12 @@ class StepReader:
         like: T,
         items: Items = None,
         required: bool = False,
-        **options: Unpack[LoadOptions],
+        **options: Unpack[RestoreOptions],
     ) -> Restored[T] | None: ...
 
     @overload
     def restore(
-        self, *, items: Items = None, required: bool = False, **options: Unpack[LoadOptions]
+        self, *, items: Items = None, required: bool = False, **options: Unpack[RestoreOptions]
     ) -> Restored[Any] | None: ...
 
     @overload
@@ -153,7 +153,7 @@ class StepReader:
         like: T,
         items: Items = None,
         required: bool = False,
-        **options: Unpack[LoadOptions],
+        **options: Unpack[RestoreOptions],
     ) -> Restored[T]: ...
 
     @overload
@@ -163,7 +163,7 @@ class StepReader:
         *,
         items: Items = None,
         required: bool = False,
-        **options: Unpack[LoadOptions],
+        **options: Unpack[RestoreOptions],
     ) -> Restored[Any]: ...
 
     def restore(
@@ -173,7 +173,7 @@ class StepReader:
         like: Any = None,
         items: Items = None,
         required: bool = False,
-        **options: Unpack[LoadOptions],
+        **options: Unpack[RestoreOptions],
     ) -> Restored[Any] | None:
         """Load a step; every byte that is read is checked.
 

@@ -14,6 +14,7 @@ from cordwood.api.checkpoint import Checkpoint
 from cordwood.errors import CordwoodError, FormatError, LimitError, TruncatedError
 from cordwood.formats.format_protocol import Opened
 from cordwood.formats.msgpack_records.read_index import read_index
+from cordwood.loading.leaf_reader import LeafReader
 from cordwood.storage.open_files import MemoryFile
 from tests.memory import traced_memory
 
@@ -89,6 +90,8 @@ def test_every_bit_and_every_cut() -> None:
         file = MemoryFile(raw, "bad")
         try:
             index = read_index(file)
-            Checkpoint("bad", Opened("msgpack-records", index, (file,))).load(to="numpy")
+            Checkpoint(LeafReader("bad", Opened("msgpack-records", index, (file,)))).load(
+                to="numpy"
+            )
         except CordwoodError:
             continue

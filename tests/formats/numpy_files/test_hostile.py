@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cordwood.api.checkpoint import Checkpoint
 from cordwood.errors import (
     CordwoodError,
     CorruptionError,
@@ -26,6 +25,9 @@ from cordwood.errors import (
 )
 from cordwood.formats.format_protocol import Opened
 from cordwood.formats.numpy_files import read_eqx, read_npy, read_npz
+from cordwood.loading.leaf_reader import LeafReader
+from cordwood.loading.load_options import LoadOptions
+from cordwood.loading.load_tree import load_tree
 from cordwood.storage.open_files import MemoryFile
 from tests.memory import traced_memory
 
@@ -308,7 +310,7 @@ def refused(name: str, raw: bytes, error: type[Exception], message: str) -> None
 def load(name: str, raw: bytes) -> Any:
     file = MemoryFile(raw, f"bad.{name}")
     index = READ_INDEX[name](file)
-    return Checkpoint(file.name, Opened(name, index, (file,))).load()
+    return load_tree(LeafReader(file.name, Opened(name, index, (file,))), None, LoadOptions())
 
 
 def test_a_member_that_inflates_to_more_than_it_says() -> None:

@@ -96,10 +96,11 @@ def test_any_array(array: np.ndarray, fortran: bool, deflated: bool) -> None:
 def loaded(name: str, data: bytes, **options: Any) -> Any:
     from cordwood.api.checkpoint import Checkpoint
     from cordwood.formats.format_protocol import Opened
+    from cordwood.loading.leaf_reader import LeafReader
 
     file = MemoryFile(data, f"x.{name}")
     index = READ_INDEX[name](file)
-    return Checkpoint(f"x.{name}", Opened(name, index, (file,))).load(**options)
+    return Checkpoint(LeafReader(f"x.{name}", Opened(name, index, (file,)))).load(**options)
 
 
 @pytest.mark.parametrize("save", SAVERS, ids=lambda save: save.__name__)

@@ -15,7 +15,6 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import cordwood
-from cordwood.api.checkpoint import open_for_one_load
 from cordwood.errors import (
     CorruptionError,
     IncompleteCheckpointError,
@@ -25,6 +24,7 @@ from cordwood.errors import (
 )
 from cordwood.formats.packs import open
 from cordwood.formats.packs.index_item import parse_items
+from cordwood.loading.leaf_reader import open_reader
 from cordwood.testing import assert_trees_equal
 from tests.children import run_python
 
@@ -404,9 +404,9 @@ def test_a_load_that_a_save_overtakes(
     assert cordwood.load(tmp_path)["a"].tolist() == [3] * 5
     # Between that and reading them.
     saves_to_come[0] = 1
-    opened = _then(open_for_one_load, overtaken(lambda: None))
+    opened = _then(open_reader, overtaken(lambda: None))
     monkeypatch.setattr("cordwood.formats.packs.open.parse_items", parse_items)
-    monkeypatch.setattr("cordwood.api.load.open_for_one_load", opened)
+    monkeypatch.setattr("cordwood.api.load.open_reader", opened)
     assert cordwood.load(tmp_path)["a"].tolist() == [3 if pinned_files else 4] * 5
     assert saved == [4]
 

@@ -173,10 +173,9 @@ def load_leaves(
         managed_arrays = [i for i, target in enumerate(targets) if _can_load(target)]
     others = [i for i in range(len(targets)) if i not in set(managed_arrays)]
     values: list[Any] = [None] * len(targets)
-    restored = restore_targets(
-        LeafReader(Opened(item.stored.format, item.stored, item.files)),
-        [targets[i] for i in others],
-    )
+    opened = Opened(item.stored.format, item.stored, item.files)
+    reader = LeafReader(item.directory.name, opened)
+    restored = restore_targets(reader, [targets[i] for i in others])
     for i, value in zip(others, restored, strict=True):
         values[i] = value
     if manager is None or not managed_arrays:

@@ -30,6 +30,7 @@ from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.threads import run_in_worker
 from cordwood.loading.leaf_target import Target, default_targets
+from cordwood.loading.load_options import LoadOptions
 from cordwood.loading.match_like import match_like
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 from cordwood.sharding.partition_rules import Rules
@@ -198,17 +199,7 @@ def _load(
     order = leaf_order(index)
     rebuild = None
     if like is not None:
-        fitted = match_like(
-            index,
-            like,
-            name=item.directory.name,
-            to=None,
-            strict=True,
-            cast=False,
-            missing="error",
-            extra="error",
-            left_out=(),
-        )
+        fitted = match_like(index, like, LoadOptions(), name=item.directory.name)
         position = {leaf.key_path: i for i, leaf in enumerate(index.leaves)}
         positions = [position[target.leaf.key_path] for target in fitted.targets]
         steps = [steps[i] for i in positions]
