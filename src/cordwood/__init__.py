@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     )
     from cordwood.errors import CordwoodError as CordwoodError
     from cordwood.io.background_save import PendingSave as PendingSave
-    from cordwood.io.reusable_memory import release_memory as release_memory
+    from cordwood.io.buffers import release_memory as release_memory
     from cordwood.keypath import DictKey as DictKey
     from cordwood.manager.manager import CheckpointManager as CheckpointManager
     from cordwood.manager.step_reader import StepReader as StepReader
@@ -79,7 +79,7 @@ _NAMES_OF = {
     "cordwood.compat.eformer.tree_leaves": "tree_deserialize_leaves tree_serialize_leaves",
     "cordwood.errors": "CordwoodError",
     "cordwood.io.background_save": "PendingSave",
-    "cordwood.io.reusable_memory": "release_memory",
+    "cordwood.io.buffers": "release_memory",
     "cordwood.keypath": "DictKey",
     "cordwood.manager.manager": "CheckpointManager",
     "cordwood.manager.step_reader": "StepReader",

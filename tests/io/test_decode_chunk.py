@@ -29,7 +29,7 @@ from cordwood.io.decode_chunk import decode_chunk
 from cordwood.io.execute_load import execute_load
 from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.plan.load_boxes import plan_boxes
-from cordwood.plan.scatter import Codec, EncodedChunk, Scatter
+from cordwood.plan.load_plan import Codec, EncodedChunk, Scatter
 from cordwood.sharding.boxes import grid_cells, shape_of, slices, whole_box
 from cordwood.storage.open_files import MemoryFile
 

@@ -15,9 +15,9 @@ from cordwood.encoding.digests import digests_of
 from cordwood.errors import CorruptionError, LimitError, TruncatedError
 from cordwood.index import Digests
 from cordwood.io import execute_load as execution
-from cordwood.io.allocate import allocate_bytes
-from cordwood.io.check_digests import check_files
+from cordwood.io.buffers import allocate_bytes
 from cordwood.io.execute_load import execute_load
+from cordwood.io.verify_files import check_files
 from cordwood.plan.load_plan import LoadPlan, Move
 from cordwood.storage.open_files import LocalFile, MemoryFile
 

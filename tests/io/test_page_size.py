@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from cordwood.io import execute_load as execution
+from cordwood.io.buffers import PageSize
 from cordwood.io.execute_load import execute_load
-from cordwood.io.page_size import PageSize
 from cordwood.plan.load_plan import LoadPlan, Move
 from cordwood.storage.open_files import LocalFile
 

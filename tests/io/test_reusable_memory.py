@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.io import reusable_memory
+from cordwood.io import buffers
 from tests.children import run_python
 from tests.memory import traced_memory
 
@@ -50,7 +50,7 @@ def tree(value: float) -> dict[str, np.ndarray]:
 
 def kept_bytes() -> int:
     gc.collect()
-    return sum(len(pages) for pages in reusable_memory._kept.pages)
+    return sum(len(pages) for pages in buffers._kept.pages)
 
 
 def test_the_next_load_reads_into_the_memory_of_the_dropped_tree(path: Path) -> None:
@@ -140,14 +140,14 @@ def test_what_gives_kept_memory_back(
 
 
 def test_no_more_is_kept_than_the_bound(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reusable_memory, "_limit_bytes", 12 * MIB)
+    monkeypatch.setattr(buffers, "_limit_bytes", 12 * MIB)
     first = cordwood.load(path)
     del first["a"], first["b"]  # 8 MiB fit, 12 more do not
     assert kept_bytes() == 8 * MIB
 
 
 def test_the_bound_is_a_share_of_the_machine() -> None:
-    assert 0 < reusable_memory.most_kept_bytes() <= 4 << 30
+    assert 0 < buffers.most_kept_bytes() <= 4 << 30
 
 
 def test_memory_that_is_traced_is_numpys(path: Path) -> None:

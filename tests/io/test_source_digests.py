@@ -6,8 +6,8 @@ import pytest
 from cordwood.encoding.digests import digests_of
 from cordwood.errors import CorruptionError
 from cordwood.index import Digests, HeaderDigest, Source
+from cordwood.io.check_digests import SourceDigests, block_bytes
 from cordwood.io.execute_load import execute_load
-from cordwood.io.source_digests import SourceDigests, block_bytes
 from cordwood.plan.load_plan import LoadPlan, Move
 from cordwood.storage.open_files import MemoryFile
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import basic_indices
 
 import cordwood
+from cordwood.api import stored_leaf
 from cordwood.api.checkpoint import Checkpoint
+from cordwood.api.stored_leaf import plan_slice
 from cordwood.formats.format_protocol import Opened
 from cordwood.index import Box, Encoded, Index, Leaf, Piece, Pieces, Source
-from cordwood.loading import slice_leaf
 from cordwood.loading.leaf_reader import LeafReader
-from cordwood.loading.slice_leaf import plan_slice
 from cordwood.sharding.boxes import grid_cells, shape_of, slices
 from cordwood.storage.open_files import MemoryFile
 from cordwood.tree.structure import LEAF
@@ -56,7 +56,7 @@ def test_basic_indices(data: st.DataObject, shape: tuple[int, ...], how: str, sk
     array = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
     key = data.draw(basic_indices(shape, allow_newaxis=True, allow_ellipsis=True))
     with pytest.MonkeyPatch.context() as patch, in_memory(array, how) as checkpoint:
-        patch.setattr(slice_leaf, "_SKIP_BYTES", skip)
+        patch.setattr(stored_leaf, "_SKIP_BYTES", skip)
         result = checkpoint[""][key]
     expected = array[key]
     np.testing.assert_array_equal(result, expected)

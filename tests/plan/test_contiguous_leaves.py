@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.index import Box, Encoded, Inline, Leaf, Piece, Pieces, Span
-from cordwood.plan.contiguous_leaves import contiguous_extents, plan_extent_moves
+from cordwood.plan.load_plan import contiguous_extents, plan_extent_moves
 from cordwood.sharding.boxes import grid_cells, slices, whole_box
 
 

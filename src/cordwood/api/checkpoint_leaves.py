@@ -18,10 +18,10 @@ from cordwood.io.leaves_to_write import LazyArray
 from cordwood.io.progress import ProgressMeter
 from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.keypath import format_path
-from cordwood.loading.convert_leaf import convert_dtype, transpose_copy
+from cordwood.loading.cast import convert_dtype, transpose_copy
 from cordwood.loading.leaf_target import Target
-from cordwood.plan.contiguous_leaves import contiguous_extents, plan_extent_moves
-from cordwood.plan.transpose_leaves import Axes, permute_shape, stored_box
+from cordwood.plan.load_plan import contiguous_extents, plan_extent_moves
+from cordwood.plan.select_leaves import Axes, permute_shape, stored_box
 from cordwood.tree.leaves import DeferredArray, has_padding, without_padding
 
 Array: TypeAlias = np.ndarray[Any, Any]

@@ -32,8 +32,7 @@ from cordwood.io.threads import run_in_worker
 from cordwood.loading.cast import Cast, cast_dtypes
 from cordwood.message_text import counted, printable, size_text
 from cordwood.plan.path_patterns import Select
-from cordwood.plan.select_leaves import select_leaves
-from cordwood.plan.transpose_leaves import Axes, Transpose
+from cordwood.plan.select_leaves import Axes, Transpose, select_leaves
 from cordwood.processes.coordination import SINGLE_PROCESS
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
 from cordwood.public_names import document_fields

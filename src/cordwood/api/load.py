@@ -16,7 +16,7 @@ from cordwood.loading.leaf_reader import open_reader
 from cordwood.loading.load_options import Extra, LoadOptions, Missing, OpenAndReadOptions
 from cordwood.loading.load_tree import load_tree
 from cordwood.plan.path_patterns import Select
-from cordwood.plan.transpose_leaves import Transpose
+from cordwood.plan.select_leaves import Transpose
 from cordwood.sharding.partition_rules import Rules
 
 T = TypeVar("T")

@@ -12,11 +12,11 @@ from cordwood.formats.format_protocol import Format, is_directory_format
 from cordwood.formats.registry import DEFAULT
 from cordwood.formats.save_plan import SaveOptions, plan_save
 from cordwood.io.background_save import raise_unreported_failures, wait_for_saves
+from cordwood.io.buffers import release_memory
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import ProgressMeter, ProgressOption
 from cordwood.io.progress_bar import progress_display
-from cordwood.io.reusable_memory import release_memory
 from cordwood.io.threads import run_in_worker
 from cordwood.processes.coordination import SINGLE_PROCESS, current_processes
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous

@@ -18,11 +18,15 @@ from cordwood.formats.format_protocol import (
     is_writable,
 )
 from cordwood.index import Index
-from cordwood.io.check_sources import Damage, damage_in_sources, raise_damage
+from cordwood.io.check_digests import SourceDigests
 from cordwood.io.progress import ProgressOption, report_progress
 from cordwood.io.progress_bar import progress_display
-from cordwood.io.source_digests import SourceDigests
-from cordwood.io.verify_sample import VerifySample, verify_sampling
+from cordwood.io.verify_files import (
+    Damage,
+    VerifySample,
+    damage_in_sources,
+    raise_damage,
+)
 from cordwood.keypath import format_path
 from cordwood.loading.leaf_reader import explaining_format
 from cordwood.message_text import counted, first_names, printable, size_text
@@ -189,12 +193,11 @@ def verify_each(
     with ExitStack() as stack:
         report = stack.enter_context(progress_display(progress, "verifying"))
         size_bytes = 0 if report is None else int(sum(map(size_on_disk, paths)) * sample)
-        stack.enter_context(verify_sampling(chosen))
         stack.enter_context(report_progress(size_bytes, report))
         for path in paths:
             before = chosen.checked_bytes
             try:
-                verification = _verify(path, format=format, max_bytes=max_bytes)
+                verification = _verify(path, chosen, format=format, max_bytes=max_bytes)
             except catch as e:
                 results.append((os.fspath(path), e))
                 continue
@@ -211,18 +214,18 @@ def verify_each(
 
 
 def _verify(
-    path: str | os.PathLike[str], *, format: str | None, max_bytes: int | None
+    path: str | os.PathLike[str], sample: VerifySample, *, format: str | None, max_bytes: int | None
 ) -> Verification:
     path = local_or_url(path)
     detected_format = format_of(path, format=format, prefix=None)
     options = OpenOptions(max_bytes=max_bytes, for_verify=True)
     if not is_directory_format(detected_format):
         with explaining_format(path, detected_format):
-            return _verify_items(path, detected_format, [""], options)
+            return _verify_items(path, detected_format, [""], options, sample)
     for attempt in range(_ATTEMPTS + 1):
         items = detected_format.items(path)
         try:
-            return _verify_items(path, detected_format, items, options)
+            return _verify_items(path, detected_format, items, options, sample)
         except _ReplacedError as e:
             if attempt == _ATTEMPTS:
                 raise e.error from None
@@ -238,13 +241,17 @@ class _ReplacedError(Exception):
 
 
 def _verify_items(
-    path: str | os.PathLike[str], format: Format, items: Sequence[str], options: OpenOptions
+    path: str | os.PathLike[str],
+    format: Format,
+    items: Sequence[str],
+    options: OpenOptions,
+    sample: VerifySample,
 ) -> Verification:
     """Check all items of a checkpoint. Raises _ReplacedError for one that has been replaced."""
     with ExitStack() as stack:
         opened: list[Opened] = []
         try:
-            checked = _Checked()
+            checked = _Checked(sample)
             for item in items:
                 each = format.open(path, item or None, options)
                 opened.append(each)
@@ -273,9 +280,10 @@ def _verify_items(
 
 
 class _Checked:
-    """The sums over the items that were checked."""
+    """The sums over the items that were checked, and the sample by which they were."""
 
-    def __init__(self) -> None:
+    def __init__(self, sample: VerifySample) -> None:
+        self.sample = sample
         self.leaves = 0
         self.verified_bytes = 0
         self.total_bytes = 0
@@ -293,6 +301,7 @@ def _check_item(opened: Opened, item: str, checked: _Checked) -> None:
         digests,
         whole_index=None if opened.locate is None else lambda: _with_all_pieces(opened),
         skip_broken=opened.fetch_digests is not None,
+        sample=checked.sample,
     )
     checked.leaves += len(index.leaves)
     checked.verified_bytes += opened.checked_bytes

@@ -1,25 +1,26 @@
-"""Checks of stored bytes against their digests, block by block: during loads, and by verify."""
+"""Checks of stored bytes against their digests and CRC-32 checksums, as loads make them."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import overload
+
+import numpy as np
 
 from cordwood.encoding.digests import (
+    BLOCK_BYTES,
     DIGEST_BYTES,
-    check_coverage,
+    MAX_BLOCK_BYTES,
     digest_of,
     digest_of_parts,
 )
 from cordwood.errors import CorruptionError
-from cordwood.index import Digests
-from cordwood.io.progress import current_meter
-from cordwood.io.scratch_buffer import ScratchBuffer
-from cordwood.io.threads import reading_threads, run_tasks
-from cordwood.io.verify_sample import current_sample
+from cordwood.index import Checksum, Digests, Source
+from cordwood.io.threads import default_threads, run_tasks
+from cordwood.plan.load_plan import EncodedChunk, LoadPlan, Move
 from cordwood.storage.open_files import DISK_ERRORS, ReadableFile
-
-_UNIT_BYTES = 4 << 20
 
 
 class UnreadableRange(tuple[int, int]):
@@ -35,74 +36,6 @@ def unreadable_range(start: int, stop: int, why: OSError) -> UnreadableRange:
     unreadable = UnreadableRange((start, stop))
     unreadable.why = why
     return unreadable
-
-
-def check_files(files: Sequence[tuple[ReadableFile, Digests]]) -> list[list[tuple[int, int]]]:
-    """Read files; return for each the byte ranges of the blocks that do not match.
-
-    A block that the disk cannot read (EIO) is among them, as an UnreadableRange.
-    Raises CorruptionError if the digests are not for a file of that size.
-    """
-    sample, meter = current_sample(), current_meter()
-    bad: list[list[tuple[int, int]]] = [[] for _ in files]
-    remaining = [0] * len(files)  # ranges of each file that are not read yet
-    tasks: list[tuple[int, int, int]] = []
-    for number, (file, digests) in enumerate(files):
-        check_coverage(file.name, file.size_bytes, digests)
-        ranges = _unit_ranges([(digests.start, file.size_bytes)], digests.block_bytes)
-        if sample is not None:
-            if sample.was_verified(file.name, file.size_bytes, digests):
-                continue
-            ranges = sample.choose(ranges)
-            sample.checked_bytes += sum([stop - start for start, stop in ranges])
-            if not ranges:
-                sample.record_verified(file.name, file.size_bytes, digests)
-        remaining[number] = len(ranges)
-        tasks += [(number, start, stop) for start, stop in ranges]
-    lock = threading.Lock()
-
-    def make_worker() -> Callable[[int], None]:
-        scratch = ScratchBuffer()
-
-        def work(task: int) -> None:
-            number, start, stop = tasks[task]
-            file, digests = files[number]
-            bad[number].extend(_read_and_check(file, digests, start, scratch.view(stop - start)))
-            if meter is not None:
-                meter.advance(stop - start, file.name)
-            with lock:
-                remaining[number] -= 1
-                if sample is not None and not remaining[number] and not bad[number]:
-                    sample.record_verified(file.name, file.size_bytes, digests)
-
-        return work
-
-    threads = reading_threads(latency_bound=any(file.latency_bound for file, _ in files))
-    run_tasks(len(tasks), threads=threads, make_worker=make_worker)
-    return [sorted(ranges) for ranges in bad]
-
-
-def _read_and_check(
-    file: ReadableFile, digests: Digests, start: int, part: memoryview
-) -> list[tuple[int, int]]:
-    """Read whole blocks into `part`; return the ranges that do not match or cannot be read."""
-    try:
-        file.read_into(start, [part])
-    except OSError as e:
-        if len(part) <= digests.block_bytes:
-            return [unreadable_range(start, start + len(part), e)]
-    else:
-        return bad_blocks(start, [part], digests)
-    bad = []
-    for at in range(0, len(part), digests.block_bytes):
-        block = part[at : at + digests.block_bytes]
-        bad += _read_and_check(file, digests, start + at, block)
-    return bad
-
-
-def _unit_ranges(ranges: Sequence[tuple[int, int]], block: int) -> list[tuple[int, int]]:
-    step = max(block, _UNIT_BYTES // block * block)
-    return [(at, min(at + step, b)) for a, b in ranges for at in range(a, b, step)]
 
 
 def check_blocks(name: str, start: int, parts: Sequence[memoryview], digests: Digests) -> None:
@@ -160,3 +93,182 @@ def _bad_blocks_of_one(start: int, part: memoryview, digests: Digests) -> list[t
             bad.append((start + at, start + at + len(piece)))
         offset += DIGEST_BYTES
     return bad
+
+
+class SourceDigests(Sequence[Digests | None]):
+    """The digests of each source, or None; digests in a source's own header are read on demand."""
+
+    def __init__(
+        self, sources: Sequence[Source], fetch: Callable[[int], Digests] | None = None
+    ) -> None:
+        self._sources = sources
+        self._fetch = fetch
+        self._fetched: dict[int, Digests] = {}
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    @overload
+    def __getitem__(self, number: int) -> Digests | None: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> list[Digests | None]: ...
+
+    def __getitem__(self, number: int | slice) -> Digests | list[Digests | None] | None:
+        if isinstance(number, slice):
+            return [self[i] for i in range(len(self))[number]]
+        source = self._sources[number]
+        if source.digests is not None or source.header_digest is None:
+            return source.digests
+        if number not in self._fetched:
+            if self._fetch is None:
+                raise ValueError(f"{source.name}: its digests are in itself: pass what reads them")
+            self._fetched[number] = self._fetch(number)
+        return self._fetched[number]
+
+
+def block_bytes(sources: Sequence[Source], *, verify: bool) -> list[int]:
+    """Return for each source the size of the blocks that must be read whole; 0 for none.
+
+    Reads nothing: a source with digests in its own header is assumed to have the usual block size.
+    """
+    sizes = []
+    for source in sources:
+        size = 0
+        if verify and source.digests is not None:
+            size = min(max(0, source.digests.block_bytes), MAX_BLOCK_BYTES)
+        elif verify and source.header_digest is not None:
+            size = BLOCK_BYTES
+        sizes.append(size)
+    return sizes
+
+
+_CHECKSUM_UNIT_BYTES = 1 << 20
+
+
+def check_loaded(
+    plan: LoadPlan,
+    buffers: Sequence[np.ndarray],
+    sources: Sequence[Source],
+    files: Sequence[ReadableFile],
+) -> None:
+    """Check the ranges with a checksum that a load has read completely.
+
+    Ranges that were transposed while they were read (arrays in Fortran order) are read once more.
+    Compressed ranges are checked where they are decoded.
+
+    Raises CorruptionError that names the file and the range.
+    """
+    for number, source in enumerate(sources):
+        if not source.checksums:
+            continue
+        moves = [move for move in plan.moves if move.source == number and move.buffer >= 0]
+        starts = [move.offset for move in moves]
+        decoded = [chunk for chunk in plan.chunks if chunk.source == number]
+        todo, again = [], []
+        for checksum in source.checksums:
+            parts = _read_parts(checksum, moves, starts, buffers)
+            if parts is not None:
+                todo.append((checksum, parts))
+            elif decoded and checksum.inflated_bytes is None and _covers(decoded, checksum):
+                again.append(checksum)
+        _check_parts(todo, source.name)
+        for damage in bad_checksums(files[number], again)[:1]:
+            if isinstance(damage, UnreadableRange):
+                raise damage.why
+            raise _damaged(source.name, *damage)
+
+
+def _covers(decoded: Sequence[EncodedChunk], checksum: Checksum) -> bool:
+    """Return True if chunks without overlaps cover a range after its head."""
+    start, stop = checksum.start + checksum.head_bytes, checksum.stop
+    within = [c.length for c in decoded if start <= c.offset and c.offset + c.length <= stop]
+    return start < stop and sum(within) == stop - start
+
+
+def _damaged(name: str, start: int, stop: int) -> CorruptionError:
+    return CorruptionError(
+        f"{name}: bytes {start} to {stop} do not match their CRC-32: the file is damaged; load "
+        "another copy, or verify() to list every damaged part"
+    )
+
+
+def _read_parts(
+    checksum: Checksum, moves: Sequence[Move], starts: Sequence[int], buffers: Sequence[np.ndarray]
+) -> list[np.ndarray] | None:
+    """Return the buffer parts that hold a range after its head; None if not all was read."""
+    if checksum.inflated_bytes is not None:
+        return None
+    at = checksum.start + checksum.head_bytes
+    i = bisect_right(starts, at) - 1
+    parts = []
+    while at < checksum.stop:
+        if not 0 <= i < len(moves) or not 0 <= at - moves[i].offset < moves[i].length:
+            return None
+        _, offset, length, buffer, position = moves[i]
+        end = min(checksum.stop, offset + length)
+        parts.append(buffers[buffer][position + at - offset : position + end - offset])
+        at = end
+        i += 1
+    return parts
+
+
+def _check_parts(todo: Sequence[tuple[Checksum, Sequence[np.ndarray]]], name: str) -> None:
+    def work(task: int) -> None:
+        checksum, parts = todo[task]
+        crc = checksum.head_crc32
+        for part in parts:
+            crc = zlib.crc32(part.data, crc)
+        if crc != checksum.crc32:
+            raise _damaged(name, checksum.start, checksum.stop)
+
+    size = sum(part.size for _, parts in todo for part in parts)
+    threads = default_threads() if size > _CHECKSUM_UNIT_BYTES else 1
+    run_tasks(len(todo), threads=threads, make_worker=lambda: work)
+
+
+def bad_checksums(file: ReadableFile, checksums: Sequence[Checksum]) -> list[tuple[int, int]]:
+    """Read the ranges; return those that do not match, or cannot be read (`UnreadableRange`)."""
+    bad: list[tuple[int, int]] = []
+
+    def make_worker() -> Callable[[int], None]:
+        def work(task: int) -> None:
+            checksum = checksums[task]
+            try:
+                if not _matches(file, checksum):
+                    bad.append((checksum.start, checksum.stop))
+            except OSError as e:
+                bad.append(unreadable_range(checksum.start, checksum.stop, e))
+
+        return work
+
+    run_tasks(len(checksums), threads=default_threads(), make_worker=make_worker)
+    return sorted(bad)
+
+
+def _matches(file: ReadableFile, checksum: Checksum) -> bool:
+    crc = 0
+    if checksum.inflated_bytes is None:
+        for data in _units(file, checksum):
+            crc = zlib.crc32(data, crc)
+        return crc == checksum.crc32
+    decoder = zlib.decompressobj(-zlib.MAX_WBITS)
+    size = 0
+    try:
+        for data in _units(file, checksum):
+            while data and not decoder.eof:
+                part = decoder.decompress(data, _CHECKSUM_UNIT_BYTES)
+                data = decoder.unconsumed_tail
+                crc, size = zlib.crc32(part, crc), size + len(part)
+                if size > checksum.inflated_bytes:
+                    return False
+        part = decoder.flush()
+    except zlib.error:
+        return False
+    crc, size = zlib.crc32(part, crc), size + len(part)
+    return decoder.eof and size == checksum.inflated_bytes and crc == checksum.crc32
+
+
+def _units(file: ReadableFile, checksum: Checksum) -> Iterator[bytes]:
+    for start in range(checksum.start, checksum.stop, _CHECKSUM_UNIT_BYTES):
+        yield file.read(start, min(_CHECKSUM_UNIT_BYTES, checksum.stop - start))

@@ -12,7 +12,7 @@ import numpy as np
 from cordwood import dtypes
 from cordwood.errors import CorruptionError, UnsupportedFormatError
 from cordwood.io.zstd_block_header import BLOCK_HEADER_BYTES, parse_block_header
-from cordwood.plan.scatter import EncodedChunk
+from cordwood.plan.load_plan import EncodedChunk
 
 _BLOSC_HEADER_BYTES = 16
 

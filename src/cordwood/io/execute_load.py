@@ -17,16 +17,14 @@ import numpy as np
 from cordwood.encoding.digests import check_coverage
 from cordwood.errors import TruncatedError
 from cordwood.index import Digests
-from cordwood.io.allocate import Buffer, allocate_buffers
+from cordwood.io.buffers import Buffer, PageSize, advise_small, allocate_buffers
 from cordwood.io.check_digests import check_blocks
-from cordwood.io.page_size import PageSize, advise_small
 from cordwood.io.progress import current_meter
 from cordwood.io.read_chunk import read_chunk
 from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.io.strided_copy import strided_copy
 from cordwood.io.threads import reading_threads, run_tasks
-from cordwood.plan.load_plan import ALIGNMENT, LoadPlan, Move
-from cordwood.plan.scatter import Scatter
+from cordwood.plan.load_plan import ALIGNMENT, LoadPlan, Move, Scatter
 from cordwood.storage.open_files import ReadableFile
 
 _UNIT_BYTES = 4 << 20

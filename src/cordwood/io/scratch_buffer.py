@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cordwood.io.allocate import allocate_bytes
+from cordwood.io.buffers import allocate_bytes
 from cordwood.io.direct_io import PAGE_BYTES
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cordwood.plan.scatter import Scatter, strided_copies
+from cordwood.plan.load_plan import Scatter, strided_copies
 
 # One type of each size, so that numpy moves whole elements, several at a time.
 _CARRIERS: dict[int, np.dtype] = {

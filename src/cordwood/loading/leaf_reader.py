@@ -18,10 +18,9 @@ from cordwood.errors import FormatError, LimitError
 from cordwood.formats.detect_format import format_of, instead_of
 from cordwood.formats.format_protocol import Format, Opened, OpenOptions, is_directory_format
 from cordwood.index import MAX_DIMS, Box, Encoded, Encoding, Leaf, Pieces, Span
-from cordwood.io.source_digests import SourceDigests, block_bytes
+from cordwood.io.check_digests import SourceDigests, block_bytes
 from cordwood.plan.load_boxes import plan_boxes
-from cordwood.plan.load_plan import Placement
-from cordwood.plan.scatter import Codec
+from cordwood.plan.load_plan import Codec, Placement
 from cordwood.sharding.boxes import shape_of, slices, whole_box
 from cordwood.storage.open_files import LocalFile
 from cordwood.storage.paths import local_or_url
@@ -122,7 +121,7 @@ class LeafReader:
         if mmap:
             return self._map(leaves, boxes)
         # The executor is imported here so that opening an index imports no thread pools.
-        from cordwood.io.crc32 import check_loaded
+        from cordwood.io.check_digests import check_loaded
         from cordwood.io.execute_load import execute_load
 
         packed = [i for i in boxes if _is_packed(leaves[i])]

@@ -9,7 +9,7 @@ from cordwood.io.progress import ProgressOption
 from cordwood.io.progress_bar import require_progress_option
 from cordwood.loading.cast import Cast
 from cordwood.plan.path_patterns import Select
-from cordwood.plan.transpose_leaves import Transpose
+from cordwood.plan.select_leaves import Transpose
 from cordwood.sharding.partition_rules import Rules
 
 Missing: TypeAlias = Literal["error", "keep"]

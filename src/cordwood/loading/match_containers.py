@@ -1,13 +1,13 @@
-"""Comparison of the containers of a checkpoint and of `like`: other kinds, leaves, None."""
+"""Names and containers of checkpoints and of `like`: comparison, and nesting of joined names."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from cordwood.errors import FormatError
 from cordwood.index import Naming
 from cordwood.keypath import KeyPath, path_label
-from cordwood.loading.nest_names import SEPARATORS
 from cordwood.tree.structure import Structure
 
 _EMPTY = "an empty container"
@@ -179,3 +179,28 @@ def _described(container: Container) -> str:
     if container.kind in ("None", _EMPTY):
         return container.kind
     return f"an empty {container.kind}" if container.empty else f"a {container.kind}"
+
+
+SEPARATORS: Mapping[Naming, str] = {"dotted": ".", "slashed": "/"}  # between the joined keys
+
+
+def nest_names(flat: dict[str, Any], separator: str, file_name: str) -> dict[str, Any]:
+    """Return nested dicts: {'a.b': x} becomes {'a': {'b': x}} if the separator is '.'.
+
+    Raises:
+        FormatError: one name is both a leaf and a prefix of another.
+    """
+    tree: dict[str, Any] = {}
+    for name, value in flat.items():
+        *parents, last = name.split(separator)
+        node, prefix = tree, ""
+        for parent in parents:
+            prefix = f"{prefix}{separator}{parent}" if node is not tree else parent
+            if prefix in flat:
+                raise FormatError(
+                    f"{file_name}: {name!r} cannot be nested: {prefix!r} is a leaf too; "
+                    "load it without nest=True"
+                )
+            node = node.setdefault(parent, {})
+        node[last] = value
+    return tree

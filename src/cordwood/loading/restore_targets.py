@@ -16,9 +16,9 @@ import numpy as np
 from cordwood import dtypes
 from cordwood.errors import MismatchError
 from cordwood.index import Box, Inline, Leaf
-from cordwood.io.check_sources import check_sources
+from cordwood.io.verify_files import check_sources
 from cordwood.keypath import path_label
-from cordwood.loading.convert_leaf import (
+from cordwood.loading.cast import (
     convert_dtype,
     convert_inline,
     convert_kind,
@@ -27,7 +27,7 @@ from cordwood.loading.convert_leaf import (
 from cordwood.loading.leaf_reader import LeafReader
 from cordwood.loading.leaf_target import Target, check_x64, target_size_bytes
 from cordwood.message_text import first_lines
-from cordwood.plan.transpose_leaves import permute_shape, stored_box
+from cordwood.plan.select_leaves import permute_shape, stored_box
 from cordwood.sharding.boxes import element_count
 from cordwood.sharding.partition_rules import explain_sharding_error
 

@@ -21,8 +21,14 @@ from cordwood.plan.byte_ranges import (
     contiguous_runs,
     is_tiling,
 )
-from cordwood.plan.load_plan import Move, scatter_buffer
-from cordwood.plan.scatter import BoxDestination, Codec, EncodedChunk, Scatter
+from cordwood.plan.load_plan import (
+    BoxDestination,
+    Codec,
+    EncodedChunk,
+    Move,
+    Scatter,
+    scatter_buffer,
+)
 from cordwood.sharding.boxes import element_count, intersect, shape_of
 
 RUN_BYTES = 64 << 10  # a shorter run is read together with its neighbours, and then copied

@@ -24,12 +24,15 @@ from cordwood.plan.load_plan import (
     ALIGNMENT,
     OWN_BUFFER_BYTES,
     SLAB_BYTES,
+    BoxDestination,
+    Codec,
+    EncodedChunk,
     LoadPlan,
     Move,
     Placement,
+    Scatter,
     plan_pieces,
 )
-from cordwood.plan.scatter import BoxDestination, Codec, EncodedChunk, Scatter
 from cordwood.sharding.boxes import element_count, whole_box
 
 RANGE_PRICE_BYTES = 256 << 10  # the cost of one more range: bytes read in the same time

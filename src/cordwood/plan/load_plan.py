@@ -1,13 +1,109 @@
-"""Load plans: the byte ranges to read from sources, and the buffers they go to. Pure."""
+"""Load plans: the byte ranges to read from sources, and where their bytes go. Pure.
+
+A move copies bytes to a buffer. A scatter makes strided copies of boxes of a stored array, out of
+the bytes that were read. An extent is a contiguous range that holds bytes of a leaf unchanged.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from operator import itemgetter, le
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
-from cordwood.index import Piece
-from cordwood.plan.scatter import EncodedChunk, Scatter
+from cordwood import dtypes
+from cordwood.index import Box, Leaf, Piece, Pieces, Span
+from cordwood.plan.byte_ranges import byte_strides, flat_boxes
+from cordwood.plan.split_arrays import element_range
+from cordwood.sharding.boxes import intersect, is_contiguous, shape_of
+
+
+class BoxDestination(NamedTuple):
+    """A box of a stored array, and the place in a buffer to copy it to."""
+
+    box: Box
+    buffer: int
+    position: int  # in bytes, of the box's first element
+    steps: tuple[int, ...]  # the strides in the buffer, in bytes
+
+
+class Scatter(NamedTuple):
+    """A stored array, in C order, and the boxes of it to copy to buffers."""
+
+    shape: tuple[int, ...]
+    item_bytes: int
+    parts: tuple[BoxDestination, ...]
+
+
+class Codec(NamedTuple):
+    """The encoding of a chunk's elements."""
+
+    compressor: str | None  # "zstd", "gzip", "zlib", "deflate", "bz2", "blosc"
+    order: Literal["C", "F"] = "C"
+    swapped: bool = False  # the elements are big-endian
+    skip_bytes: int = 0  # in front of the elements, once decompressed
+    crc32: int | None = None  # of all decompressed bytes
+
+
+class EncodedChunk(NamedTuple):
+    """A range of a source to decode; the result is the whole array of `scatter`."""
+
+    source: int
+    offset: int
+    length: int
+    codec: Codec
+    dtype: str
+    scatter: Scatter
+
+
+class StridedCopy(NamedTuple):
+    """One strided copy of items of `item_bytes` each."""
+
+    item_bytes: int
+    shape: tuple[int, ...]
+    position: int  # of the first item, in the bytes that were read
+    steps: tuple[int, ...]
+    buffer: int
+    target_position: int
+    target_steps: tuple[int, ...]
+
+
+def strided_copies(scatter: Scatter, start: int, stop: int) -> Iterator[StridedCopy]:
+    """Yield the copies to make from bytes start to stop of a stored array.
+
+    The range may begin or end within an element. No copy has more axes than the array (numpy has
+    at most 64): an axis for the bytes of an element is added only where axes of a single index
+    are left out.
+    """
+    item = scatter.item_bytes
+    steps = (*byte_strides(scatter.shape, item), 1)
+    for cell in flat_boxes((*scatter.shape, item), start, stop):
+        whole_items = cell.start[-1] == 0 and cell.stop[-1] == item
+        elements = Box(cell.start[:-1], cell.stop[:-1])
+        for part in scatter.parts:
+            common = intersect(elements, part.box)
+            if common is None:
+                continue
+            position = sum(map(int.__mul__, common.start, steps)) - start
+            target = part.position
+            for at, begin, step in zip(common.start, part.box.start, part.steps, strict=True):
+                target += (at - begin) * step
+            if whole_items:
+                shape, source_steps, target_steps = shape_of(common), steps[:-1], part.steps
+            else:
+                cut = cell.start[-1]
+                position, target = position + cut, target + cut
+                extents = [*shape_of(common), cell.stop[-1] - cut]
+                kept = [axis for axis, extent in enumerate(extents) if extent > 1]
+                shape = tuple([extents[axis] for axis in kept])
+                source_steps = tuple([steps[axis] for axis in kept])
+                target_steps = tuple([(*part.steps, 1)[axis] for axis in kept])
+            size = item if whole_items else 1
+            yield StridedCopy(
+                size, shape, position, source_steps, part.buffer, target, target_steps
+            )
+
 
 ALIGNMENT = 64  # jax.device_put aliases only memory that is aligned so
 OWN_BUFFER_BYTES = 4 << 20  # a leaf of at least this size has its own buffer: dropping it frees it
@@ -124,3 +220,65 @@ def _moves(parts: Sequence[Piece], buffer: int, position: int) -> list[Move]:
             moves.append(Move(part.source, part.offset, part.length, buffer, position))
             position += part.length
     return moves
+
+
+class Extent(NamedTuple):
+    """Bytes start to stop (half-open) of a leaf, in C order, and their place in a source."""
+
+    start: int
+    stop: int
+    source: int
+    offset: int  # in bytes, from the start of the source
+
+
+def contiguous_extents(leaf: Leaf) -> list[Extent] | None:
+    """Return the stored ranges of an array leaf, in the order of its bytes.
+
+    Return None if its bytes have to be decoded, or if a piece holds elements that are not
+    contiguous in the leaf: such a leaf is read by boxes.
+    """
+    storage = leaf.storage
+    if not isinstance(storage, Pieces) or storage.encoding != "raw":
+        return None
+    item = dtypes.itemsize(leaf.dtype)
+    extents = []
+    for piece in storage.pieces:
+        elements = _elements(piece, leaf.shape)
+        if elements is None:
+            return None
+        start, stop = elements
+        if (stop - start) * item != piece.length:
+            return None
+        if start == stop:  # a chunk without elements, as Flax has them
+            continue
+        extents.append(Extent(start * item, stop * item, piece.source, piece.offset))
+    extents.sort()
+    end = 0
+    for extent in extents:
+        if extent.start != end:
+            return None
+        end = extent.stop
+    return extents if end == math.prod(leaf.shape) * item else None
+
+
+def plan_extent_moves(extents: Sequence[Extent], start: int, stop: int) -> list[Move]:
+    """Return the moves that fill one buffer with bytes start to stop of a leaf, by source."""
+    moves = []
+    first = bisect_right(extents, start, key=lambda extent: extent.stop)
+    for extent in extents[first:]:
+        a, b = max(start, extent.start), min(stop, extent.stop)
+        if a >= b:
+            break
+        moves.append(Move(extent.source, extent.offset + a - extent.start, b - a, 0, a - start))
+    return sorted(moves)
+
+
+def _elements(piece: Piece, shape: tuple[int, ...]) -> tuple[int, int] | None:
+    """Return the elements of a leaf that a piece holds; None if they are not contiguous."""
+    where = piece.where
+    if isinstance(where, Span):
+        return where
+    if len(where.start) != len(shape) or not is_contiguous(shape_of(where), shape):
+        return None
+    ends = zip(where.start, where.stop, shape, strict=True)
+    return element_range(where, shape) if all(0 <= a <= b <= n for a, b, n in ends) else None

@@ -14,7 +14,7 @@ from cordwood.encoding.digests import digests_of
 from cordwood.formats.safetensors.plan_save import plan_save
 from cordwood.formats.safetensors.read_index import read_index
 from cordwood.index import Index, Inline, Leaf
-from cordwood.io.check_digests import check_files
+from cordwood.io.verify_files import check_files
 from cordwood.plan.file_plan import LeafBytes
 from cordwood.storage.open_files import MemoryFile
 from cordwood.tree.flatten import build_tree, flatten

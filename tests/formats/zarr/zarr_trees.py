@@ -14,11 +14,11 @@ from cordwood.formats.zarr.plan_tree import draft
 from cordwood.formats.zarr.read_index import read_index
 from cordwood.formats.zarr.write import save_draft
 from cordwood.index import Box, Encoded, Index, Inline, Leaf
-from cordwood.io.check_digests import check_files
 from cordwood.io.decode_chunk import decode_chunk
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.scratch_buffer import ScratchBuffer
-from cordwood.plan.scatter import Codec, EncodedChunk, Scatter
+from cordwood.io.verify_files import check_files
+from cordwood.plan.load_plan import Codec, EncodedChunk, Scatter
 from cordwood.processes.coordination import SINGLE_PROCESS
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.sharding.boxes import shape_of, slices

@@ -22,9 +22,9 @@ from cordwood.formats.zarr.plan_save import ArrayPlan, finish_item
 from cordwood.formats.zarr.plan_tree import Draft
 from cordwood.formats.zarr.write import write_together
 from cordwood.index import Encoded, Index, Leaf, Pieces
-from cordwood.io.check_sources import check_sources
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.threads import run_in_worker
+from cordwood.io.verify_files import check_sources
 from cordwood.io.write_chunk_files import WrittenFile, adopt_files
 from cordwood.loading.leaf_reader import LeafReader
 from cordwood.loading.leaf_target import Target, check_x64

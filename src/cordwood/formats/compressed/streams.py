@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from cordwood.errors import CorruptionError, FormatError, LimitError, TruncatedError
-from cordwood.io.growable_buffer import GrowableBuffer
+from cordwood.io.buffers import GrowableBuffer
 from cordwood.io.zstd_block_header import BLOCK_HEADER_BYTES, parse_block_header
 from cordwood.storage.open_files import MemoryFile, ReadableFile
 

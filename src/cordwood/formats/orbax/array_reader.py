@@ -34,7 +34,7 @@ from cordwood.formats.zarr.metadata_v3 import (
 from cordwood.index import Box, Encoded, Piece, Pieces
 from cordwood.io.decode_chunk import decode_chunk
 from cordwood.io.scratch_buffer import ScratchBuffer
-from cordwood.plan.scatter import Codec, EncodedChunk, Scatter
+from cordwood.plan.load_plan import Codec, EncodedChunk, Scatter
 from cordwood.sharding.boxes import shape_of
 
 MAX_UNSTORED_CHUNKS = 1 << 20  # of an array whose chunks of zeros were not stored

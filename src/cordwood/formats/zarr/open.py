@@ -12,7 +12,7 @@ from cordwood.formats.format_protocol import Opened
 from cordwood.formats.zarr.read_index import FORMAT, read_index, read_index_file
 from cordwood.formats.zarr.tensorstore_index import INDEX_NAME, item_names
 from cordwood.index import Index
-from cordwood.io.source_digests import SourceDigests
+from cordwood.io.check_digests import SourceDigests
 from cordwood.storage.directory_reader import FileOwningDirectory, LocalDirectory
 from cordwood.storage.open_files import ReadableFile
 from cordwood.storage.staging_directory import locate_directory
