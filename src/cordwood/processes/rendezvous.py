@@ -81,13 +81,15 @@ class Rendezvous:
         self._purpose = purpose
         self._timeout = timeout_seconds
         self._silence = SILENCE_SECONDS if silence_seconds is None else silence_seconds
-        self._joining = Joining(
-            processes,
-            purpose,
-            background=background,
-            timeout_seconds=timeout_seconds if arrival_seconds is None else arrival_seconds,
-            silence_seconds=self._silence,
-        )
+        self._joining: Joining  # only where there are other processes
+        if processes.count > 1:
+            self._joining = Joining(
+                processes,
+                purpose,
+                background=background,
+                timeout_seconds=timeout_seconds if arrival_seconds is None else arrival_seconds,
+                silence_seconds=self._silence,
+            )
         self._namespace: str | None = None  # until all have arrived
         self._round = 1
         self._others = range(1, processes.count)

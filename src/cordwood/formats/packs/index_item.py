@@ -282,13 +282,24 @@ def parse_items(data: bytes, *, name: str) -> dict[str, Item]:
         FormatError: it is no index of packs, or its members contradict each other.
         UnsupportedFormatError: it is of a newer version.
     """
-    with naming_index(name), gc_paused():
-        items: dict[str, Item] = {}
-        most = FREE_LEAVES + len(data)
-        for prefix, item in decode_index(data).items():
-            items[prefix] = parse_item(item, max_leaves=most, where=_where(prefix))
-            most -= len(items[prefix].leaf_types)
-        return items
+    with naming_index(name):
+        return check_items(decode_index(data), index_bytes=len(data))
+
+
+def check_items(items: Mapping[str, Any], *, index_bytes: int) -> dict[str, Item]:
+    """Return the items of an index in JSON form, by their prefixes, as `parse_items` does.
+
+    Args:
+        items: the members of the index.
+        index_bytes: the size of the index, which limits how many leaves it may have.
+    """
+    checked: dict[str, Item] = {}
+    most = FREE_LEAVES + index_bytes
+    with gc_paused():
+        for prefix, item in items.items():
+            checked[prefix] = parse_item(item, max_leaves=most, where=_where(prefix))
+            most -= len(checked[prefix].leaf_types)
+    return checked
 
 
 def _where(prefix: str) -> str:

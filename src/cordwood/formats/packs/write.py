@@ -16,7 +16,7 @@ from cordwood.formats.packs.cordwood_json import (
     names_in,
     naming_index,
 )
-from cordwood.formats.packs.index_item import hugging_face_index, parse_items
+from cordwood.formats.packs.index_item import check_items, hugging_face_index, parse_items
 from cordwood.formats.packs.link_unchanged import NOTHING, Links, link_packs
 from cordwood.formats.packs.open import store_at
 from cordwood.formats.packs.plan_save import (
@@ -321,10 +321,11 @@ def _change(
             metadata=planned.metadata,
         )
         added.update({name: size for packs in written for name, size, *_ in packs})
-    data = encode_index(dict(sorted(items.items())))
-    parsed = parse_items(data, name=name)
+    items = dict(sorted(items.items()))
+    data = encode_index(items)
+    with naming_index(name):
+        beside = {HUGGING_FACE_NAME: hugging_face_index(check_items(items, index_bytes=len(data)))}
     kept = names_in(items)
-    beside = {HUGGING_FACE_NAME: hugging_face_index(parsed)}
     return IndexChange(data, added, beside, kept=kept, dropped=before - kept)
 
 
