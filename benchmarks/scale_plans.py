@@ -15,14 +15,15 @@ from cordwood.encoding.digests import BLOCK_BYTES
 from cordwood.formats.packs.cordwood_json import encode_index
 from cordwood.formats.packs.index_item import parse_items, read_index
 from cordwood.formats.packs.plan_save import (
-    Layout,
+    PackedTree,
     WrittenPack,
     encode_item,
-    lay_out,
     own_packs,
     pack_name,
+    pack_tree,
     written_pack,
 )
+from cordwood.formats.save_plan import Snapshot
 from cordwood.index import Box, HeaderDigest, LeafSpec, Pieces
 from cordwood.plan.group_into_files import packs_of_all, packs_of_process
 from cordwood.plan.load_boxes import plan_boxes
@@ -96,17 +97,16 @@ def plan_save(processes: int) -> tuple[Save, bytes]:
             grids[key] = shard_grid(*key)
         shards.append(grids[key])
     shards_seconds = clock.lap()
-    layout = lay_out(
-        structure, specs, shards, process_count=processes, sizes=LocalStorage.file_sizes
-    )
+    described = Snapshot(structure, tuple(specs), tuple(shards), (), ())
+    layout = pack_tree(described, process_count=processes, sizes=LocalStorage.file_sizes)
     layout_seconds = clock.lap()
     packs = packs_of_process(layout.shares, 0)
-    packs_of_0 = own_packs(layout, packs, 0, save_id=SAVE_ID, format_tag="pt")
+    packs_of_0 = own_packs(layout, packs, 0, save_id=SAVE_ID)
     own_seconds = clock.lap()
     header_bytes = [pack.plan.header_bytes for pack in packs_of_0]
     written = _written(layout, header_bytes)
     clock.lap()
-    item = encode_item(layout, written, save_id=SAVE_ID, metadata={})
+    item = encode_item(layout, written, save_id=SAVE_ID)
     index = encode_index({"": item})
     merge_seconds = clock.lap()
     sizes = layout.shares.bytes_by_process
@@ -200,7 +200,7 @@ def _state(processes: int, *, tensor: int) -> tuple[list[StateLeaf], list[LeafSp
     return leaves, specs, flat.structure
 
 
-def _written(layout: Layout, header_bytes: Sequence[int]) -> list[list[WrittenPack]]:
+def _written(layout: PackedTree, header_bytes: Sequence[int]) -> list[list[WrittenPack]]:
     """Return the reports of all processes. Similar shards have headers of similar size."""
     written = []
     for process, packs in enumerate(packs_of_all(layout.shares)):

@@ -9,7 +9,7 @@ import pytest
 
 from cordwood.errors import ProcessError
 from cordwood.processes import collective_save
-from cordwood.processes.collective_save import save_together
+from cordwood.processes.collective_save import begin_together
 from cordwood.processes.coordination import SINGLE_PROCESS, Processes
 from cordwood.processes.rendezvous import Rendezvous
 from tests.deaths import SILENCE_SECONDS, die_at_any_call
@@ -43,14 +43,14 @@ def save(
     commit_fails: Exception | None = None,
     silence_seconds: float = 100,
 ) -> None:
-    def write(save_id: str, told: str) -> str:
-        assert told == "told-by-0"
+    def write(save_id: str, base: str) -> str:
+        assert base == "told-by-0"
         if fails is not None:
             raise fails
         disk.written[processes.index] = save_id
         return f"report {processes.index}"
 
-    def commit(save_id: str, reports: list[str]) -> None:
+    def commit(reports: list[str]) -> None:
         assert processes.index == 0
         if commit_fails is not None:
             raise commit_fails
@@ -59,7 +59,7 @@ def save(
     with Rendezvous(
         processes, "save x", timeout_seconds=100, silence_seconds=silence_seconds
     ) as rendezvous:
-        save_together(
+        save_id, base = begin_together(
             rendezvous,
             disk,
             path="x",
@@ -67,9 +67,8 @@ def save(
             base=f"told-by-{processes.index}",
             fingerprints=lambda: [prints * 16],
             specs=[],
-            write=write,
-            commit=commit,
         )
+        rendezvous.exchange(write(save_id, base), commit)
 
 
 def texts(outcomes: list[Any]) -> set[str]:

@@ -19,7 +19,7 @@ from cordwood.io.threads import StoppedError
 from cordwood.io.write_chunk_files import WrittenFile
 from cordwood.plan.chunk_files import ChunkFile, PlannedFile, SmallFile
 from cordwood.processes import collective_save
-from cordwood.processes.collective_save import save_together
+from cordwood.processes.collective_save import begin_together
 from cordwood.processes.coordination import SINGLE_PROCESS, Processes
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.multiprocess_staging import MultiprocessStaging
@@ -58,7 +58,7 @@ def save(
     )
     shared = MultiprocessStaging(path, rendezvous)
 
-    def commit(_: str, reports: list[tuple[int, str]]) -> None:
+    def commit(reports: list[tuple[int, str]]) -> None:
         before_commit(shared.stage.path)
         written = shared.collect_written(reports, own_files)
         assert [[result.size_bytes for result in each] for each in written] == [
@@ -68,21 +68,10 @@ def save(
         shared.stage.commit(lambda _: lambda _: None)
 
     with shared.transaction():
-        save_together(
-            rendezvous,
-            shared,
-            path="x",
-            save_id="0" * 16,
-            base="",
-            fingerprints=lambda: [b"same"],
-            specs=[],
-            write=lambda *_: shared.write_files(
-                own_files[processes.index],
-                leaves_read_by(fetch or (lambda _: whole(step)), 1),
-                None,
-            ),
-            commit=commit,
-        )
+        begin_together(rendezvous, shared, path="x", fingerprints=lambda: [b"same"], specs=[])
+        leaves = leaves_read_by(fetch or (lambda _: whole(step)), 1)
+        report = shared.write_files(own_files[processes.index], leaves, None)
+        rendezvous.exchange(report, commit)
 
 
 def digests(written: Sequence[Sequence[WrittenFile]]) -> bytes:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 
@@ -31,8 +31,6 @@ from cordwood.processes.join_rendezvous import process_names
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.sharding.boxes import ShardGrid
 from cordwood.tree.structure import Structure
-
-_Report = TypeVar("_Report")
 
 PROBE_SECONDS = 40.0  # how long a network file system may hide what another machine has created
 _HALF_BYTES = 8  # one half is a digest of the type of a leaf, the other half of its value
@@ -49,35 +47,34 @@ class SaveDestination(Protocol):
     def sees_probe(self, probe: str, *, timeout_seconds: float) -> bool: ...
 
 
-def save_together(
+def begin_together(
     rendezvous: Rendezvous,
     destination: SaveDestination,
     *,
     path: str,
-    save_id: str,
-    base: str,
     fingerprints: Callable[[], Sequence[bytes]],
     specs: Sequence[LeafSpec],
-    write: Callable[[str, str], _Report],
-    commit: Callable[[str, list[_Report]], None],
-) -> None:
-    """Save as one of the processes of a rendezvous, which may have one process only.
+    save_id: str = "",
+    base: str = "",
+) -> tuple[str, str]:
+    """Begin a save as one of the processes of a rendezvous, which may have one process only.
+
+    The caller then writes its part, and ends the save by `rendezvous.exchange(report, commit)`.
 
     Args:
         rendezvous: it has been entered; an exception of this call must leave it, so that the other
             processes are informed.
         destination: the directory of the save, as this process sees it.
         path: the path of the save, for errors.
-        save_id: 16 hexadecimal digits that no other save has; all processes use that of process 0.
-        base: the name of the checkpoint whose files may be linked, or "". That of process 0 goes to
-            every `write`.
         fingerprints: returns the `fingerprints` of this process; called if there are others.
         specs: the leaves.
-        write: writes the part of this process, given the id of the save and the `base` of
-            process 0. Its result, a JSON value, goes to `commit`.
-        commit: called on process 0 with the id and what `write` returned on each process.
+        save_id: 16 hexadecimal digits that no other save has; all processes use that of process 0.
+        base: the name of the checkpoint whose files may be linked, or "".
 
-    Raises ProcessError on every process if another one fails; then nothing is committed. On the
+    Returns:
+        The id of the save and its base, those of process 0.
+
+    Raises ProcessError on every process if another one fails, or holds another tree. On the
     process that fails, its own exception passes through.
     """
 
@@ -95,8 +92,7 @@ def save_together(
                 "just made there; save to a file system that all of them share"
             )
         require_agreement(rendezvous, fingerprints(), specs)
-
-    rendezvous.exchange(write(common_id, common_base), lambda reports: commit(common_id, reports))
+    return common_id, common_base
 
 
 def fingerprints(

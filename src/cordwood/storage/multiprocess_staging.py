@@ -40,7 +40,9 @@ class MultiprocessStaging:
 
         shared = MultiprocessStaging(path, rendezvous)
         with shared.transaction():
-            save_together(rendezvous, shared, ...)  # calls `write_files`, then `collect_written`
+            begin_together(rendezvous, shared, ...)
+            report = shared.write_files(...)
+            rendezvous.exchange(report, commit)  # calls `collect_written`
 
     For threads without interrupts (`run_in_worker`). Raises as `StagingDirectory` does.
     """

@@ -14,10 +14,11 @@ from cordwood.formats.packs.index_item import Item, parse_items, read_index
 from cordwood.formats.packs.plan_save import (
     WrittenPack,
     encode_item,
-    lay_out,
     own_packs,
+    pack_tree,
     written_pack,
 )
+from cordwood.formats.save_plan import Snapshot
 from cordwood.index import HeaderDigest, Index, Inline, Leaf, LeafSpec, Span
 from cordwood.io.file_contents import FileContents
 from cordwood.io.leaves_to_write import Leaves
@@ -74,13 +75,18 @@ def item_of(
         (shards or {}).get(i, single_process_grid(np.shape(leaf)))
         for i, leaf in enumerate(flat.leaves)
     ]
-    layout = lay_out(flat.structure, specs, maps, process_count=process_count, sizes=SIZES)
+    packed = pack_tree(
+        Snapshot(flat.structure, tuple(specs), tuple(maps), (), ()),
+        process_count=process_count,
+        sizes=SIZES,
+        metadata=metadata or {},
+    )
     files: dict[str, bytes] = {}
     written: list[list[WrittenPack]] = []
     for process in range(process_count):
         done = []
-        packs = packs_of_process(layout.shares, process)
-        for pack in own_packs(layout, packs, process, save_id=save_id, format_tag="pt"):
+        packs = packs_of_process(packed.shares, process)
+        for pack in own_packs(packed, packs, process, save_id=save_id):
             raw = file_of(pack.plan, arrays)
             files[pack.name] = raw
             header = raw[: pack.plan.header_bytes]
@@ -90,7 +96,7 @@ def item_of(
                 )
             )
         written.append(done)
-    return encode_item(layout, written, save_id=save_id, metadata=metadata or {}), files
+    return encode_item(packed, written, save_id=save_id), files
 
 
 def elements(leaf: Any) -> np.ndarray[Any, Any]:

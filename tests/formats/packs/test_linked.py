@@ -18,13 +18,14 @@ from cordwood.formats.packs.index_item import (
     read_index,
 )
 from cordwood.formats.packs.plan_save import (
-    Layout,
+    PackedTree,
     WrittenPack,
     encode_item,
-    lay_out,
+    pack_tree,
     written_pack,
 )
 from cordwood.formats.packs.previous_step import base_files
+from cordwood.formats.save_plan import Snapshot
 from cordwood.index import HeaderDigest
 from cordwood.plan.choose_hard_links import UNUSED, StoredCell, linked_parts
 from cordwood.plan.group_into_files import Gap, PackPart
@@ -37,14 +38,17 @@ OLD, NEW = "aa" * 8, "bb" * 8
 HALVES = ShardGrid((8,), ((0, 4),), ((0,), (1,)))
 
 
-def layout_of(tree: Any, shards: dict[int, ShardGrid] | None = None, count: int = 1) -> Layout:
+def packed_tree(
+    tree: Any, shards: dict[int, ShardGrid] | None = None, count: int = 1
+) -> PackedTree:
     flat = flatten(tree)
     specs = [describe_leaf(path, leaf) for path, leaf in zip(flat.paths, flat.leaves, strict=True)]
     maps = [
         (shards or {}).get(i, single_process_grid(np.shape(leaf)))
         for i, leaf in enumerate(flat.leaves)
     ]
-    return lay_out(flat.structure, specs, maps, process_count=count, sizes=SIZES)
+    tree = Snapshot(flat.structure, tuple(specs), tuple(maps), (), ())
+    return pack_tree(tree, process_count=count, sizes=SIZES)
 
 
 def tree_of(value: int) -> dict[str, Any]:
@@ -59,8 +63,8 @@ def tree_of(value: int) -> dict[str, Any]:
 def joined() -> tuple[Directory, list[WrittenPack]]:
     """Return a directory that reuses a file of an old save, and the files of the new save."""
     old = directory_of(tree_of(1), save_id=OLD)
-    layout = layout_of(tree_of(2))
-    (base,) = base_files(old.items[""], layout, 0)
+    packed = packed_tree(tree_of(2))
+    (base,) = base_files(old.items[""], packed, 0)
     same = [i for i, cell in enumerate(base.cells) if cell.leaf != 1]
     more = directory_of({"b": tree_of(2)["b"]}, save_id=NEW)
     (added,) = more.items[""].packs
@@ -70,7 +74,7 @@ def joined() -> tuple[Directory, list[WrittenPack]]:
         written_pack(*base.source[:2], base.source.header_digest, linked_parts(base.cells, same)),
         written_pack(*added.source[:2], added.source.header_digest, (PackPart((1,), 0),)),
     ]
-    item = encode_item(layout, [written], save_id=NEW, metadata={})
+    item = encode_item(packed, [written], save_id=NEW)
     return Directory(encode_index({"": item}), {**old.files, **more.files}), written
 
 
@@ -96,7 +100,7 @@ def test_a_file_with_a_gap() -> None:
 
 def test_it_can_be_the_base_of_the_next() -> None:
     directory, _ = joined()
-    files = base_files(directory.items[""], layout_of(tree_of(3)), 0)
+    files = base_files(directory.items[""], packed_tree(tree_of(3)), 0)
     assert [[cell.leaf for cell in file.cells] for file in files] == [[0, UNUSED, 2], [1]]
     assert sum(cell.length for file in files for cell in file.cells) == sum(
         len(raw) - 4096 for raw in directory.files.values()
@@ -110,10 +114,10 @@ def test_other_readers_are_not_told_of_it() -> None:
 
 
 def test_what_a_process_has_written_goes_to_process_0_as_json() -> None:
-    layout = layout_of(tree_of(2))
+    packed = packed_tree(tree_of(2))
     directory, written = joined()
     (sent,) = json.loads(json.dumps([written]))
-    item = encode_item(layout, [sent], save_id=NEW, metadata={})
+    item = encode_item(packed, [sent], save_id=NEW)
     assert encode_index({"": item}) == directory.data
     seal = HeaderDigest(4096, bytes(range(16)))
     parts = (PackPart((3, 4, 9), 7), Gap(12), PackPart((5,), 0))
@@ -123,12 +127,12 @@ def test_what_a_process_has_written_goes_to_process_0_as_json() -> None:
 
 def test_a_linked_file_that_is_not_all_told_of_is_refused() -> None:
     _, (one, two) = joined()
-    layout = layout_of(tree_of(2))
-    item = encode_item(layout, [[one]], save_id=NEW, metadata={})
+    packed = packed_tree(tree_of(2))
+    item = encode_item(packed, [[one]], save_id=NEW)
     with pytest.raises(FormatError, match="expected the 3 cells of all leaves, found 2"):
         parse_items(encode_index({"": item}), name="x")
     twice = [[one, two._replace(parts=one.parts)]]
-    item = encode_item(layout, twice, save_id=NEW, metadata={})
+    item = encode_item(packed, twice, save_id=NEW)
     with pytest.raises(FormatError, match="expected the 3 cells of all leaves, found 4"):
         parse_items(encode_index({"": item}), name="x")
 
@@ -137,15 +141,15 @@ def test_a_process_may_link_what_it_has_written_and_is_to_write() -> None:
     tree = {"s": np.arange(8.0), "t": np.arange(4.0)}
     old = directory_of(tree, shards={0: HALVES}, process_count=2, save_id=OLD)
     item = old.items[""]
-    both = layout_of(tree, {0: HALVES}, 2)
+    both = packed_tree(tree, {0: HALVES}, 2)
     for process in (0, 1):
         (file,) = base_files(item, both, process)
         assert f"-{process}-" in file.source.name
         assert {cell.cell for cell in file.cells if cell.leaf == 0} == {process}
-    alone = layout_of(tree)
+    alone = packed_tree(tree)
     (file,) = base_files(item, alone, 0)  # of which it holds `t` as it was
     assert [cell.leaf for cell in file.cells if cell.leaf != UNUSED] == [1]
-    swapped = layout_of(tree, {0: HALVES._replace(holders=((1,), (0,)))}, 2)
+    swapped = packed_tree(tree, {0: HALVES._replace(holders=((1,), (0,)))}, 2)
     for process in (0, 1):
         for file in base_files(item, swapped, process):
             assert 0 not in {cell.leaf for cell in file.cells}
@@ -166,10 +170,10 @@ def test_a_process_may_link_what_it_has_written_and_is_to_write() -> None:
 )
 def test_which_leaves_are_the_same(change: Any, same: list[str]) -> None:
     item = directory_of({"a": np.arange(16.0), "z": np.ones(3)}, save_id=OLD).items[""]
-    layout = layout_of(copy.deepcopy(change))
+    packed = packed_tree(copy.deepcopy(change))
     results = [
-        layout.specs[cell.leaf].key_path[0]
-        for file in base_files(item, layout, 0)
+        packed.described.specs[cell.leaf].key_path[0]
+        for file in base_files(item, packed, 0)
         for cell in file.cells
         if cell.leaf != UNUSED
     ]

@@ -16,9 +16,10 @@ from cordwood.formats.packs import index_item as item_module
 from cordwood.formats.packs.cordwood_json import encode_index
 from cordwood.formats.packs.index_item import hugging_face_index, read_index
 from cordwood.formats.packs.leaf_types import Grid, cells_meeting
-from cordwood.formats.packs.plan_save import encode_item, lay_out, own_packs
+from cordwood.formats.packs.plan_save import encode_item, own_packs, pack_tree
 from cordwood.formats.safetensors.read_index import read_index as read_file_index
 from cordwood.formats.safetensors.read_index import sealed_digests
+from cordwood.formats.save_plan import Snapshot
 from cordwood.index import Box, HeaderDigest, Inline, LeafSpec, Piece, Pieces, Span
 from cordwood.plan.file_plan import LeafBytes
 from cordwood.plan.group_into_files import packs_of_process
@@ -276,22 +277,23 @@ def test_refused_leaves() -> None:
     deep = LeafSpec((), "numpy", (1,) * 64, "float32")
     shards = ShardGrid((1,) * 64, ((0,),) * 64, ((0,),))
     with pytest.raises(UnsupportedLeafError, match="64 dimensions; packs take fewer than 64"):
-        lay_out(structure, [deep], [shards], process_count=1, sizes=SIZES)
+        pack_tree(Snapshot(structure, (deep,), (shards,), (), ()), process_count=1, sizes=SIZES)
     opaque = LeafSpec((), "opaque", (), "")
     shards = ShardGrid((), (), ((0,),))
     with pytest.raises(UnsupportedLeafError, match="only its own format understands"):
-        lay_out(structure, [opaque], [shards], process_count=1, sizes=SIZES)
+        pack_tree(Snapshot(structure, (opaque,), (shards,), (), ()), process_count=1, sizes=SIZES)
 
 
 def test_what_was_written_must_be_what_was_laid_out() -> None:
     spec = LeafSpec((), "numpy", (3,), "float32")
     shards = ShardGrid((3,), ((0,),), ((0,),))
-    layout = lay_out(flatten(0).structure, [spec], [shards], process_count=1, sizes=SIZES)
-    packs = packs_of_process(layout.shares, 0)
-    (pack,) = own_packs(layout, packs, 0, save_id=SAVE_ID, format_tag="pt")
+    described = Snapshot(flatten(0).structure, (spec,), (shards,), (), ())
+    packed = pack_tree(described, process_count=1, sizes=SIZES)
+    packs = packs_of_process(packed.shares, 0)
+    (pack,) = own_packs(packed, packs, 0, save_id=SAVE_ID)
     assert pack.plan.segments == (LeafBytes(0, 0, 12),)
     with pytest.raises(ValueError, match="process 0 wrote 0 files, not 1"):
-        encode_item(layout, [[]], save_id=SAVE_ID, metadata={})
+        encode_item(packed, [[]], save_id=SAVE_ID)
 
 
 def test_headers_that_were_changed() -> None:

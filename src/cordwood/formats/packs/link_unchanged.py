@@ -12,7 +12,7 @@ from typing import NamedTuple
 from cordwood.errors import CordwoodError, CorruptionError, FormatError
 from cordwood.formats.packs.index_item import Item, parse_items
 from cordwood.formats.packs.open import store_at
-from cordwood.formats.packs.plan_save import Layout, WrittenPack, written_pack
+from cordwood.formats.packs.plan_save import PackedTree, WrittenPack, written_pack
 from cordwood.formats.packs.previous_step import BaseFile, base_files
 from cordwood.formats.safetensors.read_index import sealed_digests
 from cordwood.io.compare_bytes import (
@@ -52,12 +52,10 @@ def link_packs(
     save: Transaction,
     path: str,
     base: str,
-    layout: Layout,
+    tree: PackedTree,
     *,
-    prefix: str,
     process: int,
     leaves: Leaves,
-    first_leaf: int,
 ) -> Links:
     """Link the files of a checkpoint most of whose cells are equal to those of the tree.
 
@@ -68,31 +66,29 @@ def link_packs(
         save: the transaction, which has begun.
         path: the directory that is saved.
         base: the name of the checkpoint, a directory beside that one.
-        layout: the layout of the tree.
-        prefix: the prefix of the item.
+        tree: the tree.
         process: the number of this process; it links files that it wrote itself.
         leaves: the leaves of the save; those of which no part remains to be written are dropped.
-        first_leaf: the position of the first leaf of the tree among them.
     """
     folder = f"{path.rpartition('/')[0]}/{base}"
     store = store_at(folder)
-    base_item = _item(store, prefix)
+    base_item = _item(store, tree.prefix)
     if not store.has_links or base_item is None:
         return NOTHING
     packs: list[WrittenPack] = []
     cells: set[tuple[int, int]] = set()
     settled: dict[tuple[int, int], int] = {}  # with their sizes
     size_bytes = 0
-    remaining = Counter(leaf for leaf, _ in cells_of_process(layout.shares, process))
-    for base_file in base_files(base_item, layout, process):
+    remaining = Counter(leaf for leaf, _ in cells_of_process(tree.shares, process))
+    for base_file in base_files(base_item, tree, process):
         source, stored = base_file
-        value_of = partial(_value, layout, base_file, leaves, first_leaf)
+        value_of = partial(_value, tree, base_file, leaves)
         try:
             (file,) = store.open([source])
             with file:
                 same = _unchanged_cells(file, base_file, value_of)
         except (CorruptionError, FormatError, OSError) as e:
-            _log_damage(store, prefix, e)
+            _log_damage(store, tree.prefix, e)
             continue
         held = {i: (stored[i].leaf, stored[i].cell) for i in same}
         sizes = {held[i]: stored[i].length for i in same}
@@ -110,7 +106,7 @@ def link_packs(
         except (CorruptionError, FormatError, OSError) as e:
             save.unlink_later(source.name)
             settled.update(sizes)
-            _log_damage(store, prefix, e)
+            _log_damage(store, tree.prefix, e)
             continue
         if not should_link(stored, same):
             save.unlink_later(source.name)
@@ -122,7 +118,7 @@ def link_packs(
         cells.update([held[i] for i in same])
         remaining.subtract([held[i][0] for i in same])
         for leaf in {held[i][0] for i in same if not remaining[held[i][0]]}:
-            leaves.drop(first_leaf + leaf)
+            leaves.drop(tree.first_leaf + leaf)
     apart = frozenset(settled) if should_separate_unchanged(settled.values()) else frozenset()
     return Links(packs, frozenset(cells), apart, size_bytes)
 
@@ -136,13 +132,11 @@ def _item(store: Storage, prefix: str) -> Item | None:
     return None
 
 
-def _value(
-    layout: Layout, file: BaseFile, leaves: Leaves, first_leaf: int, position: int
-) -> Array | LazyArray:
+def _value(tree: PackedTree, file: BaseFile, leaves: Leaves, position: int) -> Array | LazyArray:
     leaf, cell = file.cells[position][:2]
-    grid = layout.grids[leaf]
+    grid = tree.grids[leaf]
     assert grid is not None
-    return leaves.view(first_leaf + leaf, grid.box(cell) if grid.cell_count > 1 else None)
+    return leaves.view(tree.first_leaf + leaf, grid.box(cell) if grid.cell_count > 1 else None)
 
 
 def _unchanged_cells(

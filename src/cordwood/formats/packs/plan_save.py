@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from cordwood.encoding.leaf_table import BYTE_KINDS, encode_runs, tensor_names
@@ -10,24 +11,27 @@ from cordwood.encoding.strict_json import encode_value
 from cordwood.formats.packs.index_item import GAP
 from cordwood.formats.packs.leaf_types import Grid, PackedType, Tensor, tensor_of, to_json, type_of
 from cordwood.formats.safetensors.plan_save import plan_save
+from cordwood.formats.save_plan import Snapshot
 from cordwood.index import Box, HeaderDigest, LeafSpec
 from cordwood.keypath import KeyPath
 from cordwood.plan.assign_to_processes import CellAssignment, FileSizes, ShardedLeaf, assign_cells
 from cordwood.plan.file_plan import FilePlan, LeafPart
 from cordwood.plan.group_into_files import Gap, Pack, PackPart, packs_of_all
-from cordwood.sharding.boxes import ShardGrid, shape_of, single_process_grid
+from cordwood.sharding.boxes import shape_of, single_process_grid
 from cordwood.storage.storage_protocol import NewDataFile
-from cordwood.tree.structure import LEAF, Node, Structure, structure_to_json
+from cordwood.tree.structure import LEAF, Node, structure_to_json
 
 
-class Layout(NamedTuple):
-    """A tree, and the process that writes each part of it. Equal on every process."""
+class PackedTree(NamedTuple):
+    """A tree to save, and the process that writes each part of it; before a byte is written."""
 
-    structure: Structure
-    specs: tuple[LeafSpec, ...]
+    described: Snapshot
     tensors: tuple[Tensor | None, ...]  # of each leaf; None: the index holds it
     grids: tuple[Grid | None, ...]
     shares: CellAssignment
+    prefix: str
+    metadata: Mapping[str, str]
+    first_leaf: int  # the position of its first leaf among the leaves of the save
 
 
 class WrittenPack(NamedTuple):
@@ -41,40 +45,46 @@ class WrittenPack(NamedTuple):
     parts: Sequence[Sequence[int] | int] | None
 
 
-def lay_out(
-    structure: Structure,
-    specs: Sequence[LeafSpec],
-    shards: Sequence[ShardGrid],
+def pack_tree(
+    tree: Snapshot,
     *,
     process_count: int,
     sizes: FileSizes,
-) -> Layout:
+    prefix: str = "",
+    metadata: Mapping[str, str] = MappingProxyType({}),
+    first_leaf: int = 0,
+) -> PackedTree:
     """Assign the leaves of a tree to files and processes.
 
     Args:
-        structure: the containers, with one leaf for each of `specs`, in order.
-        specs: the leaves. Of a PRNG key array, shape and dtype are those of its key data.
-        shards: the shards of each leaf; of a leaf that is no array, anything.
+        tree: the tree. Of a PRNG key array, shape and dtype are those of its key data; of a leaf
+            that is no array, the shards may be anything.
         process_count: how many processes take part.
         sizes: how large the files are to be.
+        prefix: the name of the tree in the directory.
+        metadata: the user's strings; `format` stands in each file too, where some readers want it.
+        first_leaf: the position of its first leaf among the leaves of the save.
 
     Raises:
         UnsupportedLeafError: a leaf cannot be stored.
     """
     tensor_of_type: dict[tuple[Any, ...], Tensor | None] = {}
-    tensors = tuple([_known_tensor(spec, tensor_of_type) for spec in specs])
+    tensors = tuple([_known_tensor(spec, tensor_of_type) for spec in tree.specs])
     stored = []
-    for leaf, (spec, tensor) in enumerate(zip(specs, tensors, strict=True)):
+    for leaf, (spec, tensor) in enumerate(zip(tree.specs, tensors, strict=True)):
         if tensor is not None:
-            spread = single_process_grid(tensor.shape) if spec.kind in BYTE_KINDS else shards[leaf]
-            stored.append(ShardedLeaf(leaf, tensor.itemsize, spread))
+            is_array = spec.kind not in BYTE_KINDS
+            shards = tree.shards[leaf] if is_array else single_process_grid(tensor.shape)
+            stored.append(ShardedLeaf(leaf, tensor.itemsize, shards))
     shares = assign_cells(stored, process_count=process_count, sizes=sizes)
-    grids: list[Grid | None] = [None] * len(specs)
+    grids: list[Grid | None] = [None] * len(tree.specs)
     for group in shares.groups:
         grid = Grid(group.shape, group.cuts)
         for leaf in group.leaves:
             grids[leaf] = grid
-    return Layout(structure, tuple(specs), tensors, tuple(grids), shares)
+    # Leaves are taken when they are written; until then nothing here holds them.
+    described = tree._replace(leaves=())
+    return PackedTree(described, tensors, tuple(grids), shares, prefix, metadata, first_leaf)
 
 
 def _known_tensor(
@@ -95,55 +105,43 @@ def pack_name(save_id: str, process: int, number: int) -> str:
 
 
 def own_packs(
-    layout: Layout,
-    packs: Sequence[Pack],
-    process: int,
-    *,
-    save_id: str,
-    format_tag: str,
-    first_leaf: int = 0,
+    tree: PackedTree, packs: Sequence[Pack], process: int, *, save_id: str
 ) -> list[NewDataFile]:
     """Return the files that a process writes.
 
     Args:
-        layout: what `lay_out` returned.
+        tree: the tree.
         packs: their contents, from `cordwood.plan.group_into_files`.
         process: the number of the process.
         save_id: 16 hexadecimal digits, of this save alone.
-        format_tag: `format` in the metadata of each file, which some readers ask for.
-        first_leaf: the position of the first leaf of the tree among the leaves of the save.
     """
-    stored = [leaf for leaf, tensor in enumerate(layout.tensors) if tensor is not None]
-    paths = [layout.specs[leaf].key_path for leaf in stored]
+    stored = [leaf for leaf, tensor in enumerate(tree.tensors) if tensor is not None]
+    paths = [tree.described.specs[leaf].key_path for leaf in stored]
     names = dict(zip(stored, tensor_names(paths).names, strict=True))
     return [
-        NewDataFile(
-            pack_name(save_id, process, n), _plan_pack(layout, pack, names, format_tag, first_leaf)
-        )
+        NewDataFile(pack_name(save_id, process, n), _plan_pack(tree, pack, names))
         for n, pack in enumerate(packs)
     ]
 
 
-def _plan_pack(
-    layout: Layout, pack: Pack, names: Mapping[int, str], format_tag: str, first_leaf: int
-) -> FilePlan:
-    dtypes = {leaf: tensor.dtype for leaf, tensor in enumerate(layout.tensors) if tensor}
+def _plan_pack(tree: PackedTree, pack: Pack, names: Mapping[int, str]) -> FilePlan:
+    dtypes = {leaf: tensor.dtype for leaf, tensor in enumerate(tree.tensors) if tensor}
     stored: list[int] = []
     parts: list[LeafPart] = []
     labels: list[KeyPath] = []
     shapes: list[tuple[int, ...]] = []
     for leaves, cell in pack.parts:
         for leaf in leaves:
-            grid = layout.grids[leaf]
+            grid = tree.grids[leaf]
             assert grid is not None
             stored.append(leaf)
             if grid.cell_count == 1:
-                parts.append((first_leaf + leaf, None))
+                parts.append((tree.first_leaf + leaf, None))
                 labels.append((names[leaf],))
                 shapes.append(grid.shape)
                 continue
             box = grid.box(cell)
-            parts.append((first_leaf + leaf, box))
+            parts.append((tree.first_leaf + leaf, box))
             labels.append((f"{names[leaf]}{_suffix(box)}",))
             shapes.append(shape_of(box))
     keys = tuple(tensor_names(labels).names)  # a leaf may be called like a part of another
@@ -152,7 +150,8 @@ def _plan_pack(
         for key, leaf, shape in zip(keys, stored, shapes, strict=True)
     ]
     structure = (Node("dict", len(keys), keys), *[LEAF] * len(keys))
-    return plan_save(structure, specs, metadata={"format": format_tag}, parts=parts)
+    metadata = {"format": tree.metadata.get("format", "pt")}
+    return plan_save(structure, specs, metadata=metadata, parts=parts)
 
 
 def _suffix(box: Box) -> str:
@@ -173,27 +172,22 @@ def _part_row(part: PackPart | Gap) -> list[int] | int:
 
 
 def encode_item(
-    layout: Layout,
-    written: Sequence[Sequence[WrittenPack]],
-    *,
-    save_id: str,
-    metadata: Mapping[str, str],
+    tree: PackedTree, written: Sequence[Sequence[WrittenPack]], *, save_id: str
 ) -> dict[str, Any]:
     """Return the item of the index, in JSON form.
 
     Args:
-        layout: what `lay_out` returned.
+        tree: the tree.
         written: the files of each process.
         save_id: the id of the save.
-        metadata: the user's strings.
 
-    Raises ValueError where the files are not those that the layout asks for.
+    Raises ValueError where the files are not those that the tree asks for.
     """
     numbers: dict[PackedType, int] = {}
     number_of_type: dict[tuple[Any, ...], int] = {}
     leaf_types = []
     values = []
-    for spec, tensor, grid in zip(layout.specs, layout.tensors, layout.grids, strict=True):
+    for spec, tensor, grid in zip(tree.described.specs, tree.tensors, tree.grids, strict=True):
         alike = (*spec[1:6], id(grid))  # all but the path and the value
         if tensor is None or alike not in number_of_type:
             packed = type_of(spec, tensor, grid)
@@ -203,7 +197,7 @@ def encode_item(
             values.append(encode_value(spec.kind, spec.value))
     columns: dict[tuple[int, ...], int] = {}
     files = []
-    for process, (packs, done) in enumerate(zip(packs_of_all(layout.shares), written, strict=True)):
+    for process, (packs, done) in enumerate(zip(packs_of_all(tree.shares), written, strict=True)):
         rows = [parts for *_, parts in done]
         if None in rows or not rows:
             if len(packs) != len(done):
@@ -220,8 +214,8 @@ def encode_item(
             files.append([name, size_bytes, header_bytes, digest, parts])
     return {
         "save_id": save_id,
-        "metadata": dict(metadata),
-        "nodes": structure_to_json(layout.structure),
+        "metadata": dict(tree.metadata),
+        "nodes": structure_to_json(tree.described.structure),
         "types": [to_json(packed) for packed in numbers],
         "leaves": encode_runs(leaf_types),
         "values": values,

@@ -9,7 +9,7 @@ from cordwood.encoding.leaf_table import tensor_names
 from cordwood.formats.packs.cordwood_json import PACK_NAME
 from cordwood.formats.packs.index_item import Item, cells_of_file
 from cordwood.formats.packs.leaf_types import type_of
-from cordwood.formats.packs.plan_save import Layout
+from cordwood.formats.packs.plan_save import PackedTree
 from cordwood.index import Source
 from cordwood.plan.choose_hard_links import UNUSED, StoredCell, cells_of_process
 from cordwood.tree.structure import leaf_paths
@@ -22,7 +22,7 @@ class BaseFile(NamedTuple):
     cells: tuple[StoredCell, ...]  # all of its data; leaves are those of the tree to be saved
 
 
-def base_files(item: Item, layout: Layout, process: int) -> list[BaseFile]:
+def base_files(item: Item, tree: PackedTree, process: int) -> list[BaseFile]:
     """Return the files that a process wrote and may link.
 
     A cell counts as the same where its leaf has the same key path, name, type, shape and cuts, and
@@ -30,11 +30,11 @@ def base_files(item: Item, layout: Layout, process: int) -> list[BaseFile]:
 
     Args:
         item: the item of the older checkpoint.
-        layout: the layout of the tree to be saved.
+        tree: the tree to be saved.
         process: the number of the process.
     """
-    leaves = _same_leaves(item, layout)
-    cells_to_write = cells_of_process(layout.shares, process)
+    leaves = _same_leaves(item, tree)
+    cells_to_write = cells_of_process(tree.shares, process)
     files = []
     for number, pack in enumerate(item.packs):
         name = PACK_NAME.fullmatch(pack.source.name)
@@ -46,7 +46,7 @@ def base_files(item: Item, layout: Layout, process: int) -> list[BaseFile]:
     return files
 
 
-def _same_leaves(item: Item, layout: Layout) -> list[int]:
+def _same_leaves(item: Item, tree: PackedTree) -> list[int]:
     """Return for each leaf of the item the leaf of the tree that is stored alike, or UNUSED."""
     paths = leaf_paths(item.structure)
     kinds = item.leaf_types.tolist()
@@ -54,12 +54,12 @@ def _same_leaves(item: Item, layout: Layout) -> list[int]:
     names = tensor_names([paths[i] for i in stored]).names
     stored_leaves = {paths[i]: (name, i) for name, i in zip(names, stored, strict=True)}
     leaves = [UNUSED] * len(kinds)
-    ours = [leaf for leaf, tensor in enumerate(layout.tensors) if tensor is not None]
-    names = tensor_names([layout.specs[leaf].key_path for leaf in ours]).names
+    ours = [leaf for leaf, tensor in enumerate(tree.tensors) if tensor is not None]
+    names = tensor_names([tree.described.specs[leaf].key_path for leaf in ours]).names
     for name, leaf in zip(names, ours, strict=True):
-        spec = layout.specs[leaf]
+        spec = tree.described.specs[leaf]
         stored_name, i = stored_leaves.get(spec.key_path, ("", -1))
-        packed = type_of(spec, layout.tensors[leaf], layout.grids[leaf])
+        packed = type_of(spec, tree.tensors[leaf], tree.grids[leaf])
         if i >= 0 and stored_name == name and item.types[kinds[i]] == packed:
             leaves[i] = leaf
     return leaves

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
 
 from cordwood.errors import CordwoodError, NotACheckpointError, StorageError, UnsupportedLeafError
 from cordwood.formats.packs.cordwood_json import (
@@ -20,82 +21,34 @@ from cordwood.formats.packs.index_item import check_items, hugging_face_index, p
 from cordwood.formats.packs.link_unchanged import NOTHING, Links, link_packs
 from cordwood.formats.packs.open import store_at
 from cordwood.formats.packs.plan_save import (
-    Layout,
+    PackedTree,
     WrittenPack,
     encode_item,
-    lay_out,
     own_packs,
+    pack_tree,
     written_pack,
 )
 from cordwood.formats.safetensors.plan_save import check_metadata
 from cordwood.formats.save_plan import (
     SaveOptions,
     SavePlan,
-    Snapshot,
     snapshot_fingerprints,
     take_apart,
 )
 from cordwood.index import LeafSpec
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.message_text import first_names
-from cordwood.plan.assign_to_processes import FileSizes, cell_bytes_of_leaves
+from cordwood.plan.assign_to_processes import cell_bytes_of_leaves
 from cordwood.plan.choose_hard_links import exclude_cells, include_cells
 from cordwood.plan.file_plan import leaves_of
 from cordwood.plan.group_into_files import Pack, packs_of_process, packs_of_ranges
-from cordwood.processes.collective_save import joined_fingerprints, save_together
+from cordwood.processes.collective_save import begin_together, joined_fingerprints
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.atomic_file import storage_error
-from cordwood.storage.storage_protocol import IndexChange, NewDataFile, Transaction, new_save_id
+from cordwood.storage.storage_protocol import IndexChange, Transaction, new_save_id
 
 _MAX_SHOWN = 3
 _MAX_PACKS = 99_999  # of a process, if the caller gives their size
-
-
-class Plan(NamedTuple):
-    """A save to a directory, before a byte of it is written."""
-
-    layout: Layout  # equal on every process
-    snapshot: Snapshot  # of the caller's leaves
-    first_leaf: int  # the position of its first leaf among those of the save
-    process: int  # this one's number
-    prefix: str
-    metadata: Mapping[str, str]
-
-
-def plan(
-    tree: Any,
-    *,
-    prefix: str | None,
-    metadata: Mapping[str, str],
-    process: int,
-    process_count: int,
-    sizes: FileSizes,
-    first_leaf: int,
-) -> Plan:
-    """Plan the files of one tree.
-
-    Args:
-        tree: the tree.
-        prefix: its name; None: none.
-        metadata: the user's strings.
-        process: the number of this process.
-        process_count: the number of processes that save.
-        sizes: the sizes of files that suit the storage.
-        first_leaf: the position of its first leaf among those of the save.
-
-    Raises as `cordwood.save` does, before it writes.
-    """
-    check_metadata(metadata)
-    _check_prefix(prefix)
-    snapshot = take_apart(tree, process=process, process_count=process_count)
-    layout = lay_out(
-        snapshot.structure,
-        snapshot.specs,
-        snapshot.shards,
-        process_count=process_count,
-        sizes=sizes,
-    )
-    return Plan(layout, snapshot, first_leaf, process, prefix or "", dict(metadata))
 
 
 def _check_prefix(prefix: str | None) -> None:
@@ -132,19 +85,21 @@ def plan_save(
     if max_shard_bytes is not None:
         file_sizes = file_sizes._replace(pack_bytes=max_shard_bytes, max_packs=_MAX_PACKS)
     trees: dict[str, Any] = {**(items or {}), prefix or "": tree}
-    plans = []
+    packed: list[PackedTree] = []
     leaves: list[Any] = []
     sizes: list[int] = []
     for name, each in sorted(trees.items()):
         is_item = name != (prefix or "")
+        _check_prefix(name)
+        check_metadata(metadata)
         try:
-            planned = plan(
-                each,
-                prefix=name,
-                metadata={} if is_item else metadata,
-                process=rendezvous.index,
+            described = take_apart(each, process=rendezvous.index, process_count=rendezvous.count)
+            tree_to_save = pack_tree(
+                described,
                 process_count=rendezvous.count,
                 sizes=file_sizes,
+                prefix=name,
+                metadata={} if is_item else dict(metadata),
                 first_leaf=len(leaves),
             )
         except UnsupportedLeafError as e:
@@ -154,11 +109,9 @@ def plan_save(
                 f"items: {name}: {e}. An item is a tree of arrays, or has get_state and "
                 "set_state, or state_dict and load_state_dict"
             ) from e
-        leaves += planned.snapshot.leaves
-        shares, count = planned.layout.shares, len(planned.snapshot.leaves)
-        sizes += cell_bytes_of_leaves(shares, rendezvous.index, count)
-        # Leaves are taken when they are written; until then nothing here holds them.
-        plans.append(planned._replace(snapshot=planned.snapshot._replace(leaves=())))
+        packed.append(tree_to_save)
+        leaves += described.leaves
+        sizes += cell_bytes_of_leaves(tree_to_save.shares, rendezvous.index, len(described.leaves))
 
     def write(leaves: Leaves) -> None:
         def fingerprints() -> Sequence[bytes]:
@@ -166,64 +119,63 @@ def plan_save(
             return joined_fingerprints(
                 [
                     snapshot_fingerprints(
-                        each.snapshot, leaves, first_leaf=each.first_leaf, keep=keep
+                        each.described, leaves, first_leaf=each.first_leaf, keep=keep
                     )
-                    for each in plans
+                    for each in packed
                 ]
             )
 
-        def write_own(save_id: str, base: str) -> list[list[WrittenPack]]:
-            todo = []
-            for planned in plans:
-                links = NOTHING
-                if linking is not None and base:
-                    links = link_packs(
-                        save,
-                        store.name,
-                        base,
-                        planned.layout,
-                        prefix=planned.prefix,
-                        process=planned.process,
-                        leaves=leaves,
-                        first_leaf=planned.first_leaf,
-                    )
-                    linking.linked_bytes += links.size_bytes
-                todo.append((planned, links))
-            return _write_packs(save, todo, leaves, save_id=save_id)
-
-        def commit(save_id: str, reports: list[list[list[WrittenPack]]]) -> None:
-            by_tree = [list(each) for each in zip(*reports, strict=True)]
-            saved = list(zip(plans, by_tree, strict=True))
-            alone = items is not None
-            save.commit(lambda old: _change(saved, old, save_id, name=store.name, alone=alone))
-
-        saving = store.transaction(
+        transaction = store.transaction(
             others_commit=rendezvous.index > 0, timeout_seconds=rendezvous.timeout_seconds
         )
-        with rendezvous, saving as save:
-            save_together(
+        with rendezvous, transaction as save:
+            common_id, base = begin_together(
                 rendezvous,
                 save,
                 path=store.name,
                 save_id=save_id or new_save_id(),
-                specs=_specs(plans),
                 base="" if linking is None else linking.base,
                 fingerprints=fingerprints,
-                write=write_own,
-                commit=commit,
+                specs=_specs(packed),
             )
+            links = [NOTHING] * len(packed)
+            if linking is not None and base:
+                links = [
+                    link_packs(
+                        save,
+                        store.name,
+                        base,
+                        each,
+                        process=rendezvous.index,
+                        leaves=leaves,
+                    )
+                    for each in packed
+                ]
+                linking.linked_bytes += sum([each.size_bytes for each in links])
+            written = _write_packs(
+                save, packed, links, leaves, process=rendezvous.index, save_id=common_id
+            )
+
+            def commit(reports: list[list[list[WrittenPack]]]) -> None:
+                by_tree = list(zip(packed, zip(*reports, strict=True), strict=True))
+                alone = items is not None
+                save.commit(
+                    lambda old: _change(by_tree, old, common_id, name=store.name, alone=alone)
+                )
+
+            rendezvous.exchange(written, commit)
 
     return SavePlan(leaves, write, sizes)
 
 
-def _specs(plans: Sequence[Plan]) -> Sequence[LeafSpec]:
+def _specs(trees: Sequence[PackedTree]) -> Sequence[LeafSpec]:
     """Return the leaves of all trees; of several trees, with the prefix in front of key paths."""
-    if len(plans) == 1:
-        return plans[0].snapshot.specs
+    if len(trees) == 1:
+        return trees[0].described.specs
     return [
         spec._replace(key_path=(each.prefix, *spec.key_path)) if each.prefix else spec
-        for each in plans
-        for spec in each.snapshot.specs
+        for each in trees
+        for spec in each.described.specs
     ]
 
 
@@ -234,54 +186,51 @@ def _save_id_of(save_id: str, number: int) -> str:
 
 def _write_packs(
     save: Transaction,
-    todo: Sequence[tuple[Plan, Links]],
+    trees: Sequence[PackedTree],
+    links: Sequence[Links],
     leaves: Leaves,
     *,
+    process: int,
     save_id: str,
 ) -> list[list[WrittenPack]]:
     """Write the files of this process; return them by tree, as process 0 needs them.
 
     Args:
         save: the transaction, which has begun.
-        todo: for each tree its plan, and the files that are linked.
+        trees: the trees.
+        links: of each tree, the files that are linked.
         leaves: the leaves of all trees.
+        process: the number of this process.
         save_id: 16 hexadecimal digits, the same on every process, of this save alone.
     """
-    packs_of: list[tuple[Sequence[Pack], list[NewDataFile]]] = []
-    for number, (planned, links) in enumerate(todo):
-        contents = _files_to_write(planned, links)
-        packs = own_packs(
-            planned.layout,
-            contents,
-            planned.process,
-            save_id=_save_id_of(save_id, number),
-            format_tag=planned.metadata.get("format", "pt"),
-            first_leaf=planned.first_leaf,
-        )
-        packs_of.append((contents, packs))
-    files = [pack for _, packs in packs_of for pack in packs]
-    leaves.expect([leaf for file in files for leaf in leaves_of(file.plan.segments)])
-    sealed = iter(save.write(files, leaves))
-    packs_of_trees = []
-    for (_, links), (contents, packs) in zip(todo, packs_of, strict=True):
+    packs = [_files_to_write(*each, process) for each in zip(trees, links, strict=True)]
+    files = [
+        own_packs(tree, contents, process, save_id=_save_id_of(save_id, number))
+        for number, (tree, contents) in enumerate(zip(trees, packs, strict=True))
+    ]
+    every_file = list(chain.from_iterable(files))
+    leaves.expect([leaf for file in every_file for leaf in leaves_of(file.plan.segments)])
+    sealed = iter(save.write(every_file, leaves))
+    written = []
+    for linked, contents, new_files in zip(links, packs, files, strict=True):
         # Every process can compute the contents of files itself, unless it links some.
-        is_known = not links.packs and not links.settled
-        written = [
+        is_known = not linked.packs and not linked.settled
+        new_packs = [
             written_pack(
-                pack.name, pack.plan.size_bytes, next(sealed), None if is_known else content.parts
+                file.name, file.plan.size_bytes, next(sealed), None if is_known else pack.parts
             )
-            for pack, content in zip(packs, contents, strict=True)
+            for file, pack in zip(new_files, contents, strict=True)
         ]
-        packs_of_trees.append([*links.packs, *written])
-    return packs_of_trees
+        written.append([*linked.packs, *new_packs])
+    return written
 
 
-def _files_to_write(planned: Plan, links: Links) -> Sequence[Pack]:
+def _files_to_write(tree: PackedTree, links: Links, process: int) -> Sequence[Pack]:
     """Return the files to write. Unchanged cells get files of their own, to be linked next time."""
-    shares = planned.layout.shares
+    shares = tree.shares
     if not links.packs and not links.settled:
-        return packs_of_process(shares, planned.process)
-    cells = exclude_cells(shares, shares.by_process[planned.process], links.cells)
+        return packs_of_process(shares, process)
+    cells = exclude_cells(shares, shares.by_process[process], links.cells)
     return [
         *packs_of_ranges(shares, include_cells(shares, cells, links.settled)),
         *packs_of_ranges(shares, exclude_cells(shares, cells, links.settled)),
@@ -289,7 +238,7 @@ def _files_to_write(planned: Plan, links: Links) -> Sequence[Pack]:
 
 
 def _change(
-    saved: Sequence[tuple[Plan, list[list[WrittenPack]]]],
+    saved: Sequence[tuple[PackedTree, Sequence[Sequence[WrittenPack]]]],
     old: bytes | None,
     save_id: str,
     *,
@@ -313,13 +262,8 @@ def _change(
     if alone:
         items = {}
     added = {}
-    for number, (planned, written) in enumerate(saved):
-        items[planned.prefix] = encode_item(
-            planned.layout,
-            written,
-            save_id=_save_id_of(save_id, number),
-            metadata=planned.metadata,
-        )
+    for number, (tree, written) in enumerate(saved):
+        items[tree.prefix] = encode_item(tree, written, save_id=_save_id_of(save_id, number))
         added.update({name: size for packs in written for name, size, *_ in packs})
     items = dict(sorted(items.items()))
     data = encode_index(items)

@@ -14,11 +14,10 @@ from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.write_chunk_files import WrittenFile
 from cordwood.plan.assign_to_processes import chunk_bytes_of_leaves
 from cordwood.plan.chunk_files import PlannedFile
-from cordwood.processes.collective_save import save_together
+from cordwood.processes.collective_save import begin_together
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.multiprocess_staging import MultiprocessStaging
 from cordwood.storage.staging_directory import StagingDirectory
-from cordwood.storage.storage_protocol import new_save_id
 
 
 def plan_save(
@@ -97,22 +96,20 @@ def write_together(
     for number in chosen:
         process_files[item.writers[number]].append(item.files[number])
 
-    def commit(_: str, reports: list[tuple[int, str]]) -> None:
+    def commit(reports: list[tuple[int, str]]) -> None:
         written_files = list(map(iter, shared.collect_written(reports, process_files)))
         then(shared.stage, [next(written_files[item.writers[number]]) for number in chosen])
 
     with shared.transaction():
-        save_together(
+        begin_together(
             rendezvous,
             shared,
             path=os.fspath(path),
-            save_id=new_save_id(),
-            base="",
             fingerprints=lambda: snapshot_fingerprints(
                 item.snapshot, leaves, keep=rendezvous.index == 0
             ),
             specs=item.snapshot.specs,
-            write=lambda *_: shared.write_files(process_files[rendezvous.index], leaves, encode),
-            commit=commit,
         )
+        report = shared.write_files(process_files[rendezvous.index], leaves, encode)
+        rendezvous.exchange(report, commit)
     return shared.stage
