@@ -268,7 +268,7 @@ def test_the_base_is_deleted_meanwhile(
 
     name = "find_difference" if moment == "after the looks" else "base_files"
     if name == "base_files":
-        from cordwood.formats.packs.previous_step import base_files
+        from cordwood.formats.packs.link_unchanged import base_files
 
         def gone(*arguments: Any) -> Any:
             shutil.rmtree(tmp_path / "0", ignore_errors=True)

@@ -17,6 +17,7 @@ from cordwood.formats.packs.index_item import (
     parse_items,
     read_index,
 )
+from cordwood.formats.packs.link_unchanged import base_files
 from cordwood.formats.packs.plan_save import (
     PackedTree,
     WrittenPack,
@@ -24,7 +25,6 @@ from cordwood.formats.packs.plan_save import (
     pack_tree,
     written_pack,
 )
-from cordwood.formats.packs.previous_step import base_files
 from cordwood.formats.save_plan import Snapshot
 from cordwood.index import HeaderDigest
 from cordwood.plan.choose_hard_links import UNUSED, StoredCell, linked_parts
