@@ -73,7 +73,6 @@ FOR_EVERY_FORMAT = (
 KNOW_EVERY_FORMAT = (
     "detect_format",
     "format_for_saving",
-    "read_index_only",
     "registry",
     "step_names",
 )

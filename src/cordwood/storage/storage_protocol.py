@@ -12,14 +12,16 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from cordwood.index import HeaderDigest, Source
-from cordwood.io.leaves_to_write import Leaves
-from cordwood.plan.assign_to_processes import FileSizes
-from cordwood.plan.file_plan import FilePlan
 from cordwood.processes.coordination import WaitLogger
-from cordwood.storage.open_files import ReadableFile
+
+if TYPE_CHECKING:  # listing a checkpoint needs the names in it, and not what its writers need
+    from cordwood.index import HeaderDigest, Source
+    from cordwood.io.leaves_to_write import Leaves
+    from cordwood.plan.assign_to_processes import FileSizes
+    from cordwood.plan.file_plan import FilePlan
+    from cordwood.storage.open_files import ReadableFile
 
 
 class NamingRules(NamedTuple):
