@@ -10,21 +10,27 @@
    * listener; false, null and undefined attributes are left out; children that are no nodes become text.
    */
   const element = (cordwood.element = function (tag, ...rest) {
-    const [name] = tag.split(".");
-    const made = fill(document.createElement(name), tag, rest);
+    const [name, classes] = cut(tag);
+    const made = fill(document.createElement(name), classes, rest);
     if (name === "button") made.type = "button"; // and no submission of a form
     return made;
   });
 
   /** Return an SVG element, made in the same way. */
   const svg = (cordwood.svg = function (tag, ...rest) {
-    return fill(document.createElementNS(SVG, tag.split(".")[0]), tag, rest);
+    const [name, classes] = cut(tag);
+    return fill(document.createElementNS(SVG, name), classes, rest);
   });
 
+  /** Return a tag without its classes, and these. */
+  function cut(tag) {
+    const at = tag.indexOf(".");
+    return at < 0 ? [tag, ""] : [tag.slice(0, at), tag.slice(at + 1).replaceAll(".", " ")];
+  }
+
   /** Set the classes and the attributes of an element, and append its children. */
-  function fill(made, tag, rest) {
-    const classes = tag.split(".").slice(1);
-    if (classes.length) made.setAttribute("class", classes.join(" "));
+  function fill(made, classes, rest) {
+    if (classes) made.setAttribute("class", classes);
     const hasAttributes = rest.length && Object.getPrototypeOf(rest[0] ?? "") === Object.prototype;
     for (const [name, value] of Object.entries(hasAttributes ? rest.shift() : {})) {
       if (value === undefined || value === null || value === false) continue;
