@@ -25,9 +25,9 @@ from cordwood.errors import (
     UnsupportedFormatError,
 )
 from cordwood.index import Box, Digests, Encoded, Leaf, Piece
+from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.decode_chunk import decode_chunk
 from cordwood.io.execute_load import execute_load
-from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.plan.load_boxes import plan_boxes
 from cordwood.plan.load_plan import Codec, EncodedChunk, Scatter
 from cordwood.sharding.boxes import grid_cells, shape_of, slices, whole_box

@@ -13,10 +13,10 @@ from cordwood import dtypes
 from cordwood.api.checkpoint import Checkpoint
 from cordwood.api.stored_leaf import StoredLeaf
 from cordwood.index import ARRAY_KINDS, Box, Encoded, Index, Inline, Leaf, LeafSpec
+from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.execute_load import read_moves
 from cordwood.io.leaves_to_write import LazyArray
 from cordwood.io.progress import ProgressMeter
-from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.keypath import format_path
 from cordwood.loading.cast import convert_dtype, transpose_copy
 from cordwood.loading.leaf_target import Target

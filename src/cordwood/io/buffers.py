@@ -20,6 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cordwood.io.direct_io import PAGE_BYTES
+
 _MOST_BYTES = 4 << 30
 _SHARE_OF_MEMORY = 8  # never more than this part of the machine's memory
 
@@ -246,3 +248,20 @@ class GrowableBuffer:
         stop = stop // mmap.PAGESIZE * mmap.PAGESIZE
         if start < stop:
             self._pages.madvise(mmap.MADV_DONTNEED, start, stop - start)
+
+
+class ScratchBuffer:
+    """The memory of one thread for bytes that cannot be read or written in place."""
+
+    def __init__(self) -> None:
+        self._view = memoryview(b"")
+
+    def view(self, size_bytes: int) -> memoryview:
+        """Return a page-aligned, uninitialized view of that many bytes.
+
+        It is the same memory as before, unless that was too small.
+        """
+        if len(self._view) < size_bytes:
+            self._view = memoryview(b"")  # frees it before the new one is allocated
+            self._view = allocate_bytes(size_bytes, alignment=PAGE_BYTES).data
+        return self._view[:size_bytes]

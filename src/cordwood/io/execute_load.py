@@ -17,11 +17,10 @@ import numpy as np
 from cordwood.encoding.digests import check_coverage
 from cordwood.errors import TruncatedError
 from cordwood.index import Digests
-from cordwood.io.buffers import Buffer, PageSize, advise_small, allocate_buffers
+from cordwood.io.buffers import Buffer, PageSize, ScratchBuffer, advise_small, allocate_buffers
 from cordwood.io.check_digests import check_blocks
 from cordwood.io.progress import current_meter
 from cordwood.io.read_chunk import read_chunk
-from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.io.strided_copy import strided_copy
 from cordwood.io.threads import reading_threads, run_tasks
 from cordwood.plan.load_plan import ALIGNMENT, LoadPlan, Move, Scatter

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from cordwood.encoding.digests import check_coverage, digest_of
 from cordwood.errors import CordwoodError, CorruptionError
 from cordwood.index import Digests, Index, Inline
+from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.check_digests import (
     UnreadableRange,
     bad_blocks,
@@ -19,7 +20,6 @@ from cordwood.io.check_digests import (
     unreadable_range,
 )
 from cordwood.io.progress import current_meter
-from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.io.threads import reading_threads, run_tasks
 from cordwood.keypath import path_label
 from cordwood.message_text import counted, first_lines, first_names

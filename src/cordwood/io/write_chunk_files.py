@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cordwood.encoding.digests import BLOCK_BYTES, digest_of
+from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.direct_io import DirectFile
 from cordwood.io.encode_chunk import Encoder
 from cordwood.io.file_contents import copy_bytes, is_little_endian
 from cordwood.io.leaves_to_write import LazyArray, Leaves
-from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.io.threads import check_stop, run_tasks
 from cordwood.plan.chunk_files import ChunkFile, PlannedFile, SmallFile
 from cordwood.sharding.boxes import is_contiguous, shape_of

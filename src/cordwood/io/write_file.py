@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable
 
 from cordwood.encoding.digests import BLOCK_BYTES, DIGEST_BYTES, block_count, digest_of
 from cordwood.index import Digests
+from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.direct_io import PAGE_BYTES, DirectFile
 from cordwood.io.file_contents import FileContents
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.io.threads import check_stop, run_tasks
 from cordwood.plan.file_plan import FilePlan, build_header, leaves_of, segment_offsets
 from cordwood.storage.atomic_file import WritableFile, atomic_file

@@ -14,9 +14,9 @@ from cordwood.formats.zarr.plan_tree import draft
 from cordwood.formats.zarr.read_index import read_index
 from cordwood.formats.zarr.write import save_draft
 from cordwood.index import Box, Encoded, Index, Inline, Leaf
+from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.decode_chunk import decode_chunk
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.io.verify_files import check_files
 from cordwood.plan.load_plan import Codec, EncodedChunk, Scatter
 from cordwood.processes.coordination import SINGLE_PROCESS

@@ -32,8 +32,8 @@ from cordwood.formats.zarr.metadata_v3 import (
     parse_metadata3,
 )
 from cordwood.index import Box, Encoded, Piece, Pieces
+from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.decode_chunk import decode_chunk
-from cordwood.io.scratch_buffer import ScratchBuffer
 from cordwood.plan.load_plan import Codec, EncodedChunk, Scatter
 from cordwood.sharding.boxes import shape_of
 
