@@ -18,9 +18,9 @@ from cordwood.loading.load_tree import load_tree
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.select_leaves import Transpose
 from cordwood.sharding.partition_rules import Rules
+from cordwood.storage.retry_reading import ReplacedError, retry_reading
 
 T = TypeVar("T")
-_ATTEMPTS = 20
 
 
 @overload
@@ -167,16 +167,19 @@ def load(
         progress=progress,
     )
     open_options = OpenOptions(max_bytes, read_once=not mmap)  # then data is freed once it is read
-    attempts = _ATTEMPTS
-    while True:
+
+    def read() -> Any:
         reader = open_reader(path, format=format, prefix=prefix, options=open_options)
         with closing(reader.opened):
             try:
                 return load_tree(reader, like, options)
             except CordwoodError as e:
                 # A save may have replaced the checkpoint meanwhile, and removed files not open yet.
-                attempts -= 1
-                if not attempts or reader.opened.is_current():
-                    if isinstance(e, MismatchError):  # the message is enough; hide internal frames
-                        raise e.with_traceback(None) from e.__cause__
+                if reader.opened.is_current():
                     raise
+                raise ReplacedError(e) from e
+
+    try:
+        return retry_reading(read)
+    except MismatchError as e:  # the message is enough; hide internal frames
+        raise e.with_traceback(None) from e.__cause__

@@ -34,8 +34,8 @@ from cordwood.public_names import document_fields
 from cordwood.storage.directories import size_on_disk
 from cordwood.storage.open_files import MemoryFile
 from cordwood.storage.paths import expand_home, local_or_url
+from cordwood.storage.retry_reading import ReplacedError, retry_reading
 
-_ATTEMPTS = 20  # an attempt fails if a save replaces the checkpoint meanwhile
 _MAX_NAMED = 5  # leaves of an Orbax checkpoint that lack chunks
 
 
@@ -222,22 +222,12 @@ def _verify(
     if not is_directory_format(detected_format):
         with explaining_format(path, detected_format):
             return _verify_items(path, detected_format, [""], options, sample)
-    for attempt in range(_ATTEMPTS + 1):
+
+    def read() -> Verification:
         items = detected_format.items(path)
-        try:
-            return _verify_items(path, detected_format, items, options, sample)
-        except _ReplacedError as e:
-            if attempt == _ATTEMPTS:
-                raise e.error from None
-    raise AssertionError("the last attempt returns or raises")
+        return _verify_items(path, detected_format, items, options, sample)
 
-
-class _ReplacedError(Exception):
-    """An error that another save explains: it has replaced the checkpoint while it was read."""
-
-    def __init__(self, error: CordwoodError) -> None:
-        super().__init__()
-        self.error = error
+    return retry_reading(read)
 
 
 def _verify_items(
@@ -247,7 +237,7 @@ def _verify_items(
     options: OpenOptions,
     sample: VerifySample,
 ) -> Verification:
-    """Check all items of a checkpoint. Raises _ReplacedError for one that has been replaced."""
+    """Check all items of a checkpoint. Raises ReplacedError for one that has been replaced."""
     with ExitStack() as stack:
         opened: list[Opened] = []
         try:
@@ -264,7 +254,7 @@ def _verify_items(
         except CordwoodError as e:
             is_replaced = not all(each.is_current() for each in opened)
             if is_replaced or (is_directory_format(format) and format.items(path) != items):
-                raise _ReplacedError(e) from e
+                raise ReplacedError(e) from e
             raise
         verified, total = checked.verified_bytes, checked.total_bytes
         index_bytes = max([each.index_bytes for each in opened], default=0)
