@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from cordwood.formats.flax_msgpack.state_buffers import ChunkSizeModule
+from cordwood.formats.flax_msgpack.plan_save import ChunkSizeModule
 from cordwood.msgpack import from_bytes, msgpack_restore, msgpack_serialize, to_bytes
 from cordwood.state_dict.state_dicts import from_state_dict, to_state_dict
 from cordwood.state_dict.type_handlers import (

@@ -21,7 +21,7 @@ from cordwood.formats.compressed.streams import (
     decompress_into,
     default_limit,
 )
-from cordwood.formats.flax_msgpack.value_size import ValueSize
+from cordwood.formats.flax_msgpack.wire import ValueSize
 from cordwood.storage.open_files import MemoryFile
 from cordwood.testing import strategies as some
 from tests.memory import traced_memory

@@ -18,9 +18,8 @@ import pytest
 from cordwood import msgpack
 from cordwood.errors import LimitError
 from cordwood.formats.flax_msgpack import wire
+from cordwood.formats.flax_msgpack.plan_save import plan_state
 from cordwood.formats.flax_msgpack.read_index import read_index
-from cordwood.formats.flax_msgpack.restore_values import restore_state
-from cordwood.formats.flax_msgpack.state_buffers import plan_state
 from cordwood.index import Inline, Leaf, Piece, Pieces, Source, Span
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.write_file import write_file
@@ -283,7 +282,7 @@ def test_plan_written_and_read_by_the_engine(
         write_file(path, plan, Leaves(leaves))
         assert path.read_bytes() == flax.serialization.to_bytes(tree)
         with LocalFile(path) as file:
-            restored = restore_state(read_index(file), file.map())
+            restored = msgpack.msgpack_restore(file.map())
         assert_same(restored, msgpack.from_bytes(None, flax.serialization.to_bytes(tree)))
         assert_same(
             msgpack.load_from_file(tree, path),

@@ -25,7 +25,7 @@ from flax import nnx
 import cordwood
 from cordwood import from_state_dict, msgpack, register_serialization_state
 from cordwood.errors import CorruptionError, FormatError, MismatchError, UnsupportedLeafError
-from cordwood.formats.flax_msgpack.state_buffers import plan_state
+from cordwood.formats.flax_msgpack.plan_save import plan_state
 from cordwood.testing import assert_trees_equal
 from tests.memory import traced_memory
 from tests.random_trees import assert_same

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cordwood.processes.rendezvous import Rendezvous
     from cordwood.storage.open_files import ReadableFile
 
+
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _PAIR = b"\x92"  # msgpack's first byte of a list of two, as records begin too
 _MAPS = frozenset([*range(0x80, 0x90), 0xDE, 0xDF])  # msgpack's first bytes of a dict
@@ -54,7 +55,6 @@ class FlaxMsgpackFormat(NamedTuple):
         return Match.MAYBE if place.head.startswith(_PAIR) else Match.YES
 
     def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
-        from cordwood.formats.flax_msgpack.open import open_source
         from cordwood.formats.flax_msgpack.read_index import read_index
         from cordwood.formats.single_file import opened_file
 
@@ -81,7 +81,7 @@ class FlaxMsgpackFormat(NamedTuple):
     def plan_save(
         self, path: Path, tree: Any, options: SaveOptions, rendezvous: Rendezvous
     ) -> SavePlan:
-        from cordwood.formats.flax_msgpack.state_buffers import plan_buffers, plan_state
+        from cordwood.formats.flax_msgpack.plan_save import plan_buffers, plan_state
         from cordwood.formats.save_plan import SavePlan
         from cordwood.io.write_file import write_file, write_stream
         from cordwood.state_dict.state_dicts import to_state_dict
@@ -163,6 +163,40 @@ def _match_zstd(head: bytes) -> Match:
     if not first:
         return Match.MAYBE
     return Match.YES if _begins(first) else Match.NO
+
+
+def open_source(
+    path: Path, compression: Literal["gz", "zst"] | None, options: OpenOptions
+) -> ReadableFile:
+    """Return the file, or what it decompresses to: in memory, or on the disk of `scratch`."""
+    from cordwood.storage.open_files import LocalFile
+
+    file = LocalFile(path)
+    if compression is None:
+        return file
+    from cordwood.formats.compressed.streams import decompress, decompress_into
+    from cordwood.formats.flax_msgpack.wire import ValueSize
+
+    outline, max_bytes = ValueSize(), options.max_bytes
+    with file:
+        if options.scratch is None:
+            return decompress(
+                file,
+                compression,
+                max_bytes=max_bytes,
+                size_reader=outline,
+                read_once=options.read_once,
+            )
+        from cordwood.storage.temporary_file import UnnamedTemporaryFile
+
+        out = UnnamedTemporaryFile(options.scratch, file.name)
+        try:
+            decompress_into(out, file, compression, max_bytes=max_bytes, size_reader=outline)
+            out.finish()
+        except BaseException:
+            out.close()
+            raise
+        return out
 
 
 MSGPACK = FlaxMsgpackFormat("msgpack", (".msgpack",), "a tree in Flax's msgpack")

@@ -1,15 +1,21 @@
-"""The plan of a Flax msgpack file of a state dict; the bytes are those that Flax writes.
+"""The msgpack bytes of a state dict: planned, and produced piece by piece, as Flax writes them.
 
 Arrays are not copied: the plan refers to ranges of their elements. An array of more than
 `max_chunk_size` bytes becomes a dict of flat chunks as in Flax, in the positions where Flax looks
 for one: at the root, and in dicts that are inside dicts only.
+
+For values that cannot be stored, Flax and eFormer raise TypeError, ValueError, OverflowError or
+RuntimeError, depending on the kind of leaf. Code that catches those also catches the errors here.
+
+One file: the walk over a state dict, and an error with advice for each value that stops it.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,18 +23,77 @@ import numpy as np
 from cordwood import dtypes
 from cordwood.errors import LimitError, UnsupportedLeafError
 from cordwood.formats.flax_msgpack import wire
-from cordwood.formats.flax_msgpack.unsupported import (
-    UnsupportedArrayError,
-    UnsupportedIntegerError,
-    UnsupportedTextError,
-    name_of_path,
-    unsupported_value_error,
-)
-from cordwood.keypath import DictKey, Key, KeyPath
+from cordwood.io.leaves_to_write import Array, LazyArray, Leaves
+from cordwood.keypath import DictKey, Key, KeyPath, format_path
 from cordwood.plan.file_plan import FilePlan, LeafBytes, LiteralBytes, Segment
 from cordwood.state_dict.state_containers import error_text
 from cordwood.state_dict.type_handlers import state_key_path
-from cordwood.tree.leaves import DeferredArray, is_jax_array, without_padding
+from cordwood.tree.leaves import DeferredArray, describe_leaf, is_jax_array, without_padding
+
+
+class UnsupportedArrayError(UnsupportedLeafError, ValueError, RuntimeError):
+    """An array whose dtype, size or position in the tree cannot be stored."""
+
+
+class UnsupportedIntegerError(UnsupportedLeafError, OverflowError):
+    """An integer that does not fit 64 bits."""
+
+
+class UnsupportedTextError(UnsupportedLeafError, ValueError):
+    """A string that cannot be encoded as UTF-8."""
+
+
+def name_of_path(path: KeyPath) -> str:
+    """Return the text of a key path, for errors."""
+    return format_path(path) or "the tree itself"
+
+
+def unsupported_value_error(path: KeyPath, value: Any) -> UnsupportedLeafError:
+    """Return the error for a value that cannot be stored."""
+    at = name_of_path(path)
+    kind = type(value)
+    is_jax = (jax := sys.modules.get("jax")) is not None and isinstance(value, jax.Array)
+    is_array = is_jax or isinstance(value, (np.ndarray, np.generic))
+    if is_jax and jax is not None and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return UnsupportedArrayError(
+            f"{at}: a typed PRNG key ({value.dtype}) has no form in msgpack; store "
+            "jax.random.key_data of it (and jax.random.wrap_key_data what you load), or save as "
+            ".safetensors"
+        )
+    if isinstance(value, np.generic):
+        return UnsupportedArrayError(
+            f"{at}: a numpy scalar of dtype {value.dtype} cannot be stored; convert it with .item()"
+        )
+    if isinstance(value, np.ndarray) and value.dtype.itemsize == 0 and value.dtype.names:
+        return UnsupportedArrayError(
+            f"{at}: an array of dtype float0 (the gradient of an integer) has no elements to "
+            "store; leave it out"
+        )
+    if isinstance(value, np.ma.MaskedArray):
+        return UnsupportedArrayError(
+            f"{at}: a masked array cannot be stored; store its .data and .mask"
+        )
+    if isinstance(value, np.ndarray):
+        value = value.view(np.ndarray)
+    if kind.__name__ == "ExtType":
+        return UnsupportedLeafError(
+            f"{at}: extension {value.code} would read as an array, scalar or tuple; use another "
+            "code"
+        )
+    if isinstance(value, (tuple, Mapping)) and not is_array:
+        other = ", or convert it with dict()" if isinstance(value, dict) else ""
+        return UnsupportedLeafError(
+            f"{at}: a {kind.__qualname__} cannot be stored as it is, only dict and list; use "
+            f"to_bytes, or to_state_dict first{other}"
+        )
+    try:
+        describe_leaf(path, value)
+    except UnsupportedLeafError as e:
+        return UnsupportedArrayError(str(e)) if is_array else e
+    return UnsupportedLeafError(
+        f"{at}: a value of type {kind.__module__}.{kind.__qualname__} cannot be stored in msgpack"
+    )
+
 
 _new = tuple.__new__
 _BIG_BYTES = 4096  # bytes objects of this size or more are not copied into the plan
@@ -360,3 +425,65 @@ def _is_readable_jax_array(value: Any) -> bool:
     if not is_jax_array(value) or isinstance(value, sys.modules["jax"].core.Tracer):
         return False
     return not value.is_deleted() and (value.is_fully_addressable or value.is_fully_replicated)
+
+
+_chunk_size: int = 2**30
+
+
+class ChunkSizeModule(ModuleType):
+    """A module whose `MAX_CHUNK_SIZE` can be assigned with effect, as in Flax and eFormer.
+
+    All such modules share one value. It is read at each save: arrays of more bytes are stored in
+    pieces.
+    """
+
+    @property
+    def MAX_CHUNK_SIZE(self) -> int:
+        return _chunk_size
+
+    @MAX_CHUNK_SIZE.setter
+    def MAX_CHUNK_SIZE(self, size_bytes: int) -> None:
+        global _chunk_size
+        _chunk_size = size_bytes
+
+
+def plan_state(
+    state: Any,
+    *,
+    sort_keys: bool = False,
+    problems: list[UnsupportedLeafError | LimitError] | None = None,
+) -> tuple[FilePlan, tuple[Any, ...]]:
+    """Return the plan of a state dict's msgpack bytes, and the arrays that it counts.
+
+    With `problems`, leaves that cannot be stored are collected there, and not raised.
+    """
+    return plan_save(state, max_chunk_size=_chunk_size, sort_keys=sort_keys, problems=problems)
+
+
+def plan_buffers(plan: FilePlan, leaves: Leaves) -> Iterator[memoryview]:
+    """Return the bytes of a plan, piece by piece; the pieces of a leaf follow one another."""
+    current, array, elements = -1, None, memoryview(b"")
+    for segment in plan.segments:
+        if isinstance(segment, LiteralBytes):
+            yield memoryview(segment.data)
+            continue
+        if segment.leaf != current:
+            array = None  # released before the next one is taken
+            current, array = segment.leaf, leaves.part(segment.leaf)
+            elements = memoryview(b"") if isinstance(array, LazyArray) else _elements(array)
+        if isinstance(array, LazyArray):
+            yield from array.buffers(segment.start, segment.stop)
+            continue
+        if segment.stop - segment.start == len(elements):
+            yield elements
+        else:
+            yield elements[segment.start : segment.stop]
+
+
+def _elements(array: Array) -> memoryview:
+    """Return the elements of an array in C order and little-endian: a view where possible."""
+    if not array.flags.c_contiguous:
+        array = array.copy()
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("<"))
+    return array.reshape(-1).view(np.uint8).data

@@ -13,9 +13,8 @@ from typing import Any
 
 from cordwood.errors import FormatError, LimitError, TruncatedError
 from cordwood.formats.flax_msgpack import wire
-from cordwood.formats.flax_msgpack.array_header import read_array_header
-from cordwood.formats.flax_msgpack.chunked_arrays import join_chunks
-from cordwood.formats.flax_msgpack.tokens import (
+from cordwood.formats.flax_msgpack.arrays import join_chunks, read_array_header
+from cordwood.formats.flax_msgpack.wire import (
     Token,
     decode_text,
     read_token,

@@ -1,16 +1,28 @@
-"""The header of an array inside its extension: shape, dtype and the offset of the elements."""
+"""Arrays of Flax's msgpack: the header inside an extension, and large ones as a dict of chunks."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from cordwood import dtypes
 from cordwood.errors import FormatError, LimitError
-from cordwood.formats.flax_msgpack.tokens import Token, decode_text, read_token
-from cordwood.index import MAX_ARRAY_BYTES, MAX_DIMS, Encoding
+from cordwood.formats.flax_msgpack.wire import CHUNKED_MARKER, Token, decode_text, read_token
+from cordwood.index import (
+    MAX_ARRAY_BYTES,
+    MAX_DIMS,
+    Encoding,
+    Inline,
+    Leaf,
+    Piece,
+    Pieces,
+    Span,
+)
+from cordwood.keypath import KeyPath
 from cordwood.message_text import counted
+from cordwood.tree.structure import Node
 
 _MAX_NAME_BYTES = 64
 # Codes that other writers use instead of names: '>f4', '<i2', '|b1', '<M8[ns]'.
@@ -154,3 +166,94 @@ def _describe(token: Token) -> str:
     if token.kind == "ext":
         return f"extension {token.value}"
     return "nil" if token.kind == "nil" else f"the {token.kind} {token.value}"
+
+
+_KEYS = {CHUNKED_MARKER, "shape", "chunks"}
+
+
+def join_chunks(
+    path: KeyPath, nodes: Sequence[Node], leaves: Sequence[Leaf], pos: int, name: str
+) -> Leaf | None:
+    """Return the array that the dict at `path` encodes, or None if it is an ordinary dict.
+
+    Args:
+        path: the key path of the dict.
+        nodes: the node of the dict and all nodes below it.
+        leaves: the leaves below it.
+        pos: the byte offset of the dict, for errors.
+        name: the name of the file, for errors.
+
+    Raises:
+        FormatError: the dict is marked as an array, but its parts do not make one.
+    """
+    if set(nodes[0].keys) != _KEYS or [node.kind for node in nodes].count("dict") != 3:
+        return None
+    parts: dict[str, dict[str, Leaf]] = {"shape": {}, "chunks": {}}
+    for leaf in leaves:
+        rest = leaf.key_path[len(path) :]
+        if len(rest) == 2 and rest[0] in parts and isinstance(rest[1], str):
+            parts[str(rest[0])][rest[1]] = leaf
+        elif not (rest == (CHUNKED_MARKER,) and leaf.kind == "bool" and _value(leaf)):
+            return None
+    if len(nodes) != 3 + len(leaves):  # there is a list or tuple in it
+        return None
+    at = f"{name}: byte {pos}: a chunked array"
+    shape = tuple(_dimension(leaf, at) for leaf in _in_order(parts["shape"], "shape", at))
+    chunks = _in_order(parts["chunks"], "chunks", at)
+    if not chunks:
+        raise FormatError(f"{at} has no chunks")
+    return _join(path, shape, chunks, at)
+
+
+def _in_order(parts: Mapping[str, Leaf], member: str, at: str) -> list[Leaf]:
+    missing = [key for key in map(str, range(len(parts))) if key not in parts]
+    if missing:
+        raise FormatError(
+            f"{at}: expected keys '0' to '{len(parts) - 1}' in {member!r}, "
+            f"{missing[0]!r} is missing"
+        )
+    return [parts[str(i)] for i in range(len(parts))]
+
+
+def _dimension(leaf: Leaf, at: str) -> int:
+    value = _value(leaf)
+    if leaf.kind != "int" or not isinstance(value, int) or value < 0:
+        raise FormatError(f"{at}: expected dimensions in 'shape', found {value!r} ({leaf.kind})")
+    return value
+
+
+def _value(leaf: Leaf) -> object:
+    return leaf.storage.value if isinstance(leaf.storage, Inline) else None
+
+
+def _join(path: KeyPath, shape: tuple[int, ...], chunks: Sequence[Leaf], at: str) -> Leaf:
+    first = chunks[0]
+    pieces: list[Piece] = []
+    start = 0
+    for i, chunk in enumerate(chunks):
+        storage = chunk.storage
+        if not isinstance(storage, Pieces) or chunk.kind != "numpy" or len(chunk.shape) != 1:
+            raise FormatError(
+                f"{at}: expected a flat array as chunk {i}, found {_describe_chunk(chunk)}"
+            )
+        if chunk.dtype != first.dtype or storage.encoding != _encoding(first):
+            raise FormatError(f"{at}: chunk {i} is {chunk.dtype}, and chunk 0 {first.dtype}")
+        stop = start + chunk.shape[0]
+        pieces.append(storage.pieces[0]._replace(where=Span(start, stop)))
+        start = stop
+    expected = math.prod(shape)
+    if start != expected or expected * dtypes.itemsize(first.dtype) >= 2**63:
+        raise FormatError(
+            f"{at}: expected {expected} elements for shape {list(shape)}, found {start} in its "
+            "chunks"
+        )
+    return Leaf(path, "numpy", shape, first.dtype, Pieces(tuple(pieces), _encoding(first)))
+
+
+def _encoding(leaf: Leaf) -> Encoding:
+    assert isinstance(leaf.storage, Pieces)
+    return leaf.storage.encoding
+
+
+def _describe_chunk(leaf: Leaf) -> str:
+    return f"{leaf.dtype}{list(leaf.shape)}" if leaf.dtype else f"a value of kind {leaf.kind}"
