@@ -28,11 +28,12 @@ found = {"a": np.frombuffer(data[4096:], np.uint8)}
 """
 
 _SAVE = """
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.write_file import write_file
 from cordwood.plan.file_plan import FilePlan, LeafBytes
 array = tree["a"]
 plan = FilePlan(4096 + array.nbytes, (LeafBytes(0, 0, array.nbytes),), 4096, lambda _: b"h" * 4096)
-write_file(path, plan, lambda _: array)
+write_file(path, plan, Leaves([array]))
 """
 
 _CARELESS = """
