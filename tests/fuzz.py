@@ -105,15 +105,15 @@ def fuzz(name: str, seconds: int, runs: int) -> int:
     return 0
 
 
-# The modules, under cordwood.formats, whose `read_index` reads a file.
+# The functions, under cordwood.formats, that read the index of a file.
 READERS = {
-    "eqx": "numpy_files.read_eqx",
-    "msgpack": "flax_msgpack.read_index",
-    "npy": "numpy_files.read_npy",
-    "npz": "numpy_files.read_npz",
-    "records": "msgpack_records.read_index",
-    "safetensors": "safetensors.read_index",
-    "sealed": "safetensors.read_index",
+    "eqx": "numpy_files.read_npy.read_eqx_index",
+    "msgpack": "flax_msgpack.read_index.read_index",
+    "npy": "numpy_files.read_npy.read_index",
+    "npz": "numpy_files.read_npz.read_index",
+    "records": "msgpack_records.read_index.read_index",
+    "safetensors": "safetensors.read_index.read_index",
+    "sealed": "safetensors.read_index.read_index",
 }
 
 
@@ -141,7 +141,8 @@ def reader(name: str) -> Callable[[bytes], None]:
 
     if name == "sealed":
         read_index_module.check_header = lambda _header: None  # type: ignore[attr-defined,assignment]
-    read_index = import_module(f"cordwood.formats.{READERS[name]}").read_index
+    module, _, function = READERS[name].rpartition(".")
+    read_index = getattr(import_module(f"cordwood.formats.{module}"), function)
 
     def read(data: bytes) -> None:
         file = MemoryFile(data)

@@ -9,7 +9,7 @@ from pathlib import Path
 from cordwood.dtypes import DTYPES
 from cordwood.encoding import digests
 from cordwood.encoding.leaf_table import MAX_NAME_BYTES
-from cordwood.formats.numpy_files import read_eqx, read_npy
+from cordwood.formats.numpy_files import read_npy
 from cordwood.formats.numpy_files.read_npz import MAX_RATIO
 from cordwood.formats.orbax import array_reader, key_values, ocdbt
 from cordwood.formats.packs import cordwood_json, index_item
@@ -82,7 +82,7 @@ def test_limits_of_orbax_checkpoints() -> None:
 
 
 def test_limits_of_numpy_files() -> None:
-    assert read_eqx.MAX_ARRAYS == 1 << 20
+    assert read_npy.MAX_ARRAYS == 1 << 20
     assert "2^20\n(`MAX_ARRAYS`)" in TEXT
     assert f"{read_npy.MAX_HEADER_BYTES:,} bytes\n(`MAX_HEADER_BYTES`)" in TEXT
     assert f"{MAX_RATIO} times\n(`MAX_RATIO`)" in TEXT

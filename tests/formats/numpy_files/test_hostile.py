@@ -24,7 +24,7 @@ from cordwood.errors import (
     UnsupportedFormatError,
 )
 from cordwood.formats.format_protocol import Opened
-from cordwood.formats.numpy_files import read_eqx, read_npy, read_npz
+from cordwood.formats.numpy_files import read_npy, read_npz
 from cordwood.loading.leaf_reader import LeafReader
 from cordwood.loading.load_options import LoadOptions
 from cordwood.loading.load_tree import load_tree
@@ -34,7 +34,7 @@ from tests.memory import traced_memory
 READ_INDEX = {
     "npy": read_npy.read_index,
     "npz": read_npz.read_index,
-    "eqx": read_eqx.read_index,
+    "eqx": read_npy.read_eqx_index,
 }
 
 

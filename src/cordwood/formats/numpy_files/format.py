@@ -82,9 +82,9 @@ def _read_npy(file: ReadableFile) -> Index:
 
 
 def _read_eqx(file: ReadableFile) -> Index:
-    from cordwood.formats.numpy_files.read_eqx import read_index
+    from cordwood.formats.numpy_files.read_npy import read_eqx_index
 
-    return read_index(file)
+    return read_eqx_index(file)
 
 
 def members_of_zip(file: ReadableFile) -> list[str]:

@@ -1,10 +1,14 @@
-"""The index of a .npy file: the header of an array, and where its elements are.
+"""The indexes of a .npy file and of an equinox file: the headers of arrays, and their elements.
 
 https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html: the magic, two bytes of
 version, a little-endian length (of two bytes in version 1.0, of four later), and the text of a
 Python dict. The text is parsed token by token and never evaluated. numpy's own reader compiles it
 (`ast.literal_eval`), accepts keys that occur twice and negative lengths, and raises MemoryError for
 text that nests deeply.
+
+An equinox file is .npy after .npy, without names: `equinox.tree_serialise_leaves` writes one for
+each leaf that is an array or a number, in the order of `jax.tree.leaves`. Other leaves (functions,
+strings) are not stored.
 """
 
 from __future__ import annotations
@@ -31,9 +35,7 @@ from cordwood.index import (
 from cordwood.message_text import counted
 from cordwood.sharding.boxes import element_count, whole_box
 from cordwood.storage.open_files import ReadableFile
-from cordwood.tree.structure import LEAF
-
-FORMAT = "npy"
+from cordwood.tree.structure import LEAF, Node
 
 
 def read_index(file: ReadableFile) -> Index:
@@ -58,7 +60,41 @@ def read_index(file: ReadableFile) -> Index:
         )
     storage = raw_storage(header, header.start)
     leaf = Leaf((), "numpy", header.shape, header.dtype, storage)
-    return Index(FORMAT, (LEAF,), (leaf,), (Source(file.name, file.size_bytes),))
+    return Index("npy", (LEAF,), (leaf,), (Source(file.name, file.size_bytes),))
+
+
+def read_eqx_index(file: ReadableFile) -> Index:
+    """Read the index of an equinox file: a list of numpy arrays. The file has no checksums.
+
+    Raises:
+        FormatError: something other than a .npy array follows; the message names the byte.
+        TruncatedError: the file ends inside an array.
+        LimitError: it holds more than MAX_ARRAYS.
+        UnsupportedFormatError: elements are Python objects, text, or of a type that .npy does
+            not name (float8, int4).
+    """
+    leaves: list[Leaf] = []
+    at = 0
+    while at < file.size_bytes:
+        if len(leaves) == MAX_ARRAYS:
+            raise LimitError(f"{file.name}: more than {MAX_ARRAYS} arrays (MAX_ARRAYS)")
+        head = file.read(at, min(len(MAGIC), file.size_bytes - at))
+        if head != MAGIC:
+            raise FormatError(
+                f"{file.name}: byte {at}: expected the end or another .npy array after "
+                f"{counted(len(leaves), 'array')}, found {head!r}: it is damaged, or was written "
+                "with a custom filter_spec, which only equinox can read"
+            )
+        try:
+            header = read_array_header(file, at)
+        except UnsupportedFormatError as e:
+            raise UnsupportedFormatError(f"{e} (it is array {len(leaves)}, counted from 0)") from e
+        storage = raw_storage(header, at + header.start)
+        leaves.append(Leaf((len(leaves),), "numpy", header.shape, header.dtype, storage))
+        at += header.stop
+    structure = (Node("list", len(leaves)), *[LEAF] * len(leaves))
+    source = Source(file.name, file.size_bytes)
+    return Index("eqx", structure, tuple(leaves), (source,), "positions")
 
 
 def read_array_header(file: ReadableFile, offset: int) -> NpyHeader:
@@ -87,6 +123,7 @@ def read_array_header(file: ReadableFile, offset: int) -> NpyHeader:
 
 MAGIC = b"\x93NUMPY"
 FIRST_BYTES = 12  # the bytes that `header_bytes` needs
+MAX_ARRAYS = 1 << 20  # of an equinox file
 MAX_HEADER_BYTES = 10_000  # of the dict's text: numpy's own limit
 
 _TOKEN = re.compile(r"""[ \n]*(?:'([^'\\\n]*)'|"([^"\\\n]*)"|(True|False)|([0-9]+)L?|(.))""", re.S)
