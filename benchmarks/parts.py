@@ -88,7 +88,7 @@ def measure(
             ):
                 start = time.perf_counter()
                 blocks = digests.block_bytes if digests is not None else 0
-                plan = plan_boxes([leaf], {0: [box]}, block_bytes=[blocks], codecs={})
+                plan = plan_boxes([leaf], {0: [box]}, block_bytes=[blocks])
                 execute_load.execute_load(plan, [file], digests=[digests], verify=True)
                 seconds = time.perf_counter() - start
             if name in costs:

@@ -150,7 +150,6 @@ def plan_load(data: bytes, *, saved: int, loading: int, tensor: int) -> Load:
         index.leaves,
         dict(enumerate(requested)),
         block_bytes=[BLOCK_BYTES] * len(index.sources),
-        codecs={},
     )
     plan_seconds = clock.lap()
     assert all(isinstance(leaf.storage, Pieces) for leaf in index.leaves)

@@ -165,7 +165,7 @@ def folder_reader(name: str) -> Callable[[bytes], None]:
     """Return the function that reads an input of several files."""
     import cordwood
     from cordwood.errors import CordwoodError
-    from cordwood.formats.orbax.key_values import OcdbtValues
+    from cordwood.formats.orbax.ocdbt import OcdbtValues
     from cordwood.storage.directory_reader import LocalDirectory
 
     def write(folder: str, data: bytes) -> None:

@@ -117,6 +117,16 @@ class Pieces(NamedTuple):
     encoding: Encoding = "raw"
 
 
+class Codec(NamedTuple):
+    """The encoding of a chunk's elements."""
+
+    compressor: str | None  # "zstd", "gzip", "zlib", "deflate", "bz2", "blosc"
+    order: Literal["C", "F"] = "C"
+    swapped: bool = False  # the elements are big-endian
+    skip_bytes: int = 0  # in front of the elements, once decompressed
+    crc32: int | None = None  # of all decompressed bytes
+
+
 class Encoded(NamedTuple):
     """A leaf stored as chunks of one shape that have to be decoded (compressed, Fortran order).
 
@@ -126,9 +136,7 @@ class Encoded(NamedTuple):
 
     pieces: tuple[Piece, ...]
     chunk_shape: tuple[int, ...]
-    # JSON: {"compressor": its zarr id, "deflate" or null, "order": "C" or "F", "swapped": bool},
-    # and if needed "skip_bytes" (before the elements) and "crc32" (of all decoded bytes).
-    codec: str
+    codec: Codec
 
 
 class Inline(NamedTuple):

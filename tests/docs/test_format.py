@@ -11,11 +11,11 @@ from cordwood.encoding import digests
 from cordwood.encoding.leaf_table import MAX_NAME_BYTES
 from cordwood.formats.numpy_files import read_npy
 from cordwood.formats.numpy_files.read_npz import MAX_RATIO
-from cordwood.formats.orbax import array_reader, key_values, ocdbt
+from cordwood.formats.orbax import ocdbt
 from cordwood.formats.packs import cordwood_json, index_item
 from cordwood.formats.safetensors import plan_save
 from cordwood.formats.safetensors.header import CODES, MAX_HEADER_BYTES, stored_dtype
-from cordwood.formats.zarr import array_paths, dtype_names
+from cordwood.formats.zarr import array_metadata, array_paths, array_reader
 from cordwood.formats.zarr import plan_save as zarr_layout
 from cordwood.formats.zarr import tensorstore_index as zarr_index
 from cordwood.storage.local_storage import LocalStorage
@@ -66,13 +66,13 @@ def test_limits_and_constants_of_the_zarr_layout() -> None:
     assert f"more than {raw} MiB ({compressed} MiB compressed)" in TEXT
     assert zarr_layout.MAX_CHUNK_BYTES["blosc"] >> 20 == compressed
     assert f"`version` (`{zarr_index.VERSION}`), `items` and `digest`" in TEXT
-    for name in dtype_names.EXTENSIONS:
+    for name in array_metadata.EXTENSIONS:
         assert name in TEXT
 
 
 def test_limits_of_orbax_checkpoints() -> None:
     assert f"2^{ocdbt.MAX_NODE_BYTES.bit_length() - 1}\nbytes each (`MAX_NODE_BYTES`)" in TEXT
-    assert f"2^{key_values.MAX_TREE_BYTES.bit_length() - 1} together (`MAX_TREE_BYTES`)" in TEXT
+    assert f"2^{ocdbt.MAX_TREE_BYTES.bit_length() - 1} together (`MAX_TREE_BYTES`)" in TEXT
     assert (
         f"2^{array_reader.MAX_UNSTORED_CHUNKS.bit_length() - 1} chunks of an array may be" in TEXT
     )

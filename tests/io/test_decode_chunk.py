@@ -24,12 +24,12 @@ from cordwood.errors import (
     TruncatedError,
     UnsupportedFormatError,
 )
-from cordwood.index import Box, Digests, Encoded, Leaf, Piece
+from cordwood.index import Box, Codec, Digests, Encoded, Leaf, Piece
 from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.decode_chunk import decode_chunk
 from cordwood.io.execute_load import execute_load
 from cordwood.plan.load_boxes import plan_boxes
-from cordwood.plan.load_plan import Codec, EncodedChunk, Scatter
+from cordwood.plan.load_plan import EncodedChunk, Scatter
 from cordwood.sharding.boxes import grid_cells, shape_of, slices, whole_box
 from cordwood.storage.open_files import MemoryFile
 
@@ -167,14 +167,14 @@ def encoded(
         pieces.append(Piece(box, 0, len(data), len(raw)))
         data += raw + b"gap"
     name = dtypes.name_of(array.dtype)
-    storage = Encoded(tuple(pieces), tuple(chunk_shape), "the codec")
+    storage = Encoded(tuple(pieces), tuple(chunk_shape), codec)
     return Leaf(("w",), "numpy", array.shape, name, storage), bytes(data)
 
 
 def load(
-    leaf: Leaf, data: bytes, codec: Codec, boxes: Sequence[Box], digests: Digests | None
+    leaf: Leaf, data: bytes, boxes: Sequence[Box], digests: Digests | None
 ) -> list[np.ndarray]:
-    plan = plan_boxes([leaf], {0: tuple(boxes)}, block_bytes=[1 << 20], codecs={"the codec": codec})
+    plan = plan_boxes([leaf], {0: tuple(boxes)}, block_bytes=[1 << 20])
     buffers = execute_load(plan, [MemoryFile(data, "f")], digests=[digests], verify=True)
     dtype = dtypes.to_numpy(leaf.dtype)
     return [
@@ -205,7 +205,7 @@ def test_any_box_of_any_chunks(
     digests = None if block is None else digests_of([stored[2:]], start=2, block_bytes=block)
     cuts = tuple(tuple(sorted({0, data.draw(st.integers(0, n - 1))})) for n in shape)
     boxes = [*grid_cells(shape, cuts), whole_box(shape)]
-    for box, decoded in zip(boxes, load(leaf, stored, codec, boxes, digests), strict=True):
+    for box, decoded in zip(boxes, load(leaf, stored, boxes, digests), strict=True):
         np.testing.assert_array_equal(decoded, array[slices(box)])
 
 
@@ -218,15 +218,15 @@ def test_damage_in_a_chunk_is_found_before_it_is_decoded() -> None:
     at = leaf.storage.pieces[2].offset + 700  # type: ignore[union-attr]
     damaged[at] ^= 1
     with pytest.raises(CorruptionError, match=r"f: bytes \d+ to \d+ do not match"):
-        load(leaf, bytes(damaged), codec, [whole_box((100, 100))], digests)
-    (message,) = load(leaf, bytes(damaged), codec, [Box((0, 0), (100, 20))], digests)
+        load(leaf, bytes(damaged), [whole_box((100, 100))], digests)
+    (message,) = load(leaf, bytes(damaged), [Box((0, 0), (100, 20))], digests)
     np.testing.assert_array_equal(message, array[:, :20])
 
 
 def test_a_chunk_past_the_end_of_its_file() -> None:
     leaf, stored = encoded(np.zeros((4, 4)), (4, 4), Codec(None), bytes)
     with pytest.raises(TruncatedError, match="f: expected a chunk of 128 bytes at offset 4"):
-        load(leaf, stored[:40], Codec(None), [whole_box((4, 4))], None)
+        load(leaf, stored[:40], [whole_box((4, 4))], None)
 
 
 def test_chunks_that_lie() -> None:
@@ -234,10 +234,10 @@ def test_chunks_that_lie() -> None:
     assert isinstance(leaf.storage, Encoded)
     huge = leaf._replace(storage=leaf.storage._replace(chunk_shape=(1 << 20, 1 << 20)))
     with pytest.raises(LimitError, match="w: a chunk of 64 bytes cannot hold 8796093022208"):
-        load(huge, stored, Codec(None), [whole_box((4, 4))], None)
+        load(huge, stored, [whole_box((4, 4))], None)
     small = leaf._replace(storage=leaf.storage._replace(chunk_shape=(1, 4)))
     with pytest.raises(FormatError, match=r"w: Box.* is no chunk of shape \[1, 4\]"):
-        load(small, stored, Codec(None), [whole_box((4, 4))], None)
+        load(small, stored, [whole_box((4, 4))], None)
     missing = leaf._replace(storage=leaf.storage._replace(pieces=leaf.storage.pieces[:1]))
     with pytest.raises(FormatError, match="found 8 of 16 elements"):
-        load(missing, stored, Codec(None), [whole_box((4, 4))], None)
+        load(missing, stored, [whole_box((4, 4))], None)

@@ -17,7 +17,7 @@ from cordwood.api import stored_leaf
 from cordwood.api.checkpoint import Checkpoint
 from cordwood.api.stored_leaf import plan_slice
 from cordwood.formats.format_protocol import Opened
-from cordwood.index import Box, Encoded, Index, Leaf, Piece, Pieces, Source
+from cordwood.index import Box, Codec, Encoded, Index, Leaf, Piece, Pieces, Source
 from cordwood.loading.leaf_reader import LeafReader
 from cordwood.sharding.boxes import grid_cells, shape_of, slices
 from cordwood.storage.open_files import MemoryFile
@@ -44,8 +44,7 @@ def in_memory(array: np.ndarray[Any, Any], how: str) -> Checkpoint:
         data += raw
     storage: Pieces | Encoded = Pieces(tuple(pieces), "swapped" if how == "swapped" else "raw")
     if how == "encoded":
-        codec = '{"compressor": null, "order": "F", "swapped": true}'
-        storage = Encoded(tuple(pieces), chunk_shape, codec)
+        storage = Encoded(tuple(pieces), chunk_shape, Codec(None, "F", swapped=True))
     leaf = Leaf((), "numpy", array.shape, "int32", storage)
     index = Index("memory", (LEAF,), (leaf,), (Source("memory", len(data)),))
     return Checkpoint(LeafReader("memory", Opened("memory", index, (MemoryFile(data),))))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.index import Box, Encoded, Inline, Leaf, Piece, Pieces, Span
+from cordwood.index import Box, Codec, Encoded, Inline, Leaf, Piece, Pieces, Span
 from cordwood.plan.load_plan import contiguous_extents, plan_extent_moves
 from cordwood.sharding.boxes import grid_cells, slices, whole_box
 
@@ -78,7 +78,7 @@ WHOLE = whole_box((2, 2))
     "storage",
     [
         Inline(3),
-        Encoded((Piece(WHOLE, 0, 0, 8),), (2, 2), "{}"),
+        Encoded((Piece(WHOLE, 0, 0, 8),), (2, 2), Codec(None)),
         Pieces((Piece(WHOLE, 0, 0, 8),), "swapped"),
         Pieces((Piece(WHOLE, 0, 0, 7),)),
         Pieces((Piece(Box((0,), (4,)), 0, 0, 8),)),

@@ -97,7 +97,7 @@ def test_every_box_is_numpys(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planner, "RANGE_PRICE_BYTES", price)
         patch.setattr(box_templates, "RUN_BYTES", run)
-        plan = plan_boxes(leaves, requested, block_bytes=[block] * 2, codecs={})
+        plan = plan_boxes(leaves, requested, block_bytes=[block] * 2)
         patch.setattr(execution, "_UNIT_BYTES", unit)
         buffers = execute_load(plan, list(map(MemoryFile, files)), digests=digests, verify=True)
     assert plan.moves == tuple(sorted(plan.moves))
@@ -124,7 +124,7 @@ def read_bytes(leaf: Leaf, boxes: Sequence[Box], *, block: int = MIB) -> tuple[i
     data = np.zeros(size, np.uint8)
     file = Counted(data.data)
     digests = digests_of([data.data], start=0, block_bytes=block) if block else None
-    plan = plan_boxes([leaf], {0: tuple(boxes)}, block_bytes=[block], codecs={})
+    plan = plan_boxes([leaf], {0: tuple(boxes)}, block_bytes=[block])
     execute_load(plan, [file], digests=[digests], verify=True)
     return file.read_bytes, file.calls
 
@@ -161,7 +161,7 @@ def test_all_columns_are_read_once() -> None:
 def test_long_runs_go_straight_into_place() -> None:
     leaf = stored_whole((4, 64, 4096))  # four layers of 1 MiB
     boxes = grid_cells(leaf.shape, ((0,), (0, 32), (0,)))
-    plan = plan_boxes([leaf], {0: tuple(boxes)}, block_bytes=[MIB], codecs={})
+    plan = plan_boxes([leaf], {0: tuple(boxes)}, block_bytes=[MIB])
     assert not plan.scatters
     assert [move.length for move in plan.moves] == [MIB // 2] * 8
     buffer, position, _ = plan.placements[1]
@@ -171,19 +171,19 @@ def test_long_runs_go_straight_into_place() -> None:
 def test_small_boxes_share_slabs_and_large_ones_do_not() -> None:
     leaf = stored_whole((64, 100))
     boxes = grid_cells(leaf.shape, (tuple(range(64)), (0,)))
-    plan = plan_boxes([leaf], {0: tuple(boxes)}, block_bytes=[0], codecs={})
+    plan = plan_boxes([leaf], {0: tuple(boxes)}, block_bytes=[0])
     assert plan.buffers == (63 * 448 + 400,)
     large = stored_whole((8, MIB))
     boxes = grid_cells(large.shape, (tuple(range(8)), (0,)))
-    plan = plan_boxes([large], {0: tuple(boxes)}, block_bytes=[0], codecs={})
+    plan = plan_boxes([large], {0: tuple(boxes)}, block_bytes=[0])
     assert plan.buffers == (4 * MIB,) * 8
 
 
 def test_a_whole_leaf_is_the_special_case() -> None:
     leaves = [stored_whole((3, 5)), stored_whole((7,), offset=60)]
     boxes = {i: (whole_box(leaf.shape),) for i, leaf in enumerate(leaves)}
-    plan = plan_boxes(leaves, boxes, block_bytes=[0], codecs={})
-    assert plan == plan_boxes(leaves, {}, block_bytes=[0], codecs={})
+    plan = plan_boxes(leaves, boxes, block_bytes=[0])
+    assert plan == plan_boxes(leaves, {}, block_bytes=[0])
 
 
 def test_a_bit_flip_in_a_block_that_only_part_is_wanted_of() -> None:
@@ -191,7 +191,7 @@ def test_a_bit_flip_in_a_block_that_only_part_is_wanted_of() -> None:
     data = np.zeros(4 * MIB, np.uint8)
     digests = digests_of([data.data], start=0)
     data[2 * MIB + 5000] = 1  # in a column that nobody wants
-    plan = plan_boxes([leaf], {0: (Box((0, 0), (1024, 10)),)}, block_bytes=[MIB], codecs={})
+    plan = plan_boxes([leaf], {0: (Box((0, 0), (1024, 10)),)}, block_bytes=[MIB])
     with pytest.raises(CorruptionError, match="f: bytes 2097152 to 3145728 do not match"):
         execute_load(plan, [MemoryFile(data.data, "f")], digests=[digests], verify=True)
 
@@ -224,7 +224,7 @@ UPPER, LOWER = Box((0, 0), (2, 4)), Box((2, 0), (4, 4))
 )  # fmt: skip
 def test_pieces_that_do_not_make_up_the_leaf(leaf: Leaf, message: str) -> None:
     with pytest.raises(FormatError, match=message):
-        plan_boxes([leaf], {0: (whole_box(leaf.shape),)}, block_bytes=[0], codecs={})
+        plan_boxes([leaf], {0: (whole_box(leaf.shape),)}, block_bytes=[0])
 
 
 @pytest.mark.parametrize("place", [Span(0, 16), whole_box((4, 4))])
@@ -235,7 +235,7 @@ def test_a_piece_that_is_wanted_as_it_is_but_of_another_length(
     leaf = box_leaf((whole_box((4, 4)), length))
     leaf = leaf._replace(storage=Pieces((Piece(place, 0, 0, length),)))
     with pytest.raises(FormatError, match=f"expected 64 bytes for 16 .* found {length}"):
-        plan_boxes([leaf], {0: (whole_box((4, 4)),)}, block_bytes=[0], codecs={})
+        plan_boxes([leaf], {0: (whole_box((4, 4)),)}, block_bytes=[0])
 
 
 @pytest.mark.parametrize(
@@ -250,18 +250,18 @@ def test_spans_that_do_not_make_up_the_leaf(pieces: list[tuple[int, int]], messa
     stored = tuple([Piece(Span(a, b), 0, a, b - a) for a, b in pieces])
     leaf = Leaf(("a",), "numpy", (3, 4), "int8", Pieces(stored))
     with pytest.raises(FormatError, match=message):
-        plan_boxes([leaf], {0: (Box((0, 0), (3, 2)),)}, block_bytes=[0], codecs={})
+        plan_boxes([leaf], {0: (Box((0, 0), (3, 2)),)}, block_bytes=[0])
 
 
 def test_what_cannot_be_read_in_parts() -> None:
     inline = Leaf((), "int", (), "int64", Inline(3))
     with pytest.raises(TypeError, match="the root is stored inline"):
-        plan_boxes([inline], {0: (whole_box(()),)}, block_bytes=[0], codecs={})
+        plan_boxes([inline], {0: (whole_box(()),)}, block_bytes=[0])
     packed = box_leaf((whole_box((4, 4)), 8))._replace(
         storage=Pieces((Piece(Span(0, 16), 0, 0, 8),), "packed4"), dtype="int4"
     )
     with pytest.raises(TypeError, match="a/w is packed4: it can only be read whole"):
-        plan_boxes([packed], {0: (UPPER,)}, block_bytes=[0], codecs={})
+        plan_boxes([packed], {0: (UPPER,)}, block_bytes=[0])
 
 
 def test_boxes_of_several_leaves_lie_as_in_the_file() -> None:
@@ -273,7 +273,7 @@ def test_boxes_of_several_leaves_lie_as_in_the_file() -> None:
         pieces = [Piece(box, 0, (3 * n + i) * half, half) for n, box in enumerate(halves)]
         leaf = Leaf((str(i),), "numpy", shape, "float32", Pieces(tuple(pieces)))
         leaves.append(leaf)
-    plan = plan_boxes(leaves, dict.fromkeys(range(3), halves), block_bytes=[MIB], codecs={})
+    plan = plan_boxes(leaves, dict.fromkeys(range(3), halves), block_bytes=[MIB])
     assert plan.moves == (Move(0, 0, 6 * half, 0, 0),)
     assert plan.placements == tuple(
         [(0, (3 * n + i) * half, half) for i in range(3) for n in range(2)]
@@ -286,9 +286,7 @@ def test_boxes_of_several_leaves_lie_as_in_the_file() -> None:
 
 def test_empty_boxes_take_nothing() -> None:
     leaf = Leaf((), "numpy", (0, 3), "float32", Pieces(()))
-    plan = plan_boxes(
-        [leaf], {0: (whole_box((0, 3)), whole_box((0, 3)))}, block_bytes=[], codecs={}
-    )
+    plan = plan_boxes([leaf], {0: (whole_box((0, 3)), whole_box((0, 3)))}, block_bytes=[])
     assert [length for _, _, length in plan.placements] == [0, 0]
     assert not plan.moves
     assert shape_of(whole_box((0, 3))) == (0, 3)
@@ -302,6 +300,6 @@ def test_arrays_of_64_axes_whose_elements_blocks_cut() -> None:
     box = Box((0,) * 64, (1,) * 62 + (3, 2))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(execution, "_UNIT_BYTES", 7)
-        plan = plan_boxes([stored_whole(shape, "int32")], {0: (box,)}, block_bytes=[7], codecs={})
+        plan = plan_boxes([stored_whole(shape, "int32")], {0: (box,)}, block_bytes=[7])
         buffers = execute_load(plan, [MemoryFile(data)], digests=[digests], verify=True)
     assert buffers[0].tobytes() == raw[slices(box)].tobytes()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,10 +16,10 @@ from cordwood import dtypes
 from cordwood.errors import FormatError, LimitError
 from cordwood.formats.detect_format import format_of, instead_of
 from cordwood.formats.format_protocol import Format, Opened, OpenOptions, is_directory_format
-from cordwood.index import MAX_DIMS, Box, Encoded, Encoding, Leaf, Pieces, Span
+from cordwood.index import MAX_DIMS, Box, Encoding, Leaf, Pieces, Span
 from cordwood.io.check_digests import SourceDigests, block_bytes
 from cordwood.plan.load_boxes import plan_boxes
-from cordwood.plan.load_plan import Codec, Placement
+from cordwood.plan.load_plan import Placement
 from cordwood.sharding.boxes import shape_of, slices, whole_box
 from cordwood.storage.open_files import LocalFile
 from cordwood.storage.paths import local_or_url
@@ -131,7 +130,6 @@ class LeafReader:
             leaves,
             cuts,
             block_bytes=block_bytes(sources, verify=verify),
-            codecs=_codecs_of(leaves),
         )
         buffers = execute_load(plan, self.files, digests=self.digests, verify=verify)
         if verify:
@@ -192,17 +190,6 @@ def _is_one_raw_range(leaf: Leaf) -> bool:
         return False
     where = storage.pieces[0].where
     return isinstance(where, Span) or where == whole_box(leaf.shape)
-
-
-def _codecs_of(leaves: Sequence[Leaf]) -> dict[str, Codec]:
-    texts = {leaf[4].codec for leaf in leaves if type(leaf[4]) is Encoded}
-    return {text: _parse_codec(text) for text in texts}
-
-
-def _parse_codec(text: str) -> Codec:
-    members = json.loads(text)  # written by a format's `read_index`
-    skip_bytes, crc32 = members.get("skip_bytes", 0), members.get("crc32")
-    return Codec(members["compressor"], members["order"], members["swapped"], skip_bytes, crc32)
 
 
 def _part(array: Array, box: Box) -> Array:

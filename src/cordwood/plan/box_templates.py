@@ -8,7 +8,7 @@ wherever these lie. A large model has thousands of leaves, but only a few differ
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from cordwood import dtypes
@@ -23,7 +23,6 @@ from cordwood.plan.byte_ranges import (
 )
 from cordwood.plan.load_plan import (
     BoxDestination,
-    Codec,
     EncodedChunk,
     Move,
     Scatter,
@@ -62,7 +61,6 @@ def make_template(
     name: str,
     block_bytes: Sequence[int],
     price_bytes: int,
-    codecs: Mapping[str, Codec],
 ) -> Template:
     """Return the template for boxes of one leaf.
 
@@ -72,7 +70,6 @@ def make_template(
         name: the name of the leaf for errors.
         block_bytes: for each piece, the size of the blocks in which its source is verified.
         price_bytes: the cost of one more range: the bytes that could be read in the same time.
-        codecs: the parsed form of each codec of encoded leaves.
 
     Raises:
         FormatError: the pieces do not cover the boxes exactly once.
@@ -99,8 +96,9 @@ def make_template(
             continue
         if isinstance(storage, Encoded):
             scatter = Scatter(storage.chunk_shape, item, tuple(common))
-            codec = codecs[storage.codec]
-            work.chunks.append(EncodedChunk(number, 0, piece.length, codec, leaf.dtype, scatter))
+            work.chunks.append(
+                EncodedChunk(number, 0, piece.length, storage.codec, leaf.dtype, scatter)
+            )
         else:
             work.read([_Stored(number, shape_of(piece.where), 0, piece.length)], common)
     for part, pieces in zip(parts, covered, strict=True):

@@ -25,7 +25,6 @@ from cordwood.plan.load_plan import (
     OWN_BUFFER_BYTES,
     SLAB_BYTES,
     BoxDestination,
-    Codec,
     EncodedChunk,
     LoadPlan,
     Move,
@@ -43,7 +42,6 @@ def plan_boxes(
     boxes: Mapping[int, Sequence[Box]],
     *,
     block_bytes: Sequence[int],
-    codecs: Mapping[str, Codec],
 ) -> LoadPlan:
     """Plan the reading of leaves, or of boxes of them, which may be stored in any number of parts.
 
@@ -54,7 +52,6 @@ def plan_boxes(
             without an entry is read whole, and if it is packed, it can only be read so.
         block_bytes: for each source, the size of the blocks that are verified as wholes; 0 if
             any byte range can be read.
-        codecs: the parsed form of each codec of encoded leaves.
 
     Returns:
         A plan with one placement for each whole leaf and each box, those of the first leaf first.
@@ -86,7 +83,7 @@ def plan_boxes(
     base = plan_pieces(unchanged)
     if not others:
         return base
-    planner = _Planner(base, block_bytes, codecs)
+    planner = _Planner(base, block_bytes)
     others.sort(key=_first_byte)
     numbers = [request.number for request in others]
     placements = dict(zip(numbers, planner.add(others), strict=True))
@@ -156,11 +153,8 @@ class _Origin(NamedTuple):
 class _Planner:
     """A plan under construction, to which boxes are added."""
 
-    def __init__(
-        self, base: LoadPlan, block_bytes: Sequence[int], codecs: Mapping[str, Codec]
-    ) -> None:
+    def __init__(self, base: LoadPlan, block_bytes: Sequence[int]) -> None:
         self.block_bytes = block_bytes
-        self.codecs = codecs
         self.buffers = list(base.buffers)
         self.moves = list(base.moves)
         self.scatters: list[Scatter] = []
@@ -235,7 +229,6 @@ class _Planner:
                 name=path_label(leaf.key_path),
                 block_bytes=blocks,
                 price_bytes=RANGE_PRICE_BYTES,
-                codecs=self.codecs,
             )
             entry = self.templates[key] = template, _origins(template, leaf, boxes)
         return entry

@@ -10,10 +10,10 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from operator import itemgetter, le
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from cordwood import dtypes
-from cordwood.index import Box, Leaf, Piece, Pieces, Span
+from cordwood.index import Box, Codec, Leaf, Piece, Pieces, Span
 from cordwood.plan.byte_ranges import byte_strides, flat_boxes
 from cordwood.plan.split_arrays import element_range
 from cordwood.sharding.boxes import intersect, is_contiguous, shape_of
@@ -34,16 +34,6 @@ class Scatter(NamedTuple):
     shape: tuple[int, ...]
     item_bytes: int
     parts: tuple[BoxDestination, ...]
-
-
-class Codec(NamedTuple):
-    """The encoding of a chunk's elements."""
-
-    compressor: str | None  # "zstd", "gzip", "zlib", "deflate", "bz2", "blosc"
-    order: Literal["C", "F"] = "C"
-    swapped: bool = False  # the elements are big-endian
-    skip_bytes: int = 0  # in front of the elements, once decompressed
-    crc32: int | None = None  # of all decompressed bytes
 
 
 class EncodedChunk(NamedTuple):

@@ -26,13 +26,13 @@ from cordwood.errors import (
     TruncatedError,
     UnsupportedFormatError,
 )
-from cordwood.formats.orbax.array_reader import MAX_UNSTORED_CHUNKS
 from cordwood.formats.orbax.tree_metadata import STORES_ZEROS
-from cordwood.formats.orbax.zero_chunks import MAX_FILL_BYTES, ZeroChunks
-from cordwood.index import Inline
+from cordwood.formats.zarr.array_reader import MAX_UNSTORED_CHUNKS
+from cordwood.formats.zarr.key_values import MAX_FILL_BYTES, ZeroChunks
+from cordwood.index import Codec, Inline
 from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.decode_chunk import decode_chunk
-from cordwood.plan.load_plan import Codec, EncodedChunk, Scatter
+from cordwood.plan.load_plan import EncodedChunk, Scatter
 from cordwood.testing import assert_trees_equal
 from tests.formats.orbax.orbax_trees import EVERY, change, copied, index_at
 from tests.memory import traced_memory

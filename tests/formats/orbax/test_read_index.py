@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from cordwood.errors import FormatError, IncompleteCheckpointError, LimitError, PrefixError
-from cordwood.formats.orbax.key_values import INLINE_NAME
 from cordwood.formats.orbax.locate_trees import OrbaxDirectory, inspect_directory, select_tree
+from cordwood.formats.orbax.ocdbt import INLINE_NAME
 from cordwood.formats.orbax.tree_metadata import parse_tree_metadata
-from cordwood.index import Box, Encoded, Inline, Leaf, Pieces
+from cordwood.index import Box, Codec, Encoded, Inline, Leaf, Pieces
 from cordwood.keypath import format_path
 from cordwood.storage.directory_reader import LocalDirectory, open_beneath
 from cordwood.tree.flatten import build_tree
@@ -70,7 +70,7 @@ def test_where_the_shards_are(layout: str) -> None:
         assert index.sources[0].name == INLINE_NAME
     if isinstance(storage, Encoded):
         assert storage.chunk_shape == (16, 24)
-        assert json.loads(storage.codec) == {"compressor": "zstd", "order": "C", "swapped": False}
+        assert storage.codec == Codec("zstd")
 
 
 def entry(*keys: tuple[str, int], value_type: str = "jax.Array") -> dict[str, Any]:

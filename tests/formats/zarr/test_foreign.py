@@ -18,7 +18,7 @@ from eformer.serialization.serialization import tree_serialize_leaves
 from cordwood.dtypes import to_numpy
 from cordwood.errors import CordwoodError, CorruptionError, FormatError, TruncatedError
 from cordwood.formats.zarr.read_index import read_index
-from cordwood.index import Box, Encoded, Index, Leaf, Pieces
+from cordwood.index import Box, Codec, Encoded, Index, Leaf, Pieces
 from cordwood.sharding.boxes import slices
 from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.tree.flatten import build_tree
@@ -88,7 +88,7 @@ def test_what_eformer_writes(tmp_path: Path) -> None:
         storage = result.leaves[0].storage
         assert isinstance(storage, Encoded)
         assert storage.chunk_shape == (2, 4)
-        assert json.loads(storage.codec)["compressor"] == "zstd"
+        assert storage.codec.compressor == "zstd"
         assert len(storage.pieces) == 8
         assert storage.pieces[3].where == Box((2, 4), (4, 8))
 
@@ -167,7 +167,7 @@ def test_what_is_not_raw_is_decoded(
     index(tmp_path, {"path": "w"})
     (leaf,) = index_at(tmp_path).leaves
     assert isinstance(leaf.storage, Encoded)
-    assert json.loads(leaf.storage.codec) == codec
+    assert leaf.storage.codec == Codec(**codec)
 
 
 def test_chunks_in_directories(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import tensorstore as ts
 
 from cordwood.errors import FormatError, LimitError, UnsupportedFormatError
-from cordwood.formats.zarr.metadata_v3 import Array3, Shard, parse_metadata3
+from cordwood.formats.zarr.array_metadata import ArrayMetadata, Shard, parse_metadata3
 
 BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 CRC = {"name": "crc32c"}
@@ -35,7 +35,7 @@ def members(**changes: Any) -> dict[str, Any]:
     }
 
 
-def parsed(**changes: Any) -> Array3:
+def parsed(**changes: Any) -> ArrayMetadata:
     return parse_metadata3(json.dumps(members(**changes)).encode())
 
 
@@ -53,26 +53,25 @@ def test_what_tensorstore_writes() -> None:
     }
     store = ts.open(spec, create=True).result()
     assert store.kvstore is not None
-    result = parse_metadata3(store.kvstore.read("zarr.json").result().value)
-    array, shard, prefix, zero_fill = result
+    array = parse_metadata3(store.kvstore.read("zarr.json").result().value)
     assert (array.shape, array.chunks, array.dtype) == ((8, 6), (2, 4), "bfloat16")
     assert (array.compressor, array.separator, array.order) == ("zstd", "/", "C")
-    assert shard == Shard((4, 4), index_first=False, index_checked=True)
-    assert (prefix, zero_fill) == ("c", True)
+    assert array.shard == Shard((4, 4), index_first=False, index_checked=True)
+    assert (array.key_prefix, array.zero_fill) == ("c", True)
 
 
 def test_what_may_differ() -> None:
     assert parsed().shard is None
-    assert parsed(codecs=[{"name": "bytes", "configuration": {"endian": "big"}}]).array.big_endian
+    assert parsed(codecs=[{"name": "bytes", "configuration": {"endian": "big"}}]).big_endian
     one_byte = [{"name": "bytes"}]
-    assert not parsed(codecs=one_byte, data_type="int8").array.big_endian
+    assert not parsed(codecs=one_byte, data_type="int8").big_endian
     first = sharded(BYTES, index_location="start", index_codecs=[BYTES])
     assert parsed(codecs=[first]).shard == Shard((4, 4), index_first=True, index_checked=False)
-    assert parsed(codecs=[BYTES, {"name": "gzip"}]).array.compressor == "gzip"
+    assert parsed(codecs=[BYTES, {"name": "gzip"}]).compressor == "gzip"
     old = parsed(chunk_key_encoding={"name": "v2"})
-    assert (old.key_prefix, old.array.separator) == ("", ".")
+    assert (old.key_prefix, old.separator) == ("", ".")
     dotted = {"name": "default", "configuration": {"separator": "."}}
-    assert parsed(chunk_key_encoding=dotted).array.separator == "."
+    assert parsed(chunk_key_encoding=dotted).separator == "."
     assert not parsed(fill_value=1).zero_fill
     assert not parsed(fill_value="NaN").zero_fill
     assert parsed(fill_value=[0.0, 0.0], data_type="complex64").zero_fill

@@ -18,7 +18,7 @@ from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.decode_chunk import decode_chunk
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.verify_files import check_files
-from cordwood.plan.load_plan import Codec, EncodedChunk, Scatter
+from cordwood.plan.load_plan import EncodedChunk, Scatter
 from cordwood.processes.coordination import SINGLE_PROCESS
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.sharding.boxes import shape_of, slices
@@ -84,9 +84,8 @@ def _value(directory: LocalDirectory, index: Index, leaf: Leaf) -> Any:
         shape = shape_of(where)
         if isinstance(storage, Encoded):
             shape = storage.chunk_shape
-            codec = Codec(**json.loads(storage.codec))
             spread = Scatter(shape, dtype.itemsize, ())
-            chunk = EncodedChunk(0, offset, length, codec, leaf.dtype, spread)
+            chunk = EncodedChunk(0, offset, length, storage.codec, leaf.dtype, spread)
             data = decode_chunk(chunk, data, ScratchBuffer().view, name=name)
         held = np.frombuffer(data, dtype).reshape(shape)
         array[slices(where)] = held[tuple(slice(size) for size in shape_of(where))]

@@ -234,12 +234,13 @@ def test_a_directory_is_looked_at_for_orbax_once_for_each_question(
 ) -> None:
     path = write_tree(tmp_path / "tree", None)
     looks = []
+    inspect = locate_trees.inspect_directory
 
     def look(directory: Any) -> Any:
         looks.append(directory.name)
-        return locate_trees.inspect_directory(directory)
+        return inspect(directory)
 
-    monkeypatch.setattr("cordwood.formats.orbax.open.inspect_directory", look)
+    monkeypatch.setattr("cordwood.formats.orbax.locate_trees.inspect_directory", look)
     cordwood.load(path)
     assert looks == [str(path)] * 2  # whether it is a checkpoint, and whether there are steps
 

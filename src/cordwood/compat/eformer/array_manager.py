@@ -8,20 +8,19 @@ from typing import Any, Protocol
 from cordwood import dtypes
 from cordwood.errors import FormatError
 from cordwood.formats.format_protocol import Opened
-from cordwood.formats.zarr.chunk_grid import chunks
-from cordwood.formats.zarr.commit import place
-from cordwood.formats.zarr.dtype_names import stored_as
-from cordwood.formats.zarr.metadata_v2 import (
+from cordwood.formats.zarr.array_metadata import (
     MAX_METADATA_BYTES,
     METADATA_NAME,
     marked_metadata,
     parse_metadata,
+    stored_as,
 )
-from cordwood.formats.zarr.open import OpenItem
+from cordwood.formats.zarr.chunk_grid import chunks
+from cordwood.formats.zarr.commit import place
 from cordwood.formats.zarr.plan_save import ArrayPlan, finish_item
 from cordwood.formats.zarr.plan_tree import Draft
 from cordwood.formats.zarr.write import write_together
-from cordwood.index import Encoded, Index, Leaf, Pieces
+from cordwood.index import Encoded, Leaf, Piece, Pieces
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.threads import run_in_worker
 from cordwood.io.verify_files import check_sources
@@ -164,28 +163,25 @@ def _finish(item: Draft, written: Sequence[Sequence[WrittenFile]]) -> dict[str, 
 
 
 def load_leaves(
-    item: OpenItem, targets: Sequence[Target], manager: ArrayManager | None
+    item: Opened, path: str, targets: Sequence[Target], manager: ArrayManager | None
 ) -> list[Any]:
     """Load the targets; a manager, if any, loads the jax arrays after their files are checked."""
     managed_arrays = []
     if manager is not None:
-        check_x64(item.directory.name, targets)
+        check_x64(path, targets)
         managed_arrays = [i for i, target in enumerate(targets) if _can_load(target)]
     others = [i for i in range(len(targets)) if i not in set(managed_arrays)]
     values: list[Any] = [None] * len(targets)
-    opened = Opened(item.stored.format, item.stored, item.files)
-    reader = LeafReader(item.directory.name, opened)
+    reader = LeafReader(path, item)
     restored = restore_targets(reader, [targets[i] for i in others])
     for i, value in zip(others, restored, strict=True):
         values[i] = value
     if manager is None or not managed_arrays:
         return values
     used = {piece.source for i in managed_arrays for piece in _pieces(targets[i].leaf)}
-    digests = [item.digests[n] if n in used else None for n in range(len(item.files))]
-    check_sources(item.stored, item.files, digests)
-    paths = [
-        f"{item.directory.name}/{_place(item.stored, targets[i].leaf)}" for i in managed_arrays
-    ]
+    digests = [source.digests if n in used else None for n, source in enumerate(item.index.sources)]
+    check_sources(item.index, item.files, digests)
+    paths = [_place(item, targets[i].leaf) for i in managed_arrays]
     shardings = [targets[i].sharding for i in managed_arrays]
     arrays = manager.deserialize_with_paths(shardings=shardings, paths=paths)
     manager.wait_until_finished()
@@ -203,17 +199,17 @@ def _can_load(target: Target) -> bool:
     return bool(_pieces(leaf)) and not stored_as(leaf.dtype).disguised
 
 
-def _pieces(leaf: Leaf) -> Sequence[Any]:
+def _pieces(leaf: Leaf) -> Sequence[Piece]:
     return leaf.storage.pieces if isinstance(leaf.storage, Pieces | Encoded) else ()
 
 
-def _place(index: Index, leaf: Leaf) -> str:
+def _place(item: Opened, leaf: Leaf) -> str:
     """Return the directory of an array, from the path of its first chunk."""
-    name = index.sources[_pieces(leaf)[0].source].name
+    name = item.files[_pieces(leaf)[0].source].name
     folder, _, chunk = name.rpartition("/")
     if len(leaf.shape) > 1 and "." not in chunk:  # a directory for each axis but the last
         folder = "/".join(name.split("/")[: -len(leaf.shape)])
-    return folder or "."
+    return folder
 
 
 def _with_weak_type(array: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any
 
 from cordwood.api.save import rendezvous_for
@@ -20,9 +21,10 @@ from cordwood.compat.eformer.named_leaves import (
     nest_by_steps,
 )
 from cordwood.errors import UnsupportedFormatError
+from cordwood.formats.format_protocol import Opened
 from cordwood.formats.zarr.format import ZARR
-from cordwood.formats.zarr.open import OpenItem, open_item
 from cordwood.formats.zarr.plan_tree import draft
+from cordwood.formats.zarr.read_index import open_item
 from cordwood.formats.zarr.write import save_draft
 from cordwood.index import ARRAY_KINDS
 from cordwood.io.background_save import raise_unreported_failures, wait_for_saves
@@ -163,9 +165,10 @@ def tree_deserialize_leaves(
     path = local_path(checkpoint_dir)
     wait_for_saves(path)
     item = open_item(path, prefix)
-    with item.directory, gc_paused():
+    with closing(item), gc_paused():
         return _load(
             item,
+            path,
             prefix or "",
             mesh=mesh,
             manager=manager,
@@ -182,7 +185,8 @@ def _keep(array: Any, _name: str) -> Any:
 
 
 def _load(
-    item: OpenItem,
+    item: Opened,
+    path: str,
     prefix: str,
     *,
     mesh: Any,
@@ -193,13 +197,13 @@ def _load(
     chunk_size: int | None,
     like: Any,
 ) -> Any:
-    index = item.stored
+    index = item.index
     steps = leaf_steps(index, prefix)
     targets: Sequence[Target] = default_targets(index.leaves, None)
     order = leaf_order(index)
     rebuild = None
     if like is not None:
-        fitted = match_like(index, like, LoadOptions(), name=item.directory.name)
+        fitted = match_like(index, like, LoadOptions(), name=path)
         position = {leaf.key_path: i for i, leaf in enumerate(index.leaves)}
         positions = [position[target.leaf.key_path] for target in fitted.targets]
         steps = [steps[i] for i in positions]
@@ -214,21 +218,19 @@ def _load(
     size = chunk_size if chunk_size is not None and chunk_size > 0 else max(1, len(arrays))
     for start in range(0, len(arrays), size):
         batch = arrays[start : start + size]
-        loaded = load_leaves(item, [placed[i] for i in batch], manager)
+        loaded = load_leaves(item, path, [placed[i] for i in batch], manager)
         for n, i in enumerate(batch):
             value = apply_layout(loaded[n], formats[i]) if i in formats else loaded[n]
             loaded[n] = None  # the callback may release it
             values[i] = callback(value, ".".join(steps[i]))
             del value
     rest = [i for i in order if placed[i].leaf.kind not in ARRAY_KINDS]
-    loaded = load_leaves(item, [placed[i] for i in rest], None)
+    loaded = load_leaves(item, path, [placed[i] for i in rest], None)
     for i, value in zip(rest, loaded, strict=True):
         values[i] = value
     if rebuild is not None:
         return rebuild(values)
-    return nest_by_steps(
-        [steps[i] for i in order], [values[i] for i in order], name=item.directory.name
-    )
+    return nest_by_steps([steps[i] for i in order], [values[i] for i in order], name=path)
 
 
 def local_path(path: object) -> str:

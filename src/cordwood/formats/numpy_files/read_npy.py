@@ -13,7 +13,6 @@ strings) are not stored.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from typing import NamedTuple
@@ -24,6 +23,7 @@ from cordwood.index import (
     MAX_ARRAY_BYTES,
     MAX_DIMS,
     Box,
+    Codec,
     Encoded,
     Index,
     Leaf,
@@ -365,7 +365,7 @@ def deflated_storage(
     return Encoded((piece,), header.shape, codec)
 
 
-def _codec(header: NpyHeader, compressor: str | None, **more: int) -> str:
-    order = "F" if header.fortran else "C"
-    codec = {"compressor": compressor, "order": order, "swapped": header.swapped, **more}
-    return json.dumps(codec, separators=(",", ":"))
+def _codec(
+    header: NpyHeader, compressor: str | None, *, skip_bytes: int = 0, crc32: int | None = None
+) -> Codec:
+    return Codec(compressor, "F" if header.fortran else "C", header.swapped, skip_bytes, crc32)

@@ -9,7 +9,6 @@ length is too great swallows the members after it.
 
 from __future__ import annotations
 
-import json
 import struct
 import zlib
 from typing import NamedTuple
@@ -30,7 +29,19 @@ from cordwood.formats.numpy_files.read_npy import (
     parse_header,
     raw_storage,
 )
-from cordwood.index import Box, Checksum, Encoded, Index, Leaf, Naming, Piece, Pieces, Source, Span
+from cordwood.index import (
+    Box,
+    Checksum,
+    Codec,
+    Encoded,
+    Index,
+    Leaf,
+    Naming,
+    Piece,
+    Pieces,
+    Source,
+    Span,
+)
 from cordwood.keypath import format_path
 from cordwood.storage.open_files import ReadableFile
 from cordwood.tree.structure import LEAF, Node
@@ -161,8 +172,7 @@ def _bytes_leaf(member: Member, name: str, offset: int) -> Leaf:
     storage: Pieces | Encoded = Pieces(())
     if size and member.method == DEFLATED:
         piece = Piece(Box((0,), (size,)), 0, offset, member.stored_bytes)
-        codec = {"compressor": "deflate", "order": "C", "swapped": False, "crc32": member.crc32}
-        storage = Encoded((piece,), (size,), json.dumps(codec, separators=(",", ":")))
+        storage = Encoded((piece,), (size,), Codec("deflate", crc32=member.crc32))
     elif size:
         storage = Pieces((Piece(Span(0, size), 0, offset, size),))
     return Leaf((name,), "bytes", (size,), "uint8", storage)

@@ -22,37 +22,37 @@ class OrbaxFormat:
             return Match.NO
         if self.index_name in place.names:
             return Match.YES
-        from cordwood.formats.orbax.open import is_checkpoint_at
+        from cordwood.formats.orbax.locate_trees import is_checkpoint_at
 
         return Match.LIKELY if is_checkpoint_at(place.path) else Match.NO
 
     def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
-        from cordwood.formats.orbax.open import open_item
+        from cordwood.formats.orbax.read_index import open_item
 
         return open_item(path, item, warn=not options.for_verify)
 
     def items(self, path: Path) -> Sequence[str]:
-        from cordwood.formats.orbax.open import item_names
+        from cordwood.formats.orbax.locate_trees import item_names
 
         return item_names(path)
 
     def is_at(self, path: Path) -> bool:
-        from cordwood.formats.orbax.open import is_at
+        from cordwood.formats.orbax.locate_trees import is_at
 
         return is_at(path)
 
     def steps_at(self, path: Path) -> Sequence[str]:
-        from cordwood.formats.orbax.open import steps_at
+        from cordwood.formats.orbax.locate_trees import steps_at
 
         return steps_at(path)
 
     def refuse_unfinished(self, path: Path) -> None:
-        from cordwood.formats.orbax.open import refuse_unfinished
+        from cordwood.formats.orbax.locate_trees import refuse_unfinished
 
         refuse_unfinished(path)
 
     def other_items(self, path: Path) -> Mapping[str, str]:
-        from cordwood.formats.orbax.open import other_items
+        from cordwood.formats.orbax.locate_trees import other_items
 
         return other_items(path)
 

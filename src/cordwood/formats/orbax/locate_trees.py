@@ -8,7 +8,9 @@ root/{1,2,...}/...                      steps, each a checkpoint
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from cordwood.errors import (
@@ -19,7 +21,8 @@ from cordwood.errors import (
     no_prefix_message,
 )
 from cordwood.formats.orbax.tree_metadata import TREE_NAME
-from cordwood.storage.directory_reader import FOLDER, OTHER, ReadableDirectory
+from cordwood.storage.directory_reader import FOLDER, OTHER, LocalDirectory, ReadableDirectory
+from cordwood.storage.paths import kind_at
 
 _CHECKPOINT_NAME = "_CHECKPOINT_METADATA"
 _MARKERS = frozenset({_CHECKPOINT_NAME, "orbax.checkpoint", "_ROOT_METADATA"})
@@ -51,6 +54,72 @@ class OrbaxDirectory(NamedTuple):
     def is_orbax(self) -> bool:
         """True if Orbax wrote something here."""
         return self.marked or bool(self.trees or self.steps or self.unfinished)
+
+
+def is_at(path: str | os.PathLike[str]) -> bool:
+    """Return whether Orbax wrote a directory: a checkpoint, steps, or an unfinished save."""
+    return _is_unfinished(path) or _inspect(path).is_orbax
+
+
+def is_checkpoint_at(path: str | os.PathLike[str]) -> bool:
+    """Return whether Orbax wrote a directory that is not a directory of steps."""
+    directory = _inspect(path)
+    return not directory.steps and (directory.is_orbax or _is_unfinished(path))
+
+
+def steps_at(path: str | os.PathLike[str]) -> Sequence[str]:
+    """Return the steps in a root directory of a run, the newest last; () for other directories."""
+    return _inspect(path).steps
+
+
+def _inspect(path: str | os.PathLike[str]) -> OrbaxDirectory:
+    try:
+        with LocalDirectory(path) as directory:
+            return inspect_directory(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return OrbaxDirectory()
+
+
+def _is_unfinished(path: str | os.PathLike[str]) -> bool:
+    text = os.fspath(path)
+    return is_unfinished(text.rstrip("/")) and kind_at(text) == "a folder"
+
+
+def refuse_unfinished(path: str | os.PathLike[str]) -> None:
+    """Raise IncompleteCheckpointError if there is only an unfinished save of `path`."""
+    folder, _, name = os.fspath(path).rstrip("/").rpartition("/")
+    try:
+        with LocalDirectory(folder or ("/" if os.fspath(path).startswith("/") else ".")) as above:
+            sizes = above.sizes(".")
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    for each in sorted(sizes):
+        if each.startswith(f"{name}.") and is_unfinished(each):
+            raise IncompleteCheckpointError(
+                f"{os.fspath(path)}: Orbax did not finish this save, and left {each}; load an "
+                "earlier step, or save again"
+            )
+
+
+def item_names(path: str | os.PathLike[str]) -> list[str]:
+    """Return the names of the items that are trees; '' for a checkpoint that is one itself.
+
+    Raises IncompleteCheckpointError and FormatError as `open_item`.
+    """
+    text = os.fspath(path)
+    with LocalDirectory(text) as place:
+        return tree_directories(inspect_directory(place), name=text)
+
+
+def other_items(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Return the items that are no trees, such as JSON, metrics and iterators: the kind of each."""
+    try:
+        with LocalDirectory(path) as directory:
+            return {
+                name: item_kind(directory, name) for name in inspect_directory(directory).others
+            }
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
 
 
 def is_unfinished(name: str) -> bool:

@@ -1,22 +1,39 @@
 """OCDBT, TensorStore's database of keys and values: its manifest and the nodes of its B+tree.
 
-Bytes in, values out. The format: https://google.github.io/tensorstore/kvstore/ocdbt/index.html
+The format: https://google.github.io/tensorstore/kvstore/ocdbt/index.html
+
+One file, for its two parts are one format: `OcdbtValues` walks the tree from file to file, and the
+functions below it parse one node, bytes in, values out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cordwood.errors import CorruptionError, FormatError, LimitError, UnsupportedFormatError
-from cordwood.formats.orbax.crc32c import has_valid_crc32c
+from cordwood.errors import (
+    CorruptionError,
+    FormatError,
+    LimitError,
+    TruncatedError,
+    UnsupportedFormatError,
+)
+from cordwood.formats.zarr.array_metadata import MAX_METADATA_BYTES
+from cordwood.formats.zarr.array_reader import ends_in_crc32c
+from cordwood.formats.zarr.key_values import READ_ERRORS, ValueLocation, joined, require_plain
+from cordwood.index import Source
 from cordwood.message_text import counted
+from cordwood.storage.directory_reader import ReadableDirectory
 
 MANIFEST_NAME = "manifest.ocdbt"
 MAX_NODE_BYTES = 1 << 28  # decoded; what Orbax writes stays below 1e8
+MAX_TREE_BYTES = 1 << 32  # of all nodes, decoded, and of all keys
+INLINE_NAME = "values within the B+tree"  # the source that is not a file
 _MANIFEST_MAGIC = 0x0CDB3A2A
 _NODE_MAGIC = 0x0CDB20DE
 MAX_KEY_BYTES = 1 << 13  # of one key or path
@@ -61,6 +78,148 @@ class BTreeNode(NamedTuple):
     children: Sequence[NodeReference]
     entries: Sequence[OcdbtEntry]
     data: bytes  # decoded; holds the values of entries without a file
+
+
+class OcdbtValues:
+    """The values of an OCDBT database.
+
+    Attributes:
+        inline: the bytes of the first source: the values that are stored in the nodes themselves.
+        keys: all keys, sorted.
+        checked_bytes: the size of all nodes, which carry checksums.
+
+    The constructor raises CorruptionError, FormatError and UnsupportedFormatError, which name the
+    file.
+    """
+
+    def __init__(self, directory: ReadableDirectory) -> None:
+        self._directory = directory
+        self._numbers: dict[str, int] = {}
+        self._sizes: dict[str, Mapping[str, int]] = {}
+        self._locations: dict[str, ValueLocation] = {}
+        self.sources = [Source(INLINE_NAME, 0)]
+        data = directory.read(MANIFEST_NAME, limit_bytes=MAX_NODE_BYTES)
+        try:
+            root = parse_manifest(data)
+        except READ_ERRORS as e:
+            raise type(e)(f"{directory.name}/{MANIFEST_NAME}: {e}") from e
+        self.checked_bytes = 0
+        inline = bytearray()
+        self._last: bytes | None = None
+        if root is not None:
+            self._walk(root, inline)
+        self.inline = bytes(inline)
+        self.sources[0] = Source(INLINE_NAME, len(inline))
+        self.keys = list(self._locations)  # the order of code points is the order of UTF-8 bytes
+
+    def metadata(self, array: str, name: str) -> bytes | None:
+        location = self.find(array, name)
+        if location is None:
+            return None
+        if location.length > MAX_METADATA_BYTES:
+            raise LimitError(
+                f"{name}: {location.length} bytes; expected at most {MAX_METADATA_BYTES}"
+            )
+        return self.read(location, 0, location.length)
+
+    def find(self, array: str, name: str) -> ValueLocation | None:
+        return self._locations.get(joined(array, name))
+
+    def keys_below(self, array: str, pattern: re.Pattern[str]) -> set[str]:
+        prefix = f"{array}/" if array else ""
+        return {rest for rest in self._rests_after(prefix) if pattern.fullmatch(rest)}
+
+    def _rests_after(self, prefix: str) -> Iterator[str]:
+        for i in range(bisect_left(self.keys, prefix), len(self.keys)):
+            if not self.keys[i].startswith(prefix):
+                break
+            yield self.keys[i][len(prefix) :]
+
+    def read(self, location: ValueLocation, start: int, stop: int) -> bytes:
+        source = self.sources[location.source]
+        if location.source == 0:
+            return self.inline[location.offset + start : location.offset + stop]
+        file = self._directory.file(source.name, source.size_bytes)
+        return file.read(location.offset + start, stop - start)
+
+    def _walk(self, root: NodeReference, inline: bytearray) -> None:
+        """Read all nodes, each once. Heights decrease from the root, so the walk ends."""
+        seen = set()
+        decoded = 0
+        stack = [root]
+        while stack:
+            child = stack.pop()
+            try:
+                location = self._file(child.file, child.offset, child.length)
+            except READ_ERRORS as e:
+                name, text = self._directory.name, str(e)
+                raise type(e)(text if text.startswith(name) else f"{name}: {text}") from e
+            source = self.sources[location.source]
+            where = f"{self._directory.name}/{source.name}: the node at byte {child.offset}"
+            if location.length > MAX_NODE_BYTES:
+                raise LimitError(
+                    f"{where}: {location.length} bytes; expected at most {MAX_NODE_BYTES} "
+                    "(MAX_NODE_BYTES)"
+                )
+            if location in seen:
+                raise FormatError(f"{where} is referred to twice")
+            seen.add(location)
+            data = self.read(location, 0, location.length)
+            try:
+                node = parse_node(data, child)
+                for entry in node.entries:
+                    self._add(entry, node.data, inline)
+            except READ_ERRORS as e:
+                raise type(e)(f"{where}: {e}") from e
+            self.checked_bytes += len(data)
+            decoded += len(node.data) + sum([len(entry.key) for entry in node.entries])
+            if decoded > MAX_TREE_BYTES:
+                raise LimitError(f"{where}: more than {MAX_TREE_BYTES} bytes of nodes and keys")
+            stack += reversed(node.children)
+
+    def _add(self, entry: OcdbtEntry, data: bytes, inline: bytearray) -> None:
+        key = _text(entry.key)
+        if self._last is not None and entry.key <= self._last:
+            raise FormatError(f"the key {key!r:.200} does not come after {self._last!r:.200}")
+        self._last = entry.key
+        if entry.file is None:
+            self._locations[key] = ValueLocation(0, len(inline), entry.length)
+            inline += data[entry.offset : entry.offset + entry.length]
+        else:
+            self._locations[key] = self._file(entry.file, entry.offset, entry.length)
+
+    def _file(self, file: DataFile, offset: int, length: int) -> ValueLocation:
+        """Return the location of bytes in a file, after checking that the file holds them."""
+        path = _text(file.path)
+        number = self._numbers.get(path)
+        if number is None:
+            require_plain(path)
+            folder, _, name = path.rpartition("/")
+            if folder not in self._sizes:
+                self._sizes[folder] = self._directory.sizes(folder or ".")
+            size = self._sizes[folder].get(name, -1)
+            if size < 0:
+                what = "is missing" if name not in self._sizes[folder] else "is not a regular file"
+                raise CorruptionError(
+                    f"{self._directory.name}/{path} {what}: the checkpoint is incomplete; copy it "
+                    "again, or load another one"
+                )
+            number = self._numbers[path] = len(self.sources)
+            self.sources.append(Source(path, size))
+        size = self.sources[number].size_bytes
+        if offset + length > size:
+            raise TruncatedError(
+                f"{self._directory.name}/{path}: expected {length} bytes at offset {offset}, but "
+                f"the file ends at {size}; copy it again, or load another one"
+            )
+        return ValueLocation(number, offset, length)
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as e:
+        raise FormatError(f"{data!r:.200} is not UTF-8") from e
 
 
 def parse_manifest(data: bytes) -> NodeReference | None:
@@ -172,7 +331,7 @@ def _unwrap(data: bytes, magic: int) -> bytes:
     length = int.from_bytes(data[4:12], "little")
     if length != len(data):
         raise FormatError(f"expected {length} bytes by its header, found {len(data)}")
-    if not has_valid_crc32c(data):
+    if not ends_in_crc32c(data):
         raise CorruptionError("it does not match its checksum: it is damaged; copy it again")
     header = _Body(data[:-4], len(data))
     header.skip(12)

@@ -1,28 +1,44 @@
-"""The index of one tree of an Orbax checkpoint."""
+"""One tree of an Orbax checkpoint: opened, and its index."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from cordwood import dtypes
 from cordwood.encoding.strict_json import parse_json
-from cordwood.errors import CorruptionError, FormatError
-from cordwood.formats.orbax.array_reader import ArrayReader
-from cordwood.formats.orbax.key_values import READ_ERRORS, FileValues, OcdbtValues
-from cordwood.formats.orbax.ocdbt import MANIFEST_NAME
-from cordwood.formats.orbax.sharding_file import SHARDINGS_NAME, parse_shardings
+from cordwood.errors import CorruptionError, FormatError, LimitError
+from cordwood.formats.format_protocol import Opened
+from cordwood.formats.orbax.locate_trees import inspect_directory, item_kind, select_tree
+from cordwood.formats.orbax.ocdbt import MANIFEST_NAME, OcdbtValues
 from cordwood.formats.orbax.tree_metadata import (
     MAX_TREE_FILE_BYTES,
+    SHARDINGS_NAME,
+    STORES_ZEROS,
     TREE_NAME,
     LeafMetadata,
     TreeMetadata,
+    parse_shardings,
     parse_tree_metadata,
 )
-from cordwood.formats.orbax.zero_chunks import ZeroChunks
-from cordwood.index import Index, Inline, Leaf
+from cordwood.formats.zarr.array_metadata import codec_of
+from cordwood.formats.zarr.array_reader import (
+    ArrayReader,
+    Messages,
+    StoredArray,
+    array_storage,
+)
+from cordwood.formats.zarr.key_values import READ_ERRORS, FileValues, ValueLocation, ZeroChunks
+from cordwood.index import Index, Inline, Leaf, Piece
+from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.pause_python_gc import gc_paused
-from cordwood.keypath import KeyPath
-from cordwood.storage.directory_reader import ReadableDirectory
+from cordwood.keypath import KeyPath, path_label
+from cordwood.message_text import first_names, printable
+from cordwood.plan.load_plan import EncodedChunk, Scatter
+from cordwood.storage.directory_reader import FileOwningDirectory, LocalDirectory, ReadableDirectory
+from cordwood.storage.open_files import MemoryFile, ReadableFile
 
 FORMAT = "orbax"
 
@@ -30,6 +46,24 @@ _STRINGS_NAME = "_strings.json"
 _KEYS_FOLDER = "array_metadatas"
 _KEYS_BEGIN = "process_"
 _MOST_SHOWN = 200  # characters of a name, in an error
+MAX_ELEMENT_BYTES = 1 << 16  # of a chunk that holds one element
+_MESSAGES = Messages(
+    missing="{key} is missing: the checkpoint is incomplete; copy it again, or load another one",
+    partly_missing=(
+        "{key} is missing, but other chunks of the array exist: the checkpoint is incomplete; copy "
+        "it again, or load another one. Older versions of Orbax do not store zeros and do not "
+        "record it: if such a version wrote this checkpoint, set "
+        f'"{STORES_ZEROS}": false in {TREE_NAME}'
+    ),
+    wrong_size=(
+        "{key}: expected {expected} bytes, found {actual}: it is damaged, or belongs to another "
+        "array; copy it again"
+    ),
+    extra=(
+        "{key} is not a chunk of an array of shape {shape} in chunks of {chunks}: it or the "
+        "metadata of the array belongs to another checkpoint; copy it again"
+    ),
+)
 # The dtypes that Python numbers are stored in; a scalar of any other dtype was a numpy scalar.
 _NUMBERS: Mapping[str, Any] = {"bool": bool, "int64": int, "float64": float}
 # The number of uint32 words in one PRNG key, for the known implementations.
@@ -42,8 +76,87 @@ class OrbaxIndex(NamedTuple):
     tree: Index
     memory: Mapping[int, Any]  # bytes of the sources that are not files, by number of the source
     checked_bytes: int  # bytes of the sources whose checksums matched
+    metadata_bytes: int  # of the metadata of arrays, in files that are no sources
     unstored: Mapping[KeyPath, int]  # the number of missing chunks, which are zeros, of a leaf
     assumed: Sequence[KeyPath]  # leaves without any chunk that are assumed to be zeros
+
+
+def open_item(path: str | os.PathLike[str], prefix: str | None, *, warn: bool = True) -> Opened:
+    """Open a tree.
+
+    Args:
+        path: the checkpoint, or the directory of one of its items.
+        prefix: the item's name. None: the checkpoint itself, or its only item that is a tree.
+        warn: warn of arrays that may be lost, see `_warn_of_assumed`.
+
+    Raises:
+        IncompleteCheckpointError: the save did not finish, or the directory is a root of steps;
+            names the newest.
+        PrefixError: there is no such item, or none is asked for and there are several.
+        FormatError, CorruptionError: as `read_index`.
+    """
+    text = os.fspath(path)
+    place = LocalDirectory(text)
+    try:
+        inspected = inspect_directory(place)
+        # A prefix that is not the name of an item could be a path to anywhere: it is not opened.
+        kind = item_kind(place, prefix) if prefix is not None and prefix in inspected.others else ""
+        item = select_tree(inspected, prefix, name=text, kind=kind)
+        directory = _tree(place, item)
+    except BaseException:
+        place.close()
+        raise
+    try:
+        orbax_index = read_index(directory)
+        if warn:
+            _warn_of_assumed(directory.name, orbax_index)
+        sources = enumerate(orbax_index.tree.sources)
+        size = sum([each.size_bytes for n, each in sources if n not in orbax_index.memory])
+        size += orbax_index.metadata_bytes
+        return Opened(
+            FORMAT,
+            orbax_index.tree,
+            _files(directory, orbax_index),
+            checked_bytes=orbax_index.checked_bytes,
+            stored_bytes=size,
+            unstored=orbax_index.unstored,
+        )
+    except BaseException:
+        directory.close()
+        raise
+
+
+def _tree(place: LocalDirectory, item: str) -> LocalDirectory:
+    """Return the directory of an item and close the checkpoint's; '' is the checkpoint itself."""
+    if not item:
+        return place
+    with place:
+        return place.folder(item)
+
+
+def _warn_of_assumed(name: str, orbax_index: OrbaxIndex) -> None:
+    """Zeros that nothing vouches for must not pass in silence."""
+    paths = [printable(path_label(path)) for path in orbax_index.assumed]
+    if paths:
+        warnings.warn(
+            f"{name}: no chunk of {first_names(paths, 1)} is stored: zeros, which older "
+            "versions of Orbax left out without saying so, or files that are lost; "
+            "cordwood.verify lists them",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def _files(directory: LocalDirectory, orbax_index: OrbaxIndex) -> list[ReadableFile]:
+    files: list[ReadableFile] = []
+    for number, source in enumerate(orbax_index.tree.sources):
+        if number in orbax_index.memory:
+            files.append(MemoryFile(orbax_index.memory[number], f"{directory.name}: {source.name}"))
+        else:
+            files.append(FileOwningDirectory(directory, source.name, source.size_bytes))
+    if len(files) == len(orbax_index.memory):
+        directory.close()  # nothing more will be read, and no file closes it
+    return files
 
 
 def read_index(directory: ReadableDirectory) -> OrbaxIndex:
@@ -75,26 +188,36 @@ def _read_tree(directory: ReadableDirectory, tree: TreeMetadata) -> OrbaxIndex:
     if use_ocdbt is None or not _has_arrays(tree):  # Orbax makes no database without arrays
         use_ocdbt = directory.has(MANIFEST_NAME)
     values: OcdbtValues | FileValues = (
-        OcdbtValues(directory) if use_ocdbt else FileValues(directory)
+        OcdbtValues(directory) if use_ocdbt else FileValues(directory, are_listed=False)
     )
     zero_chunks = None
     if not tree.stores_zeros:
         zero_chunks = ZeroChunks(values.sources, is_certain=use_ocdbt or tree.stores_zeros is False)
     version = None if tree.use_zarr3 is None else 3 if tree.use_zarr3 else 2
-    reader = ArrayReader(values, version, zero_chunks)
+    reader = ArrayReader(values, _MESSAGES, version=version, zero_chunks=zero_chunks)
+
+    def read_value(piece: Piece) -> tuple[bytes, str]:
+        _, source, offset, length = piece
+        name = values.sources[source].name
+        if zero_chunks is not None and source in zero_chunks.memory:
+            return bytes(zero_chunks.memory[source]), name
+        return values.read(ValueLocation(source, offset, length), 0, length), name
+
     strings = _strings(directory) if _has_strings(tree) else {}
     keys = _key_impls(directory)
     leaves = []
     for leaf in tree.leaves:
         try:
-            leaves.append(_leaf(leaf, reader, strings, keys.get(leaf.name)))
+            leaves.append(_leaf(leaf, reader, strings, keys.get(leaf.name), read_value))
         except READ_ERRORS as e:
             raise _named(e, directory, leaf.name) from e
     memory = dict(zero_chunks.memory) if zero_chunks is not None else {}
-    checked = 0
+    checked = metadata_bytes = 0
     if isinstance(values, OcdbtValues):
         memory[0] = values.inline
         checked = values.checked_bytes
+    else:
+        metadata_bytes = values.metadata_bytes
     by_name = _shardings(directory)
     shardings = {
         n: by_name[leaf.name] for n, leaf in enumerate(tree.leaves) if leaf.name in by_name
@@ -109,19 +232,25 @@ def _read_tree(directory: ReadableDirectory, tree: TreeMetadata) -> OrbaxIndex:
     )
     paths = {leaf.name: leaf.key_path for leaf in tree.leaves}
     unstored = {paths[name]: count for name, count in reader.unstored.items()}
-    return OrbaxIndex(index, memory, checked, unstored, [paths[name] for name in reader.assumed])
+    assumed = [paths[name] for name in reader.assumed]
+    return OrbaxIndex(index, memory, checked, metadata_bytes, unstored, assumed)
 
 
 def _leaf(
-    stored: LeafMetadata, reader: ArrayReader, strings: Mapping[str, str], key_impl: str | None
+    stored: LeafMetadata,
+    reader: ArrayReader,
+    strings: Mapping[str, str],
+    key_impl: str | None,
+    read_value: Callable[[Piece], tuple[bytes, str]],
 ) -> Leaf:
     path, name, value_type = stored
     if value_type == "string":
         if name not in strings:
             raise CorruptionError(f"{_STRINGS_NAME} does not have it: the checkpoint is incomplete")
         return Leaf(path, "str", (), "", Inline(strings[name]))
-    array = reader.array(name)
-    shape, dtype, storage = array
+    array = _array(reader, name)
+    shape, dtype = array.metadata.shape, array.metadata.dtype
+    storage = array_storage(array, len(shape))
     if key_impl is not None:
         if dtype != "uint32" or not shape or _KEY_WORDS.get(key_impl, shape[-1]) != shape[-1]:
             raise FormatError(
@@ -134,8 +263,36 @@ def _leaf(
         number = _NUMBERS.get(dtype)
         if number is None:
             return Leaf(path, "numpy_scalar", shape, dtype, storage)
-        return Leaf(path, number.__name__, (), "", Inline(number(reader.element(array))))
+        return Leaf(path, number.__name__, (), "", Inline(number(_element(array, read_value))))
     return Leaf(path, "jax" if value_type == "jax.Array" else "numpy", shape, dtype, storage)
+
+
+def _array(reader: ArrayReader, name: str) -> StoredArray:
+    file, data = reader.read_metadata(name)
+    try:
+        metadata = reader.parse(file, data)
+    except READ_ERRORS as e:
+        raise type(e)(f"{file}: {e}") from e
+    return StoredArray(metadata, reader.pieces(name, metadata))
+
+
+def _element(array: StoredArray, read_value: Callable[[Piece], tuple[bytes, str]]) -> Any:
+    """Return the only element of an array of shape () as a numpy scalar."""
+    import numpy as np
+
+    from cordwood.io.decode_chunk import decode_chunk
+
+    metadata, (piece,) = array
+    _, source, offset, length = piece
+    if length > MAX_ELEMENT_BYTES:
+        raise LimitError(
+            f"a number in {length} bytes; expected at most {MAX_ELEMENT_BYTES} (MAX_ELEMENT_BYTES)"
+        )
+    data, name = read_value(piece)
+    spread = Scatter((), dtypes.itemsize(metadata.dtype), ())
+    chunk = EncodedChunk(source, offset, length, codec_of(metadata), metadata.dtype, spread)
+    raw = decode_chunk(chunk, memoryview(data), ScratchBuffer().view, name=name)
+    return np.frombuffer(raw, dtypes.to_numpy(metadata.dtype))[0]
 
 
 def _has_arrays(tree: TreeMetadata) -> bool:

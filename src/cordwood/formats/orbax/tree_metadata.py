@@ -1,7 +1,13 @@
-"""`_METADATA`: the leaves of a tree and the names of their arrays."""
+"""`_METADATA`: the leaves of a tree and the names of their arrays; `_sharding`: their shardings.
+
+The shardings are those of the jax arrays when Orbax saved them, and shown to people only.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -13,6 +19,8 @@ from cordwood.tree.structure import LEAF, MAX_DEPTH, MAX_LEAVES, Node, NodeKind,
 TREE_NAME = "_METADATA"
 STORES_ZEROS = "store_array_data_equal_to_fill_value"  # a member of the file
 MAX_TREE_FILE_BYTES = 1 << 29
+SHARDINGS_NAME = "_sharding"
+_MAX_SHOWN = 200  # characters of a sharding
 
 # Values of key_type: a position in a sequence; a dict key, field or attribute.
 _SEQUENCE, _MAPPING = 1, 2
@@ -224,3 +232,56 @@ def _rich_node(value: Any) -> tuple[NodeKind, str, Iterator[tuple[str, Any]]]:
         "",
         ((str(i), e) for i, e in enumerate(entries)),
     )
+
+
+def parse_shardings(data: bytes) -> Mapping[str, str]:
+    """Return a text for the sharding of each array, by the name of the array.
+
+    Loading does not depend on it: an entry that cannot be read is skipped.
+    """
+    try:
+        items = list(json.loads(data).items())
+    except (ValueError, RecursionError, AttributeError):
+        return {}
+    texts: dict[str, str] = {}
+    shardings = {}
+    for key, text in items:
+        if type(text) is not str:
+            continue
+        if text not in texts:
+            texts[text] = _sharding_text(text)
+        try:
+            name = base64.b64decode(key, validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError, ValueError):
+            continue
+        if texts[text]:
+            shardings[name] = texts[text]
+    return shardings
+
+
+def _sharding_text(text: str) -> str:
+    try:
+        members = json.loads(text)
+    except (ValueError, RecursionError):
+        return ""
+    if type(members) is not dict:
+        return ""
+    if members.get("sharding_type") != "NamedSharding":
+        device = members.get("device_str")
+        shown = device if type(device) is str else members.get("sharding_type")
+        return _plain(shown) if type(shown) is str else ""
+    columns: list[Any] = [members.get(key) for key in ("partition_spec", "axis_names", "shape")]
+    if not all(type(column) is list for column in columns):
+        return "NamedSharding"
+    spec, names, sizes = columns
+    axes = [f"{name}={size}" for name, size in zip(names, sizes, strict=False)]
+    return _plain(f"P({', '.join(map(_axis, spec))}) on {', '.join(axes)}")
+
+
+def _axis(entry: Any) -> str:
+    """Return the text of an entry of a PartitionSpec: None, an axis of the mesh, or several."""
+    return f"({', '.join(map(repr, entry))})" if type(entry) is list else repr(entry)
+
+
+def _plain(text: str) -> str:
+    return text if text.isprintable() and len(text) <= _MAX_SHOWN else f"{text!r:.{_MAX_SHOWN}}"

@@ -1,4 +1,4 @@
-"""The path of each array in the directory.
+"""The path of each array in the directory, and the tree that paths of another writer make up.
 
 eFormer's layout: the keys of the leaf's path joined by dots after the prefix, and every dot (or
 slash) a step down. A name that would leave the directory, that a file system would not take, or
@@ -12,10 +12,12 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from cordwood.encoding.digests import digest_of
 from cordwood.encoding.leaf_table import dotted_name
 from cordwood.keypath import KeyPath, format_path
+from cordwood.tree.structure import LEAF, Node, Structure
 
 MAX_COMPONENT_BYTES = 255  # of a file name on Linux file systems
 MAX_PATH_BYTES = 1024  # of an array's path; Linux takes 4096 in all
@@ -147,3 +149,40 @@ def within_prefix(path: str, prefix: str) -> list[str]:
     if above and len(steps) > len(above) and steps[: len(above)] == above:
         return steps[len(above) :]
     return steps
+
+
+class Nested(NamedTuple):
+    """Dicts with leaves."""
+
+    structure: Structure
+    order: tuple[int, ...]  # the array that each leaf is
+    key_paths: tuple[KeyPath, ...]  # of the leaves
+
+
+def nested_dicts(paths: Sequence[str], prefix: str) -> Nested:
+    """Nested dicts by the steps of the paths; or one flat dict, where a leaf lies in another."""
+    if len(paths) == 1 and paths[0] == (prefix.replace(".", "/") or "."):
+        return Nested((LEAF,), (0,), ((),))  # the tree is one leaf
+    steps = [tuple(within_prefix(path, prefix)) for path in paths]
+    above = {path[:i] for path in steps for i in range(len(path))}
+    if not above.isdisjoint(steps) or len(set(steps)) < len(steps):
+        steps = [(path,) for path in paths]
+    tree: dict[str, object] = {}
+    for i, path in enumerate(steps):
+        node = tree
+        for step in path[:-1]:
+            node = node.setdefault(step, {})  # type: ignore[assignment]
+        node[path[-1]] = i
+    nodes: list[Node] = []
+    order: list[int] = []
+    stack: list[object] = [tree]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, dict):
+            nodes.append(Node("dict", len(value), tuple(value)))
+            stack += reversed(value.values())
+        else:
+            assert isinstance(value, int)
+            nodes.append(LEAF)
+            order.append(value)
+    return Nested(tuple(nodes), tuple(order), tuple([steps[i] for i in order]))

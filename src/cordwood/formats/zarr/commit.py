@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from cordwood.errors import CordwoodError, NotACheckpointError
 from cordwood.formats.format_for_saving import refuse_other_tools
+from cordwood.formats.zarr.array_metadata import METADATA_NAME
 from cordwood.formats.zarr.array_paths import array_paths
-from cordwood.formats.zarr.metadata_v2 import METADATA_NAME
 from cordwood.formats.zarr.plan_save import entries
 from cordwood.formats.zarr.plan_tree import Draft
-from cordwood.formats.zarr.read_index import is_chunk_name, read_index_file
+from cordwood.formats.zarr.read_index import read_index_file
 from cordwood.formats.zarr.tensorstore_index import (
     INDEX_NAME,
     IndexFile,
@@ -33,6 +34,7 @@ from cordwood.storage.staging_directory import StagingDirectory, link_unchanged
 MAX_FOREIGN_FILES = 10_000  # that a directory without an index may hold
 _OTHER_INDEX = "cordwood.json"  # of packs
 _MAX_SHOWN = 3
+_CHUNK_NAME = re.compile(r"[0-9]+(\.[0-9]+)*")
 
 
 def place(
@@ -81,7 +83,7 @@ def _replaced(
         gone = {INDEX_NAME} if index_too and not path else set()
         # The path of an array, and of an old one that no index lists any more.
         if (path or ".") in dropped or (path in ours and METADATA_NAME in names):
-            gone |= {name for name in names if name == METADATA_NAME or is_chunk_name(name)}
+            gone |= {name for name in names if name == METADATA_NAME or _CHUNK_NAME.fullmatch(name)}
         return gone
 
     return names_of

@@ -28,18 +28,18 @@ class ZarrFormat:
         return Match.YES if is_ours else Match.NO
 
     def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
-        from cordwood.formats.zarr.open import open_checkpoint
+        from cordwood.formats.zarr.read_index import open_item
 
         del options
-        return open_checkpoint(path, item)
+        return open_item(path, item, or_only=True)
 
     def items(self, path: Path) -> Sequence[str]:
-        from cordwood.formats.zarr.open import sorted_item_names
+        from cordwood.formats.zarr.read_index import sorted_item_names
 
         return sorted_item_names(path)
 
     def list_index(self, path: str, item: str | None) -> IndexListing | None:
-        from cordwood.formats.zarr.list_index import list_index
+        from cordwood.formats.zarr.read_index import list_index
 
         return list_index(path, item)
 

@@ -10,11 +10,9 @@ from cordwood.encoding.digests import check_metadata_strings
 from cordwood.encoding.leaf_table import LeafType, encode_table
 from cordwood.encoding.strict_json import VALUE_KINDS, encode_value
 from cordwood.errors import UnsupportedLeafError
+from cordwood.formats.zarr.array_metadata import MAX_DIMS, METADATA_NAME, encode_metadata, stored_as
 from cordwood.formats.zarr.chunk_grid import chunk_shape, chunks
-from cordwood.formats.zarr.dtype_names import stored_as
-from cordwood.formats.zarr.item_metadata import encode_item
-from cordwood.formats.zarr.metadata_v2 import MAX_DIMS, METADATA_NAME, encode_metadata
-from cordwood.formats.zarr.tensorstore_index import Entry
+from cordwood.formats.zarr.tensorstore_index import Entry, encode_item
 from cordwood.index import Box, LeafSpec
 from cordwood.keypath import format_path
 from cordwood.plan.chunk_files import ChunkFile, PlannedFile, SmallFile

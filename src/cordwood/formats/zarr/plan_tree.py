@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from cordwood import dtypes
 from cordwood.formats.save_plan import Snapshot, take_apart
+from cordwood.formats.zarr.array_metadata import COMPRESSORS
 from cordwood.formats.zarr.array_paths import array_paths
-from cordwood.formats.zarr.metadata_v2 import COMPRESSORS
 from cordwood.formats.zarr.plan_save import ItemPlan, finish_item, new_files, plan_save
 from cordwood.index import ARRAY_KINDS
 from cordwood.io.write_chunk_files import WrittenFile

@@ -1,70 +1,129 @@
-"""From a directory to an Index."""
+"""The index of an item of the zarr format, or of a tree of arrays without an index."""
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Mapping, Sequence
+import errno
+import os
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from cordwood import dtypes
 from cordwood.encoding.digests import DIGEST_BYTES, block_count, digest_of
 from cordwood.encoding.leaf_table import LeafType
-from cordwood.errors import (
-    CordwoodError,
-    CorruptionError,
-    FormatError,
-    TruncatedError,
-    UnsupportedFormatError,
+from cordwood.errors import CorruptionError, FormatError, IncompleteCheckpointError
+from cordwood.formats.format_protocol import IndexListing, Opened
+from cordwood.formats.zarr.array_metadata import METADATA_NAME, ArrayMetadata, stored_as
+from cordwood.formats.zarr.array_paths import nested_dicts
+from cordwood.formats.zarr.array_reader import (
+    ArrayReader,
+    Messages,
+    StoredArray,
+    array_storage,
+    wrong_size,
 )
-from cordwood.formats.zarr.chunk_grid import chunk_count, chunks
-from cordwood.formats.zarr.chunk_layout import chunk_storage
-from cordwood.formats.zarr.item_metadata import Item, parse_item
-from cordwood.formats.zarr.leaf_type import leaf_form
-from cordwood.formats.zarr.metadata_v2 import (
-    MAX_METADATA_BYTES,
-    METADATA_NAME,
-    ArrayMetadata,
-    parse_metadata,
-)
+from cordwood.formats.zarr.key_values import READ_ERRORS, FileValues
 from cordwood.formats.zarr.tensorstore_index import (
     INDEX_NAME,
     MAX_INDEX_BYTES,
     Entry,
     IndexFile,
+    Item,
     entries_of,
+    item_names,
     parse_index,
+    parse_item,
     select_item,
 )
-from cordwood.formats.zarr.tree_from_paths import nested_dicts
-from cordwood.index import (
-    Box,
-    Digests,
-    Encoded,
-    Index,
-    Inline,
-    Leaf,
-    Piece,
-    Pieces,
-    Source,
-)
+from cordwood.index import Digests, Index, Inline, Leaf, Source
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.keypath import KeyPath
-from cordwood.storage.directory_reader import ReadableDirectory
+from cordwood.storage.directory_reader import FileOwningDirectory, LocalDirectory, ReadableDirectory
+from cordwood.storage.open_files import LocalFile, read_whole
+from cordwood.storage.staging_directory import locate_directory
 from cordwood.tree.structure import leaf_paths
 
 FORMAT = "zarr"
+_ATTEMPTS = 100  # to open a directory; each ended by a save that replaced it
 
-_CHUNK_NAME = re.compile(r"[0-9]+(\.[0-9]+)*")
-_ERRORS = (FormatError, CorruptionError, UnsupportedFormatError)
+_MESSAGES = Messages(
+    missing="{key} is missing: the checkpoint is incomplete; copy or save it again",
+    partly_missing="",  # no missing chunk is one of zeros
+    wrong_size=(
+        "{key}: expected {expected} bytes, found {actual}: it is damaged, or belongs to another "
+        "array; copy or save it again"
+    ),
+    extra=(
+        "{key} is no chunk of an array of shape {shape} in chunks of {chunks}: it belongs to "
+        f"another checkpoint, or {METADATA_NAME} does; copy or save it again"
+    ),
+)
 
 
-class _Array(NamedTuple):
-    """An array as it lies in the directory."""
+def open_item(path: str | os.PathLike[str], prefix: str | None, *, or_only: bool = False) -> Opened:
+    """Open a directory and read the index of one of its items. Arguments as of `read_index`.
 
-    metadata: ArrayMetadata
-    chunks: tuple[tuple[int, Box], ...]  # the source of each, and what it holds
-    sizes: tuple[int, ...]  # of the chunk files, in bytes
+    Raises FileNotFoundError if there is no such directory, IncompleteCheckpointError if it has no
+    index, and what `read_index` raises.
+    """
+    text = os.fspath(path)
+    directory = open_directory(text)
+    try:
+        index = read_index(directory, prefix, or_only=or_only)
+    except BaseException:
+        directory.close()
+        raise
+    files = [
+        FileOwningDirectory(directory, source.name, source.size_bytes) for source in index.sources
+    ]
+
+    def is_current() -> bool:
+        return directory.is_still_at(locate_directory(text))
+
+    return Opened(FORMAT, index, files, is_current=is_current)
+
+
+def sorted_item_names(path: str | os.PathLike[str]) -> list[str]:
+    """Return the prefixes of the items of a directory, sorted; '' for the unnamed one.
+
+    Raises as `open_item`.
+    """
+    with open_directory(os.fspath(path)) as directory:
+        return sorted(item_names(read_index_file(directory)))
+
+
+def open_directory(path: str) -> LocalDirectory:
+    """Open the directory of a checkpoint. No save by cordwood removes it while it is open.
+
+    Raises FileNotFoundError; IncompleteCheckpointError where it has no index.
+    """
+    for _ in range(_ATTEMPTS):
+        place = locate_directory(path)
+        try:
+            directory = LocalDirectory(place)
+        except FileNotFoundError as e:
+            if place != path:
+                continue  # put back meanwhile
+            raise FileNotFoundError(errno.ENOENT, "there is no checkpoint", path) from e
+        directory.hold()
+        if directory.is_still_at(place):
+            break
+        directory.close()  # replaced before it was held: it may be on its way out
+    else:
+        directory = LocalDirectory(place)
+    if not directory.has(INDEX_NAME):
+        why = _why(directory)
+        directory.close()
+        raise IncompleteCheckpointError(f"{path} {why}")
+    return directory
+
+
+def _why(directory: LocalDirectory) -> str:
+    if directory.has("cordwood.json"):
+        return f"has no {INDEX_NAME}, but a cordwood.json: load it with cordwood.load"
+    return (
+        f"has no {INDEX_NAME}: no save to it has finished, or it is no such checkpoint; load an "
+        "earlier one"
+    )
 
 
 def read_index_file(directory: ReadableDirectory) -> IndexFile:
@@ -75,11 +134,13 @@ def read_index_file(directory: ReadableDirectory) -> IndexFile:
     data = directory.read(INDEX_NAME, limit_bytes=MAX_INDEX_BYTES)
     try:
         return parse_index(data)
-    except _ERRORS as e:
+    except READ_ERRORS as e:
         raise type(e)(f"{directory.name}: {e}") from e
 
 
-def read_index(directory: ReadableDirectory, prefix: str | None = None) -> Index:
+def read_index(
+    directory: ReadableDirectory, prefix: str | None = None, *, or_only: bool = False
+) -> Index:
     """Return the index of one item of a directory.
 
     Names of sources are relative to the directory. An item of cordwood's comes with its tree,
@@ -89,6 +150,7 @@ def read_index(directory: ReadableDirectory, prefix: str | None = None) -> Index
     Args:
         directory: open.
         prefix: the item's; None or '' for the one that was saved without.
+        or_only: None stands for the only item too, if there is only one.
 
     Raises:
         FormatError: the index, a `.zarray` or a chunk is not what it should be.
@@ -99,14 +161,54 @@ def read_index(directory: ReadableDirectory, prefix: str | None = None) -> Index
     with gc_paused():
         index = read_index_file(directory)
         try:
-            name = select_item(index, prefix)
-            entries = entries_of(index, name)
-            item = None
-            if name in index.items:
-                item = parse_item(index.items[name], array_count=len(entries))
-        except _ERRORS as e:
+            name, entries, item = _select(index, prefix, or_only=or_only)
+        except READ_ERRORS as e:
             raise type(e)(f"{directory.name}: {e}") from e
         return read_arrays(directory, name, entries, item)
+
+
+def list_index(path: str, prefix: str | None) -> IndexListing | None:
+    """Return the leaves of an item of a local directory by its index alone, without numpy.
+
+    They are without pieces: the index does not have the number of chunks of an array. None if it
+    does not describe its arrays.
+
+    Args:
+        path: the directory.
+        prefix: the prefix of the item. None: the one saved without, or the only one.
+
+    Raises FormatError, CorruptionError, UnsupportedFormatError and PrefixError, as `read_index`.
+    """
+    with LocalFile(f"{path}/{INDEX_NAME}") as file:
+        data = read_whole(file, limit_bytes=MAX_INDEX_BYTES)
+    try:
+        index = parse_index(data)
+        name, entries, item = _select(index, prefix, or_only=True)
+        arrays: dict[object, StoredArray] = {}
+        for shape, dtype in {(entry.shape, entry.dtype) for entry in entries}:
+            if shape is None or dtype is None or not dtypes.is_storable(dtype):
+                return None
+            metadata = ArrayMetadata(shape, shape, dtype, False, "C", None, ".")
+            arrays[shape, dtype] = StoredArray(metadata, ())
+        each = [arrays[entry.shape, entry.dtype] for entry in entries]
+        tree = _index(name, entries, each, item, ())
+    except READ_ERRORS as e:
+        raise type(e)(f"{path}: {e}") from e
+    return IndexListing(tree, tree.metadata)
+
+
+def _select(
+    index: IndexFile, prefix: str | None, *, or_only: bool
+) -> tuple[str, Sequence[Entry], Item | None]:
+    """Return an item: its prefix, its arrays, and cordwood's part, if there is one."""
+    names = item_names(index)
+    name = names[0] if or_only and prefix is None and len(names) == 1 else None
+    if name is None:
+        name = select_item(index, prefix)
+    entries = entries_of(index, name)
+    if name not in index.items:
+        return name, entries, None
+    return name, entries, parse_item(index.items[name], array_count=len(entries))
 
 
 def read_arrays(
@@ -116,15 +218,31 @@ def read_arrays(
 
     Raises as `read_index`.
     """
-    reader = _Reader(directory, item)
+    values = FileValues(directory, are_listed=True)
+    reader = ArrayReader(values, _MESSAGES, version=2, names_first=True)
+    digests = None if item is None else _ItemDigests(item)
     arrays = []
     for entry in entries:
         try:
-            arrays.append(reader.array(entry))
-        except _ERRORS as e:
+            arrays.append(_read_array(entry, values, reader, digests))
+        except READ_ERRORS as e:
             raise _named(e, directory, entry.path) from e
-    reader.finish()
-    sources = tuple(reader.sources)
+    try:
+        if digests is not None:
+            digests.finish(len(values.sources))
+        return _index(prefix, entries, arrays, item, tuple(values.sources))
+    except (CorruptionError, FormatError) as e:
+        raise type(e)(f"{directory.name}: {e}") from e
+
+
+def _index(
+    prefix: str,
+    entries: Sequence[Entry],
+    arrays: Sequence[StoredArray],
+    item: Item | None,
+    sources: tuple[Source, ...],
+) -> Index:
+    """Return the index of an item. Raises FormatError for arrays that do not hold its leaves."""
     if item is None:
         structure, order, paths = nested_dicts([entry.path for entry in entries], prefix)
         leaves = [_leaf(path, arrays[i]) for path, i in zip(paths, order, strict=True)]
@@ -132,7 +250,7 @@ def read_arrays(
     try:
         leaves = _leaves_of_item(item, arrays)
     except FormatError as e:
-        raise FormatError(f"{directory.name}: {INDEX_NAME}: {e}") from e
+        raise FormatError(f"{INDEX_NAME}: {e}") from e
     return Index(FORMAT, item.table.structure, tuple(leaves), sources, "exact", item.metadata)
 
 
@@ -144,176 +262,73 @@ def _named(error: Exception, directory: ReadableDirectory, path: str) -> Excepti
     return type(error)(text)
 
 
-class _Reader:
-    """Looks at the arrays one after another, and hands out the item's digests to their files."""
-
-    def __init__(self, directory: ReadableDirectory, item: Item | None) -> None:
-        self.sources: list[Source] = []
-        self._directory = directory
-        self._item = item
-        self._next_digest = 0
-        self._known: dict[bytes, ArrayMetadata] = {}
-
-    def array(self, entry: Entry) -> _Array:
-        directory = self._directory
-        sizes = directory.sizes(entry.path)
-        metadata = self._metadata(entry, sizes)
-        chunk_pieces = self._chunks(entry, metadata, sizes)
-        return _Array(metadata, *chunk_pieces)
-
-    def finish(self) -> None:
-        """Every digest, and every size, was of a file."""
-        item = self._item
-        if item is None:
-            return
-        if self._next_digest != len(item.digests) or len(item.sizes or ()) not in (
-            0,
-            len(self.sources),
-        ):
-            raise CorruptionError(
-                f"{self._directory.name}: the index has {len(item.digests)} bytes of digests, "
-                f"expected {self._next_digest}"
-            )
-
-    def _metadata(self, entry: Entry, sizes: Mapping[str, int]) -> ArrayMetadata:
-        _require_regular(METADATA_NAME, sizes)
-        data = self._directory.read(
-            _join(entry.path, METADATA_NAME), limit_bytes=MAX_METADATA_BYTES
+def _read_array(
+    entry: Entry, values: FileValues, reader: ArrayReader, digests: _ItemDigests | None
+) -> StoredArray:
+    """Look at an array. Its chunks become sources, with digests if cordwood wrote it."""
+    path = "" if entry.path == "." else entry.path
+    _, data = reader.read_metadata(path)
+    if digests is not None and digest_of(data) != digests.take(1):
+        raise CorruptionError(f"{METADATA_NAME} does not match its digest: it is damaged")
+    metadata = reader.parse(METADATA_NAME, data)
+    if digests is None and metadata.marked:
+        raise CorruptionError(
+            f"cordwood wrote this array, and its part of {INDEX_NAME} is gone: restore the index, "
+            "or save the arrays again"
         )
-        if self._item is not None and digest_of(data) != self._take(1):
-            raise CorruptionError(f"{METADATA_NAME} does not match its digest: it is damaged")
-        metadata = self._known.get(data)
-        if metadata is None:
-            metadata = self._known[data] = parse_metadata(data)
-        if self._item is None and metadata.marked:
-            raise CorruptionError(
-                f"cordwood wrote this array, and its part of {INDEX_NAME} is gone: restore the "
-                "index, or save the arrays again"
-            )
-        if entry.shape not in (None, metadata.shape) or entry.dtype not in (None, metadata.dtype):
-            raise FormatError(
-                f"{INDEX_NAME} says {entry.dtype}{list(entry.shape or ())}, {METADATA_NAME} "
-                f"{metadata.dtype}{list(metadata.shape)}"
-            )
-        return metadata
+    if entry.shape not in (None, metadata.shape) or entry.dtype not in (None, metadata.dtype):
+        raise FormatError(
+            f"{INDEX_NAME} says {entry.dtype}{list(entry.shape or ())}, {METADATA_NAME} "
+            f"{metadata.dtype}{list(metadata.shape)}"
+        )
+    first = len(values.sources)
+    pieces = reader.pieces(path, metadata)
+    if digests is not None:
+        for number, source in enumerate(values.sources[first:], first):
+            values.sources[number] = digests.sealed(source, number, path)
+    return StoredArray(metadata, pieces)
 
-    def _chunks(
-        self, entry: Entry, metadata: ArrayMetadata, file_sizes: Mapping[str, int]
-    ) -> tuple[tuple[tuple[int, Box], ...], tuple[int, ...]]:
-        shape, extents, separator = metadata.shape, metadata.chunks, metadata.separator
-        nested = separator == "/" and len(shape) > 1
-        count = chunk_count(shape, extents)
-        if not nested:
-            self._check_count(count, metadata, file_sizes)
-        chunk_bytes = dtypes.itemsize(metadata.dtype) * math.prod(extents)
-        folder = ""
-        chunk_pieces = []
-        sizes = []
-        for name, box in chunks(shape, extents, separator):
-            last = name
-            if nested:
-                parent, _, last = name.rpartition("/")
-                if parent != folder:
-                    file_sizes = self._directory.sizes(_join(entry.path, parent))
-                    folder = parent
-            _require_regular(last, file_sizes, shown=name)
-            size = file_sizes[last]
-            if metadata.compressor is None and size != chunk_bytes:
-                raise _wrong_size(name, chunk_bytes, size)
-            digests = self._digests(name, size)
-            chunk_pieces.append((len(self.sources), box))
-            sizes.append(size)
-            self.sources.append(Source(_join(entry.path, name), size, digests))
-        return tuple(chunk_pieces), tuple(sizes)
 
-    def _check_count(self, count: int, metadata: ArrayMetadata, sizes: Mapping[str, int]) -> None:
-        """Before the names of so many chunks are made: that there are as many files."""
-        axes = max(1, len(metadata.shape))
-        named = [n for n in sizes if is_chunk_name(n) and n.count(".") == axes - 1]
-        if len(named) > count:
-            expected_names = {name for name, _ in chunks(metadata.shape, metadata.chunks, ".")}
-            extra = sorted(set(named) - expected_names)
-            raise CorruptionError(
-                f"{extra[0]} is no chunk of an array of shape {list(metadata.shape)} in chunks of "
-                f"{list(metadata.chunks)}: it belongs to another checkpoint, or {METADATA_NAME} "
-                "does; copy or save it again"
-            )
-        if len(named) < count:
-            missing = next(
-                name
-                for name, _ in chunks(metadata.shape, metadata.chunks, ".")
-                if name not in sizes
-            )
-            raise _missing(missing)
+class _ItemDigests:
+    """The digests of an item, handed out to its files in order: of each array `.zarray`, chunks."""
 
-    def _digests(self, name: str, size: int) -> Digests | None:
-        item = self._item
-        if item is None:
-            return None
-        if item.sizes is not None:
-            expected = item.sizes[len(self.sources)] if len(self.sources) < len(item.sizes) else 0
-            if size != expected:
-                raise _wrong_size(name, expected, size)
-        return Digests(0, item.block_bytes, self._take(block_count(size, item.block_bytes)))
+    def __init__(self, item: Item) -> None:
+        self._item = item
+        self._next = 0
 
-    def _take(self, count: int) -> bytes:
+    def take(self, count: int) -> bytes:
         """Return the next digests."""
-        assert self._item is not None
-        start, stop = self._next_digest, self._next_digest + count * DIGEST_BYTES
+        start, stop = self._next, self._next + count * DIGEST_BYTES
         if stop > len(self._item.digests):
             raise CorruptionError("the index has no digests for it")
-        self._next_digest = stop
+        self._next = stop
         return self._item.digests[start:stop]
 
+    def sealed(self, source: Source, number: int, array: str) -> Source:
+        """Return source `number`, which is a chunk of an array, with its digests."""
+        sizes, block_bytes = self._item.sizes, self._item.block_bytes
+        if sizes is not None:
+            expected = sizes[number] if number < len(sizes) else 0
+            if source.size_bytes != expected:
+                key = source.name.removeprefix(f"{array}/")
+                raise wrong_size(_MESSAGES, key, expected, source.size_bytes)
+        values = self.take(block_count(source.size_bytes, block_bytes))
+        return source._replace(digests=Digests(0, block_bytes, values))
 
-def is_chunk_name(name: str) -> bool:
-    """Return whether a file in the directory of an array is one of its chunks."""
-    return _CHUNK_NAME.fullmatch(name) is not None
-
-
-def _join(path: str, name: str) -> str:
-    return name if path == "." else f"{path}/{name}"
-
-
-def _require_regular(name: str, sizes: Mapping[str, int], *, shown: str = "") -> None:
-    size = sizes.get(name)
-    if size is None:
-        raise _missing(shown or name)
-    if size < 0:
-        raise CorruptionError(
-            f"{shown or name}: expected a regular file, found a symbolic link, directory or device"
-        )
+    def finish(self, source_count: int) -> None:
+        """Raise CorruptionError unless every digest, and every size, was of a file."""
+        size = len(self._item.digests)
+        if self._next != size or len(self._item.sizes or ()) not in (0, source_count):
+            raise CorruptionError(f"the index has {size} bytes of digests, expected {self._next}")
 
 
-def _missing(name: str) -> CorruptionError:
-    return CorruptionError(
-        f"{name} is missing: the checkpoint is incomplete; copy or save it again"
-    )
-
-
-def _wrong_size(name: str, expected: int, actual: int) -> CordwoodError:
-    kind = TruncatedError if actual < expected else FormatError
-    return kind(
-        f"{name}: expected {expected} bytes, found {actual}: it is damaged, or belongs to another "
-        "array; copy or save it again"
-    )
-
-
-def _storage(array: _Array, axes: int) -> Pieces | Encoded:
-    """Return the storage of an array whose first `axes` axes are those of the leaf."""
-    chunk_pieces = []
-    for (source, box), size in zip(array.chunks, array.sizes, strict=True):
-        chunk_pieces.append(Piece(Box(box.start[:axes], box.stop[:axes]), source, 0, size))
-    return chunk_storage(array.metadata, chunk_pieces)
-
-
-def _leaf(path: KeyPath, array: _Array) -> Leaf:
+def _leaf(path: KeyPath, array: StoredArray) -> Leaf:
     """Return a leaf of another writer."""
     shape, dtype = array.metadata.shape, array.metadata.dtype
-    return Leaf(path, "jax", shape, dtype, _storage(array, len(shape)))
+    return Leaf(path, "jax", shape, dtype, array_storage(array, len(shape)))
 
 
-def _leaves_of_item(item: Item, arrays: Sequence[_Array]) -> list[Leaf]:
+def _leaves_of_item(item: Item, arrays: Sequence[StoredArray]) -> list[Leaf]:
     table = item.table
     paths = leaf_paths(table.structure)
     array_of = dict(zip(item.order, arrays, strict=True))
@@ -331,7 +346,7 @@ def _leaves_of_item(item: Item, arrays: Sequence[_Array]) -> list[Leaf]:
     return leaves
 
 
-def _leaf_of_item(path: KeyPath, leaf_type: LeafType, array: _Array) -> Leaf:
+def _leaf_of_item(path: KeyPath, leaf_type: LeafType, array: StoredArray) -> Leaf:
     kind, _, _, weak_type, impl = leaf_type
     metadata = array.metadata
     shape, dtype, extra = leaf_form(leaf_type, metadata.shape, metadata.dtype)
@@ -340,4 +355,37 @@ def _leaf_of_item(path: KeyPath, leaf_type: LeafType, array: _Array) -> Leaf:
             f"an array in chunks of {list(metadata.chunks)} cannot hold a leaf of type {kind} "
             f"{dtype}: they cut its elements"
         )
-    return Leaf(path, kind, shape, dtype, _storage(array, len(shape)), weak_type, impl)
+    return Leaf(path, kind, shape, dtype, array_storage(array, len(shape)), weak_type, impl)
+
+
+class LeafForm(NamedTuple):
+    """Shape and dtype of the leaf, and the axes that the array has after those of the leaf."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    extra: tuple[int, ...]
+
+
+def leaf_form(leaf_type: LeafType, shape: tuple[int, ...], dtype: str) -> LeafForm:
+    """Return the form of the leaf that an array of this shape and dtype holds.
+
+    Raises FormatError where it can hold none of that type.
+    """
+    kind, _, logical, _, _ = leaf_type
+    form = LeafForm(shape, dtype, ())
+    fits = True
+    if logical:
+        stored = stored_as(logical)
+        axes = len(shape) - len(stored.extra)
+        fits = stored.disguised and stored.dtype == dtype and axes >= 0
+        fits = fits and shape[axes:] == stored.extra
+        form = LeafForm(shape[: max(0, axes)], logical, stored.extra)
+    if kind == "numpy_scalar":
+        fits = fits and form.shape == ()
+    elif kind == "prng_key":
+        fits = fits and form.dtype == "uint32" and form.shape != ()
+    if not fits or kind in ("str", "bytes"):
+        raise FormatError(
+            f"an array of {dtype}{list(shape)} cannot hold a leaf of type {kind} {logical}".rstrip()
+        )
+    return form

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from cordwood.errors import FormatError, LimitError, UnsupportedFormatError
-from cordwood.formats.zarr.metadata_v2 import METADATA_NAME
+from cordwood.formats.zarr.array_metadata import METADATA_NAME
 from cordwood.formats.zarr.read_index import read_arrays
 from cordwood.formats.zarr.tensorstore_index import Entry
 from cordwood.index import Index

@@ -1,0 +1,247 @@
+"""The metadata and chunks of arrays as values of keys: files, and zeros that were not stored.
+
+A key is the path of an array and, after a slash, the name of its metadata or of one of its chunks.
+`formats.orbax.ocdbt` has the values of a database.
+
+TensorStore does not store chunks that equal the array's fill value, unless an option asks for it.
+Orbax sets that option since it writes `store_array_data_equal_to_fill_value`. A new optimizer state
+is all zeros. Such chunks become bytes in memory, encoded with the array's compressor.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+from cordwood.errors import CorruptionError, FormatError, LimitError, UnsupportedFormatError
+from cordwood.formats.zarr.array_metadata import MAX_METADATA_BYTES, METADATA_NAME
+from cordwood.index import Source
+from cordwood.storage.directory_reader import FOLDER, ReadableDirectory
+from cordwood.storage.open_files import zero_bytes
+
+# The errors that callers raise again with the name of the file or the leaf.
+READ_ERRORS = (CorruptionError, FormatError, UnsupportedFormatError)
+MAX_PATH_BYTES = 4000  # Linux takes 4096
+_CHUNK_DIRECTORY = re.compile("c|[0-9]+")  # the name of a directory that holds chunks
+
+
+class ValueLocation(NamedTuple):
+    """The location of the bytes of a value."""
+
+    source: int  # position in `sources`
+    offset: int
+    length: int
+
+
+class KeyValues(Protocol):
+    """The values of one tree. Errors name the file; the caller adds the array."""
+
+    @property
+    def sources(self) -> list[Source]:
+        """The sources that locations refer to. The list may grow with every `find`."""
+        ...
+
+    def metadata(self, array: str, name: str) -> bytes | None:
+        """Return the metadata of that name, or None. It is what is read first of an array."""
+        ...
+
+    def keys_below(self, array: str, pattern: re.Pattern[str]) -> set[str]:
+        """Return the names of values of an array that match `pattern`."""
+        ...
+
+    def find(self, array: str, name: str) -> ValueLocation | None:
+        """Return the location of a value, or None."""
+        ...
+
+    def read(self, location: ValueLocation, start: int, stop: int) -> bytes:
+        """Read bytes [start, stop) of a value."""
+        ...
+
+
+class FileValues:
+    """Values of which each is a file.
+
+    Args:
+        directory: the directory that the paths of arrays are relative to.
+        are_listed: paths of arrays come from an index, and are checked; each is a directory.
+            Otherwise they may be anything, and what is not there is None.
+
+    Attributes:
+        sources: the files that `find` has found.
+        metadata_bytes: the size of all metadata that was read.
+    """
+
+    def __init__(self, directory: ReadableDirectory, *, are_listed: bool) -> None:
+        self.sources: list[Source] = []
+        self.metadata_bytes = 0
+        self._directory = directory
+        self._are_listed = are_listed
+        self._array: str | None = None  # the array that was asked for last
+        self._folders: dict[str, Mapping[str, int]] = {}  # of that array
+
+    def metadata(self, array: str, name: str) -> bytes | None:
+        if array != self._array:
+            self._array, self._folders = array, {}
+        path = joined(array, name)
+        if not self._are_listed:
+            require_plain(path)
+        if self._size(path, name) is None:
+            return None
+        data = self._directory.read(path, limit_bytes=MAX_METADATA_BYTES)
+        self.metadata_bytes += len(data)
+        return data
+
+    def keys_below(self, array: str, pattern: re.Pattern[str]) -> set[str]:
+        keys = set()
+        pending = [""]
+        while pending:
+            parent = pending.pop()
+            sizes = self._sizes(joined(array, parent.rstrip("/")))
+            if parent and METADATA_NAME in sizes:
+                continue  # another array, whose path is longer
+            for name, size in sizes.items():
+                key = parent + name
+                if pattern.fullmatch(key):
+                    keys.add(key)
+                elif size == FOLDER and "/" in pattern.pattern and _CHUNK_DIRECTORY.fullmatch(name):
+                    pending.append(f"{key}/")
+        return keys
+
+    def find(self, array: str, name: str) -> ValueLocation | None:
+        path = joined(array, name)
+        size = self._size(path, name)
+        if size is None:
+            return None
+        self.sources.append(Source(path, size))
+        return ValueLocation(len(self.sources) - 1, 0, size)
+
+    def read(self, location: ValueLocation, start: int, stop: int) -> bytes:
+        source = self.sources[location.source]
+        file = self._directory.file(source.name, source.size_bytes)
+        return file.read(location.offset + start, stop - start)
+
+    def _size(self, path: str, name: str) -> int | None:
+        folder, _, last = path.rpartition("/")
+        size = self._sizes(folder).get(last)
+        if size is not None and size < 0:
+            raise CorruptionError(
+                f"{name if self._are_listed else path}: expected a regular file, found a symbolic "
+                "link, directory or device"
+            )
+        return size
+
+    def _sizes(self, folder: str) -> Mapping[str, int]:
+        sizes = self._folders.get(folder)
+        if sizes is None:
+            exists = self._are_listed or not folder or self._directory.has(folder)
+            sizes = self._directory.sizes(folder or ".") if exists else {}
+            self._folders[folder] = sizes
+        return sizes
+
+
+def joined(array: str, name: str) -> str:
+    """Return a key; "" stands for the directory itself, which may be an array."""
+    return f"{array}/{name}" if array and name else array or name
+
+
+def require_plain(path: str) -> None:
+    """Raise FormatError or LimitError unless a path is short and stays inside the directory."""
+    names = path.split("/")
+    if "\0" in path or not all(name and name not in (".", "..") for name in names):
+        raise FormatError(f"{path!r:.200} is not a path of plain names")
+    try:
+        longest = max(len(name.encode()) for name in names)
+        size = len(path.encode())
+    except UnicodeEncodeError as e:
+        raise FormatError(f"{path!r:.200} holds a lone surrogate") from e
+    if size > MAX_PATH_BYTES:
+        raise LimitError(
+            f"{path!r:.200}: a path of {size} bytes; expected at most {MAX_PATH_BYTES}"
+        )
+    if longest > 255:
+        raise FormatError(f"{path!r:.200} is too long for a file name")
+
+
+MAX_FILL_BYTES = 1 << 33  # of one chunk
+_BLOCK_BYTES = 1 << 20
+_ADLER = 65521
+# RFC 8878: the magic number, a frame header descriptor that announces a window descriptor and a
+# content size of 8 bytes, and the window descriptor (128 KiB).
+_ZSTD_HEADER = b"\x28\xb5\x2f\xfd\xc0\x38"
+_RLE_BYTES = 1 << 17  # the largest block
+
+
+class ZeroChunks:
+    """Chunks of zeros in memory. Each kind of chunk is made once, as one source.
+
+    Args:
+        sources: the list to which these sources are appended.
+        is_certain: whether the checkpoint itself says that zeros were not stored: by a flag, or by
+            a database that lists all keys under checksums. Otherwise a missing file may be a lost
+            one.
+
+    Attributes:
+        memory: the bytes of these sources, by the number of the source.
+    """
+
+    def __init__(self, sources: list[Source], *, is_certain: bool) -> None:
+        self.is_certain = is_certain
+        self.memory: dict[int, Any] = {}
+        self._sources = sources
+        self._locations: dict[tuple[str | None, int], ValueLocation] = {}
+
+    def location(self, compressor: str | None, size_bytes: int) -> ValueLocation:
+        """Return the location of a chunk of zeros that decodes to `size_bytes`.
+
+        Raises LimitError for more than MAX_FILL_BYTES; UnsupportedFormatError for an unknown
+        compressor.
+        """
+        key = compressor, size_bytes
+        if key not in self._locations:
+            if size_bytes > MAX_FILL_BYTES:
+                raise LimitError(f"a chunk of {size_bytes} bytes that is not stored")
+            data = _encoded(compressor, size_bytes)
+            number = len(self._sources)
+            self._sources.append(Source("zeros that were not stored", len(data)))
+            self._locations[key] = ValueLocation(number, 0, len(data))
+            self.memory[number] = data
+        return self._locations[key]
+
+
+def _encoded(compressor: str | None, size_bytes: int) -> Any:
+    """Return encoded zeros, without a pass over the zeros themselves."""
+    if compressor is None:
+        return zero_bytes(size_bytes)
+    if compressor == "zstd":
+        return _zstd(size_bytes)
+    if compressor in ("gzip", "zlib"):
+        return _zlib(size_bytes)
+    raise UnsupportedFormatError(
+        f"a chunk of zeros that is not stored, where others are compressed with {compressor!r}"
+    )
+
+
+def _zstd(size_bytes: int) -> bytes:
+    """Return a frame of run-length blocks."""
+    whole, rest = divmod(size_bytes, _RLE_BYTES)
+    repeat = _rle(_RLE_BYTES, last=False) * whole
+    return _ZSTD_HEADER + struct.pack("<Q", size_bytes) + repeat + _rle(rest, last=True)
+
+
+def _rle(size_bytes: int, *, last: bool) -> bytes:
+    kind = 1 if size_bytes else 0  # an empty raw block, at the end
+    return (last | kind << 1 | size_bytes << 3).to_bytes(3, "little") + bytes(kind)
+
+
+def _zlib(size_bytes: int) -> bytes:
+    """Return a stream of identical blocks, separated by full flushes. gzip decoders read it too."""
+    block = zlib.compressobj(wbits=-15)
+    repeated = block.compress(bytes(_BLOCK_BYTES)) + block.flush(zlib.Z_FULL_FLUSH)
+    whole, rest = divmod(size_bytes, _BLOCK_BYTES)
+    end = zlib.compressobj(wbits=-15)
+    last = end.compress(bytes(rest)) + end.flush()
+    checksum = size_bytes % _ADLER << 16 | 1  # Adler-32 of `size_bytes` zeros
+    return b"\x78\x9c" + repeated * whole + last + checksum.to_bytes(4, "big")
