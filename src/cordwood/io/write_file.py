@@ -44,7 +44,7 @@ def write_file(path: str | os.PathLike[str], plan: FilePlan, leaves: Leaves) -> 
             its last byte. Arrays may have any strides and byte order: C order and little-endian is
             written.
 
-    Raises what `file_transaction.atomic_file` raises, and ValueError for a plan whose sizes
+    Raises what `storage.atomic_file.atomic_file` raises, and ValueError for a plan whose sizes
     disagree with each other or with the leaves.
     """
     leaves.expect(leaves_of(plan.segments))

@@ -195,7 +195,7 @@ class LocalTransaction:
             file = self._create(name)
             try:
                 header = fill_file(file, plan, leaves)
-                # Never retried: see `file_transaction.atomic_file`.
+                # Never retried: see `storage.atomic_file.atomic_file`.
                 file.doing = "flushing it to the disk"
                 calls.fsync(file.fd)
             except OSError:

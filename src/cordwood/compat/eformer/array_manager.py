@@ -73,7 +73,7 @@ def save_with_manager(
         commit_callback: called on process 0 when the item is committed.
         rendezvous: of the processes that save; it ends before the manager is called.
 
-    Raises as `formats.zarr.save.save_draft`; from the manager's callback too.
+    Raises as `formats.zarr.write.save_draft`; from the manager's callback too.
     """
     arrays = item.plan.arrays
     managed_arrays = [
