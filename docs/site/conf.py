@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import cordwood
 
@@ -64,6 +66,15 @@ nitpick_ignore_regex = [
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4  # as GitHub names them
+
+# `Checkpoint.load` has the signature of `load`, with annotations that are text: they are evaluated.
+_hints = get_type_hints(cordwood.load)
+_signature = inspect.signature(cordwood.Checkpoint.load)
+_parameters = [
+    parameter.replace(annotation=_hints.get(name, parameter.annotation))
+    for name, parameter in _signature.parameters.items()
+]
+setattr(cordwood.Checkpoint.load, "__signature__", _signature.replace(parameters=_parameters))  # noqa: B010
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
