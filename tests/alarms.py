@@ -11,6 +11,8 @@ from contextlib import contextmanager
 
 __all__ = ["alarms", "interrupted", "interruptions"]
 
+_disarmed: list[bool] = []  # not empty once the alarm of `interrupted` is over
+
 
 @contextmanager
 def alarms() -> Iterator[None]:
@@ -21,8 +23,10 @@ def alarms() -> Iterator[None]:
     """
 
     def interrupt(signum: int, frame: object) -> None:
-        raise KeyboardInterrupt
+        if not _disarmed:  # an alarm that another thread has received may arrive late
+            raise KeyboardInterrupt
 
+    _disarmed.clear()
     gc.disable()
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
@@ -37,10 +41,12 @@ def interrupted(after: float, work: Callable[[], object]) -> bool:
     """Do `work`, with an alarm `after` so many seconds; whether it was cut off."""
     try:
         try:
+            _disarmed.clear()
             signal.setitimer(signal.ITIMER_REAL, after)
             work()
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
+            _disarmed.append(True)
     except KeyboardInterrupt:
         return True
     return False
