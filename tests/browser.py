@@ -108,7 +108,8 @@ class Browser:
 
     def text(self, css: str) -> str:
         """Return the text of the element of a selector."""
-        return str(self.run("return arguments[0].innerText", self.find(css)))
+        found = "const e = document.querySelector(arguments[0]); return e && [e.innerText]"
+        return str(self.wait(found, css)[0])
 
     def texts(self, css: str) -> list[str]:
         """Return the texts of all elements of a selector, in the order of the document."""
@@ -119,15 +120,27 @@ class Browser:
         )
 
     def click(self, css: str, text: str | None = None) -> None:
-        """Click the element of a selector, or the one of those that has a text."""
-        element = self.wait(
-            "return [...document.querySelectorAll(arguments[0])]"
-            ".find((e) => arguments[1] === null || e.innerText.includes(arguments[1]))",
-            css,
-            text,
-        )
-        self.run("arguments[0].scrollIntoView({block: 'center'})", element)
-        element.click()
+        """Click the element of a selector, or the one of those that has a text.
+
+        A view that is drawn again meanwhile replaces its elements: then the new one is clicked.
+        """
+        from selenium.common.exceptions import StaleElementReferenceException
+
+        end = time.monotonic() + WAIT_SECONDS
+        while True:
+            element = self.wait(
+                "return [...document.querySelectorAll(arguments[0])]"
+                ".find((e) => arguments[1] === null || e.innerText.includes(arguments[1]))",
+                css,
+                text,
+            )
+            try:
+                self.run("arguments[0].scrollIntoView({block: 'center'})", element)
+                element.click()
+                return
+            except StaleElementReferenceException:
+                if time.monotonic() > end:
+                    raise
 
     def press(self, *keys: str) -> None:
         """Press keys, one after another, where the focus is."""
