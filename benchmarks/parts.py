@@ -28,11 +28,11 @@ from benchmarks.report import hardware  # noqa: E402
 from cordwood.encoding.digests import digests_of  # noqa: E402
 from cordwood.index import Box, Digests, Leaf, Piece, Pieces, Span  # noqa: E402
 from cordwood.io import execute_load  # noqa: E402
+from cordwood.io.open_files import LocalFile  # noqa: E402
 from cordwood.plan import box_templates  # noqa: E402
 from cordwood.plan import load_boxes as planner  # noqa: E402
 from cordwood.plan.box_templates import RUN_BYTES  # noqa: E402
 from cordwood.plan.load_boxes import RANGE_PRICE_BYTES, plan_boxes  # noqa: E402
-from cordwood.storage.open_files import LocalFile  # noqa: E402
 
 MIB = 1 << 20
 SHARE = 8

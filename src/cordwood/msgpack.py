@@ -158,7 +158,7 @@ def msgpack_restore(encoded_pytree: EncodedBytes) -> Any:
         >>> msgpack_restore(msgpack_serialize({"w": np.ones(2), "step": 7}))
         {'step': 7, 'w': array([1., 1.])}
     """
-    from cordwood.storage.open_files import MemoryFile
+    from cordwood.io.open_files import MemoryFile
 
     file = MemoryFile(encoded_pytree)
     return _restore_state(read_index(file), file.map())
@@ -205,10 +205,10 @@ def load_from_file(target: Any, filepath: str | os.PathLike[str]) -> Any:
         OSError: it cannot be read.
     """
     from cordwood.formats.format_protocol import Opened
+    from cordwood.io.open_files import LocalFile
     from cordwood.loading.leaf_reader import LeafReader
     from cordwood.loading.leaf_target import default_targets
     from cordwood.loading.restore_targets import restore_targets
-    from cordwood.storage.open_files import LocalFile
     from cordwood.tree.flatten import build_tree
 
     with LocalFile(expand_home(filepath)) as file:
@@ -249,7 +249,7 @@ def _decompress(
     data: EncodedBytes, max_bytes: int | None, outline: ValueSize | None = None
 ) -> memoryview:
     from cordwood.formats.compressed.streams import decompress
-    from cordwood.storage.open_files import MemoryFile
+    from cordwood.io.open_files import MemoryFile
 
     return decompress(MemoryFile(data), "gz", max_bytes=max_bytes, size_reader=outline).map()
 

@@ -13,9 +13,9 @@ from jax.sharding import PartitionSpec as P
 
 import cordwood
 from cordwood.index import Box, Leaf, Piece, Pieces, Span
+from cordwood.io.open_files import LocalFile
 from cordwood.sharding.boxes import intersect, shape_of
 from cordwood.storage.directory_reader import DirectoryFile
-from cordwood.storage.open_files import LocalFile
 from tests.shardings import sharding
 
 MIB = 1 << 20

@@ -13,9 +13,9 @@ import safetensors.numpy
 
 import cordwood
 from cordwood.api.diff import compare_checkpoints
+from cordwood.io.open_files import LocalFile
 from cordwood.results import Progress
 from cordwood.storage.directory_reader import DirectoryFile, OpenDirectoryFile
-from cordwood.storage.open_files import LocalFile
 from tests.children import run_python
 
 MIB = 1 << 20

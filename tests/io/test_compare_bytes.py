@@ -18,8 +18,8 @@ from cordwood.io.compare_bytes import (
     check_smallest_difference,
     find_difference,
 )
+from cordwood.io.open_files import MemoryFile
 from cordwood.plan.choose_hard_links import UNUSED, StoredCell
-from cordwood.storage.open_files import MemoryFile
 
 Array = np.ndarray[Any, Any]
 HEADER = 100

@@ -28,10 +28,10 @@ from cordwood.index import Box, Codec, Digests, Encoded, Leaf, Piece
 from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.decode_chunk import decode_chunk
 from cordwood.io.execute_load import execute_load
+from cordwood.io.open_files import MemoryFile
 from cordwood.plan.load_boxes import plan_boxes
 from cordwood.plan.load_plan import EncodedChunk, Scatter
 from cordwood.sharding.boxes import grid_cells, shape_of, slices, whole_box
-from cordwood.storage.open_files import MemoryFile
 
 
 def blosc(data: bytes) -> bytes:

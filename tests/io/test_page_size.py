@@ -13,8 +13,8 @@ import pytest
 from cordwood.io import execute_load as execution
 from cordwood.io.buffers import PageSize
 from cordwood.io.execute_load import execute_load
+from cordwood.io.open_files import LocalFile
 from cordwood.plan.load_plan import LoadPlan, Move
-from cordwood.storage.open_files import LocalFile
 
 MIB = 1 << 20
 UNIT = 4 * MIB

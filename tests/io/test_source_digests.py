@@ -8,8 +8,8 @@ from cordwood.errors import CorruptionError
 from cordwood.index import Digests, HeaderDigest, Source
 from cordwood.io.check_digests import SourceDigests, block_bytes
 from cordwood.io.execute_load import execute_load
+from cordwood.io.open_files import MemoryFile
 from cordwood.plan.load_plan import LoadPlan, Move
-from cordwood.storage.open_files import MemoryFile
 
 SEALED = HeaderDigest(10, bytes(16))
 KNOWN = Digests(0, 100, bytes(16))

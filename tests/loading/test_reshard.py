@@ -20,9 +20,9 @@ import cordwood
 from cordwood import msgpack
 from cordwood.devices import jax_private, to_jax
 from cordwood.index import Box
+from cordwood.io.open_files import LocalFile
 from cordwood.loading.leaf_target import default_targets
 from cordwood.loading.restore_targets import restore_targets
-from cordwood.storage.open_files import LocalFile
 from tests.shardings import SHARDINGS, mesh_of, sharding
 
 MIB = 1 << 20

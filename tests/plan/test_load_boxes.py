@@ -18,12 +18,12 @@ from cordwood.errors import CorruptionError, FormatError
 from cordwood.index import Box, Inline, Leaf, Piece, Pieces, Span
 from cordwood.io import execute_load as execution
 from cordwood.io.execute_load import execute_load
+from cordwood.io.open_files import MemoryFile
 from cordwood.plan import box_templates
 from cordwood.plan import load_boxes as planner
 from cordwood.plan.load_boxes import plan_boxes
 from cordwood.plan.load_plan import Move
 from cordwood.sharding.boxes import grid_cells, shape_of, slices, whole_box
-from cordwood.storage.open_files import MemoryFile
 
 MIB = 1 << 20
 

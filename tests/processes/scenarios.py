@@ -12,9 +12,9 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import cordwood
+from cordwood.io.open_files import LocalFile
 from cordwood.processes.coordination import JaxProcesses, Processes, current_processes
 from cordwood.processes.rendezvous import Rendezvous
-from cordwood.storage.open_files import LocalFile
 
 
 def devices() -> tuple[int, int, int]:

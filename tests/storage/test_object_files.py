@@ -11,11 +11,11 @@ from cordwood.errors import CorruptionError, StorageError, TruncatedError
 from cordwood.index import HeaderDigest
 from cordwood.io.execute_load import execute_load
 from cordwood.io.leaves_to_write import Leaves
+from cordwood.io.open_files import ReadableFile
 from cordwood.plan.file_plan import FilePlan, LeafBytes
 from cordwood.storage import object_storage
 from cordwood.storage.object_storage import ObjectFile, build_object, write_objects
 from cordwood.storage.object_store_client import ObjectStore
-from cordwood.storage.open_files import ReadableFile
 from cordwood.storage.storage_protocol import NewDataFile
 from tests.io.file_plans import expected_file, lay_out, leaves_read_by, load_plan
 from tests.storage.stores import KINDS, new_store

@@ -17,9 +17,9 @@ from cordwood.formats.detect_format import (
 from cordwood.formats.packs.open import store_at
 from cordwood.formats.registry import DEFAULT
 from cordwood.formats.step_names import listed, sorted_steps
+from cordwood.io.open_files import LocalFile
 from cordwood.message_text import counted
 from cordwood.public_names import document_fields
-from cordwood.storage.open_files import LocalFile
 from cordwood.storage.paths import kind_at, local_or_url, parse_url
 from cordwood.storage.staging_directory import locate_directory
 

@@ -19,6 +19,7 @@ from cordwood.formats.format_protocol import (
 )
 from cordwood.index import Index
 from cordwood.io.check_digests import SourceDigests
+from cordwood.io.open_files import MemoryFile
 from cordwood.io.progress import ProgressOption, report_progress
 from cordwood.io.progress_bar import progress_display
 from cordwood.io.verify_files import (
@@ -32,7 +33,6 @@ from cordwood.loading.leaf_reader import explaining_format
 from cordwood.message_text import counted, first_names, printable, size_text
 from cordwood.public_names import document_fields
 from cordwood.storage.directories import size_on_disk
-from cordwood.storage.open_files import MemoryFile
 from cordwood.storage.paths import expand_home, local_or_url
 from cordwood.storage.retry_reading import ReplacedError, retry_reading
 

@@ -32,9 +32,9 @@ from cordwood.formats.registry import (
     writable_directory_formats,
 )
 from cordwood.formats.step_names import MAX_STEPS_OPENED, is_named_step, listed, sorted_steps
+from cordwood.io.open_files import LocalFile, ReadableFile
 from cordwood.message_text import counted, printable
 from cordwood.storage.directories import list_names, list_subdirectories, scan_directory
-from cordwood.storage.open_files import LocalFile, ReadableFile
 from cordwood.storage.paths import is_folder, is_link, kind_at, parse_url
 from cordwood.storage.staging_directory import locate_directory, stale_stages
 

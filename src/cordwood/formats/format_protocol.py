@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeGuar
 if TYPE_CHECKING:
     from cordwood.formats.save_plan import SaveOptions, SavePlan
     from cordwood.index import Box, Digests, Index, Leaf, LeafRuns
+    from cordwood.io.open_files import ReadableFile
     from cordwood.keypath import KeyPath
     from cordwood.processes.rendezvous import Rendezvous
-    from cordwood.storage.open_files import ReadableFile
 
 HEAD_BYTES = 128 << 10
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from cordwood.errors import CordwoodError, NotACheckpointError
 from cordwood.formats.format_protocol import Opened, Path
 from cordwood.index import Index
-from cordwood.storage.open_files import LocalFile, ReadableFile
+from cordwood.io.open_files import LocalFile, ReadableFile
 from cordwood.storage.paths import is_empty_file, kind_at
 
 

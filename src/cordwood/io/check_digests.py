@@ -18,9 +18,9 @@ from cordwood.encoding.digests import (
 )
 from cordwood.errors import CorruptionError
 from cordwood.index import Checksum, Digests, Source
+from cordwood.io.open_files import DISK_ERRORS, ReadableFile
 from cordwood.io.threads import default_threads, run_tasks
 from cordwood.plan.load_plan import EncodedChunk, LoadPlan, Move
-from cordwood.storage.open_files import DISK_ERRORS, ReadableFile
 
 
 class UnreadableRange(tuple[int, int]):

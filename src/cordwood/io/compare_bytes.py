@@ -13,10 +13,10 @@ from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.check_digests import check_blocks
 from cordwood.io.file_contents import FileContents, copy_bytes
 from cordwood.io.leaves_to_write import Array, LazyArray
+from cordwood.io.open_files import ReadableFile
 from cordwood.io.threads import check_stop, reading_threads, run_tasks
 from cordwood.plan.choose_hard_links import StoredCell, should_link
 from cordwood.plan.file_plan import LeafBytes, LiteralBytes, Segment
-from cordwood.storage.open_files import ReadableFile
 
 _PEEK_BYTES = 4 << 10
 _UNIT_BYTES = 4 << 20

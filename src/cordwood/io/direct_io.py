@@ -9,10 +9,10 @@ import errno
 import os
 from contextlib import suppress
 
+from cordwood.io.buffers import PAGE_BYTES
 from cordwood.storage import syscalls
 from cordwood.storage.syscalls import close_quietly, open_fd, write_all
 
-PAGE_BYTES = 4096
 _DIRECT_FLAGS = os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC
 _NO_DIRECT = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP)
 _NO_FALLOCATE = (errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)

@@ -19,12 +19,12 @@ from cordwood.errors import TruncatedError
 from cordwood.index import Digests
 from cordwood.io.buffers import Buffer, PageSize, ScratchBuffer, advise_small, allocate_buffers
 from cordwood.io.check_digests import check_blocks
+from cordwood.io.open_files import ReadableFile
 from cordwood.io.progress import current_meter
 from cordwood.io.read_chunk import read_chunk
 from cordwood.io.strided_copy import strided_copy
 from cordwood.io.threads import reading_threads, run_tasks
 from cordwood.plan.load_plan import ALIGNMENT, LoadPlan, Move, Scatter
-from cordwood.storage.open_files import ReadableFile
 
 _UNIT_BYTES = 4 << 20
 _GAP_BYTES = 64 << 10  # a smaller gap between moves is cheaper to read than to skip

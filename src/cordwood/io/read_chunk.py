@@ -9,9 +9,9 @@ from cordwood.errors import TruncatedError
 from cordwood.index import Digests
 from cordwood.io.check_digests import check_blocks
 from cordwood.io.decode_chunk import decode_chunk
+from cordwood.io.open_files import ReadableFile
 from cordwood.io.strided_copy import strided_copy
 from cordwood.plan.load_plan import EncodedChunk
-from cordwood.storage.open_files import ReadableFile
 
 
 def read_chunk(

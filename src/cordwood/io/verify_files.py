@@ -19,11 +19,11 @@ from cordwood.io.check_digests import (
     bad_checksums,
     unreadable_range,
 )
+from cordwood.io.open_files import DISK_ERRORS, ReadableFile
 from cordwood.io.progress import current_meter
 from cordwood.io.threads import reading_threads, run_tasks
 from cordwood.keypath import path_label
 from cordwood.message_text import counted, first_lines, first_names
-from cordwood.storage.open_files import DISK_ERRORS, ReadableFile
 
 _UNIT_BYTES = 4 << 20
 _MAX_LINES = 50

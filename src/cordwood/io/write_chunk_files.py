@@ -22,11 +22,11 @@ from cordwood.io.direct_io import DirectFile
 from cordwood.io.encode_chunk import Encoder
 from cordwood.io.file_contents import copy_bytes, is_little_endian
 from cordwood.io.leaves_to_write import LazyArray, Leaves
+from cordwood.io.open_files import read_views, with_file_name
 from cordwood.io.threads import check_stop, run_tasks
 from cordwood.plan.chunk_files import ChunkFile, PlannedFile, SmallFile
 from cordwood.sharding.boxes import is_contiguous, shape_of
 from cordwood.storage import syscalls
-from cordwood.storage.open_files import read_views, with_file_name
 from cordwood.storage.syscalls import close_quietly, open_fd, opened_fd
 
 _UNIT_BYTES = 4 << 20

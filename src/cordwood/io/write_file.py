@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable
 
 from cordwood.encoding.digests import BLOCK_BYTES, DIGEST_BYTES, block_count, digest_of
 from cordwood.index import Digests
-from cordwood.io.buffers import ScratchBuffer
-from cordwood.io.direct_io import PAGE_BYTES, DirectFile
+from cordwood.io.buffers import PAGE_BYTES, ScratchBuffer
+from cordwood.io.direct_io import DirectFile
 from cordwood.io.file_contents import FileContents
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.threads import check_stop, run_tasks

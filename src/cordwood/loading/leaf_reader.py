@@ -18,10 +18,10 @@ from cordwood.formats.detect_format import format_of, instead_of
 from cordwood.formats.format_protocol import Format, Opened, OpenOptions, is_directory_format
 from cordwood.index import MAX_DIMS, Box, Encoding, Leaf, Pieces, Span
 from cordwood.io.check_digests import SourceDigests, block_bytes
+from cordwood.io.open_files import LocalFile
 from cordwood.plan.load_boxes import plan_boxes
 from cordwood.plan.load_plan import Placement
 from cordwood.sharding.boxes import shape_of, slices, whole_box
-from cordwood.storage.open_files import LocalFile
 from cordwood.storage.paths import local_or_url
 
 Array: TypeAlias = np.ndarray[Any, Any]

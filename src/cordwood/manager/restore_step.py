@@ -31,6 +31,7 @@ from cordwood.errors import (
 )
 from cordwood.formats.detect_format import indexed_format
 from cordwood.formats.step_names import listed, step_in_name
+from cordwood.io.open_files import DISK_ERRORS
 from cordwood.io.progress import Progress, ProgressOption, Report
 from cordwood.io.progress_bar import progress_display
 from cordwood.loading.load_options import TreeOptions
@@ -54,7 +55,6 @@ from cordwood.notebook.tree_html import tree_lines, tree_preview_html
 from cordwood.processes.join_rendezvous import process_names
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.public_names import document_fields
-from cordwood.storage.open_files import DISK_ERRORS
 from cordwood.storage.paths import kind_at, parse_url
 from cordwood.tree.flatten import flatten
 

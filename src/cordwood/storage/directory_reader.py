@@ -22,7 +22,7 @@ from typing import Protocol
 
 from cordwood.errors import CorruptionError, LimitError, TruncatedError
 from cordwood.index import Source
-from cordwood.storage.open_files import (
+from cordwood.io.open_files import (
     Closable,
     OpenDescriptor,
     OpenFile,

@@ -21,6 +21,7 @@ from cordwood.encoding.digests import digest_of
 from cordwood.errors import CordwoodError, StorageError
 from cordwood.index import HeaderDigest, Source
 from cordwood.io.leaves_to_write import Leaves
+from cordwood.io.open_files import ReadableFile
 from cordwood.io.threads import never_stop, stop_check
 from cordwood.io.write_file import fill_file
 from cordwood.plan.assign_to_processes import FileSizes
@@ -51,7 +52,6 @@ from cordwood.storage.file_locks import (
     unlock,
     wait_for_lock,
 )
-from cordwood.storage.open_files import ReadableFile
 from cordwood.storage.permissions import creation_mode, limit_file, rights_of
 from cordwood.storage.staging_directory import collect_stages
 from cordwood.storage.storage_protocol import (

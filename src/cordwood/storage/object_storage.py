@@ -32,6 +32,7 @@ from cordwood.errors import CordwoodError, CorruptionError, StorageError, Trunca
 from cordwood.index import HeaderDigest, Source
 from cordwood.io.file_contents import FileContents
 from cordwood.io.leaves_to_write import Leaves
+from cordwood.io.open_files import Closable, ReadableFile
 from cordwood.io.threads import check_stop
 from cordwood.message_text import first_names
 from cordwood.plan.assign_to_processes import FileSizes
@@ -44,7 +45,6 @@ from cordwood.storage.object_store_client import (
     storage_error,
     write_if_unchanged,
 )
-from cordwood.storage.open_files import Closable, ReadableFile
 from cordwood.storage.paths import Url
 from cordwood.storage.storage_protocol import (
     IndexChange,

@@ -19,9 +19,9 @@ from cordwood.processes.coordination import WaitLogger
 if TYPE_CHECKING:  # listing a checkpoint needs the names in it, and not what its writers need
     from cordwood.index import HeaderDigest, Source
     from cordwood.io.leaves_to_write import Leaves
+    from cordwood.io.open_files import ReadableFile
     from cordwood.plan.assign_to_processes import FileSizes
     from cordwood.plan.file_plan import FilePlan
-    from cordwood.storage.open_files import ReadableFile
 
 
 class NamingRules(NamedTuple):

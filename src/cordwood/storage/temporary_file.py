@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 
 from cordwood.errors import StorageError
 from cordwood.io.direct_io import DirectFile
+from cordwood.io.open_files import OpenFile
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import remove_stale_temporaries, temporary_path
-from cordwood.storage.open_files import OpenFile
 from cordwood.storage.syscalls import open_into, write_all
 
 _FLAGS = os.O_RDWR | os.O_EXCL | os.O_CLOEXEC  # O_EXCL: it cannot be given a name later

@@ -22,7 +22,7 @@ from cordwood.formats.compressed.streams import (
     default_limit,
 )
 from cordwood.formats.flax_msgpack.wire import ValueSize
-from cordwood.storage.open_files import MemoryFile
+from cordwood.io.open_files import MemoryFile
 from cordwood.testing import strategies as some
 from tests.memory import traced_memory
 

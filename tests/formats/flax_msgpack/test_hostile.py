@@ -12,7 +12,7 @@ from cordwood import msgpack
 from cordwood.errors import FormatError, LimitError, TruncatedError
 from cordwood.formats.flax_msgpack import wire
 from cordwood.formats.flax_msgpack.read_index import read_index
-from cordwood.storage.open_files import MemoryFile
+from cordwood.io.open_files import MemoryFile
 from tests.memory import traced_memory
 
 F32 = b"\xa7float32"

@@ -14,8 +14,8 @@ from cordwood.api.checkpoint import Checkpoint
 from cordwood.errors import CordwoodError, FormatError, LimitError, TruncatedError
 from cordwood.formats.format_protocol import Opened
 from cordwood.formats.msgpack_records.read_index import read_index
+from cordwood.io.open_files import MemoryFile
 from cordwood.loading.leaf_reader import LeafReader
-from cordwood.storage.open_files import MemoryFile
 from tests.memory import traced_memory
 
 

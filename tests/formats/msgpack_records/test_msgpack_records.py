@@ -17,7 +17,7 @@ import pytest
 import cordwood
 from cordwood.errors import LimitError, MismatchError, TruncatedError
 from cordwood.formats.msgpack_records.read_index import read_index
-from cordwood.storage.open_files import MemoryFile
+from cordwood.io.open_files import MemoryFile
 
 TREE: dict[str, Any] = {
     "params": {

@@ -21,10 +21,10 @@ from cordwood.formats.safetensors.read_index import read_index as read_file_inde
 from cordwood.formats.safetensors.read_index import sealed_digests
 from cordwood.formats.save_plan import Snapshot
 from cordwood.index import Box, HeaderDigest, Inline, LeafSpec, Piece, Pieces, Span
+from cordwood.io.open_files import MemoryFile
 from cordwood.plan.file_plan import LeafBytes
 from cordwood.plan.group_into_files import packs_of_process
 from cordwood.sharding.boxes import ShardGrid, grid_cells, intersect
-from cordwood.storage.open_files import MemoryFile
 from cordwood.testing import assert_trees_equal
 from cordwood.testing import strategies as some
 from cordwood.tree.flatten import flatten

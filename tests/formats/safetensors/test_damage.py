@@ -13,7 +13,7 @@ from cordwood.errors import (
     UnsupportedFormatError,
 )
 from cordwood.formats.safetensors.read_index import read_index
-from cordwood.storage.open_files import MemoryFile
+from cordwood.io.open_files import MemoryFile
 from tests.formats.safetensors.assemble import file_bytes, header_of, read_bytes, with_header
 
 

@@ -12,7 +12,7 @@ from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import FormatError
 from cordwood.formats.safetensors.header import Tensors, read_fast_header, tensor_table
 from cordwood.formats.safetensors.read_index import read_index
-from cordwood.storage.open_files import MemoryFile
+from cordwood.io.open_files import MemoryFile
 from tests.formats.safetensors.assemble import with_header
 
 DATA = bytes(24)

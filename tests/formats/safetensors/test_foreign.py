@@ -15,7 +15,7 @@ import safetensors.numpy
 
 from cordwood.formats.safetensors.read_index import read_index
 from cordwood.index import Pieces
-from cordwood.storage.open_files import LocalFile, MemoryFile
+from cordwood.io.open_files import LocalFile, MemoryFile
 from tests.formats.safetensors.assemble import equal, file_bytes, header_of, read_bytes, with_header
 
 

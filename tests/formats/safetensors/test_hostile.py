@@ -15,7 +15,7 @@ from cordwood.errors import (
     TruncatedError,
 )
 from cordwood.formats.safetensors.read_index import read_index
-from cordwood.storage.open_files import MemoryFile
+from cordwood.io.open_files import MemoryFile
 from tests.formats.safetensors.assemble import with_header
 from tests.memory import traced_memory
 

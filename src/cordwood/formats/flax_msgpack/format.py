@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from cordwood.formats.save_plan import SaveOptions, SavePlan
     from cordwood.index import Index
     from cordwood.io.leaves_to_write import Leaves
+    from cordwood.io.open_files import ReadableFile
     from cordwood.processes.rendezvous import Rendezvous
-    from cordwood.storage.open_files import ReadableFile
 
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -70,7 +70,7 @@ class FlaxMsgpackFormat(NamedTuple):
         if self.compression is not None or item is not None:
             return None
         from cordwood.formats.flax_msgpack.read_index import read_index
-        from cordwood.storage.open_files import LocalFile
+        from cordwood.io.open_files import LocalFile
 
         with LocalFile(path) as file:
             if not file.size_bytes or file.read(0, 1) == _PAIR:
@@ -169,7 +169,7 @@ def open_source(
     path: Path, compression: Literal["gz", "zst"] | None, options: OpenOptions
 ) -> ReadableFile:
     """Return the file, or what it decompresses to: in memory, or on the disk of `scratch`."""
-    from cordwood.storage.open_files import LocalFile
+    from cordwood.io.open_files import LocalFile
 
     file = LocalFile(path)
     if compression is None:

@@ -21,9 +21,9 @@ from cordwood.formats.flax_msgpack.wire import (
     trailing_bytes_error,
 )
 from cordwood.index import Encoding, Index, Inline, Leaf, LeafKind, Piece, Pieces, Source, Span
+from cordwood.io.open_files import ReadableFile
 from cordwood.keypath import DictKey, KeyPath
 from cordwood.message_text import counted
-from cordwood.storage.open_files import ReadableFile
 from cordwood.tree.structure import LEAF, Node, NodeKind
 
 

@@ -22,9 +22,9 @@ from cordwood.errors import (
 from cordwood.formats.format_protocol import Opened
 from cordwood.formats.safetensors.read_index import read_index as read_safetensors_index
 from cordwood.index import Index, Inline, Leaf, Source
+from cordwood.io.open_files import LocalFile, ReadableFile, read_whole
 from cordwood.message_text import counted
 from cordwood.storage.directories import list_names
-from cordwood.storage.open_files import LocalFile, ReadableFile, read_whole
 from cordwood.tree.structure import LEAF, Node
 
 _PATTERN = "*.safetensors.index.json"

@@ -11,7 +11,7 @@ from cordwood.formats.format_protocol import Match, Opened, OpenOptions, Path, P
 
 if TYPE_CHECKING:
     from cordwood.index import Index
-    from cordwood.storage.open_files import ReadableFile
+    from cordwood.io.open_files import ReadableFile
 
 _NPY, _ZIP, _EMPTY_ZIP = b"\x93NUMPY", b"PK", b"PK\5\6"
 

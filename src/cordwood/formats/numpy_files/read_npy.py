@@ -32,9 +32,9 @@ from cordwood.index import (
     Source,
     Span,
 )
+from cordwood.io.open_files import ReadableFile
 from cordwood.message_text import counted
 from cordwood.sharding.boxes import element_count, whole_box
-from cordwood.storage.open_files import ReadableFile
 from cordwood.tree.structure import LEAF, Node
 
 

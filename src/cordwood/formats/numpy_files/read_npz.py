@@ -42,8 +42,8 @@ from cordwood.index import (
     Source,
     Span,
 )
+from cordwood.io.open_files import ReadableFile
 from cordwood.keypath import format_path
-from cordwood.storage.open_files import ReadableFile
 from cordwood.tree.structure import LEAF, Node
 
 FORMAT = "npz"

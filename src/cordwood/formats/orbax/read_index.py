@@ -33,12 +33,12 @@ from cordwood.formats.zarr.array_reader import (
 from cordwood.formats.zarr.key_values import READ_ERRORS, FileValues, ValueLocation, ZeroChunks
 from cordwood.index import Index, Inline, Leaf, Piece
 from cordwood.io.buffers import ScratchBuffer
+from cordwood.io.open_files import MemoryFile, ReadableFile
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.keypath import KeyPath, path_label
 from cordwood.message_text import first_names, printable
 from cordwood.plan.load_plan import EncodedChunk, Scatter
 from cordwood.storage.directory_reader import FileOwningDirectory, LocalDirectory, ReadableDirectory
-from cordwood.storage.open_files import MemoryFile, ReadableFile
 
 FORMAT = "orbax"
 

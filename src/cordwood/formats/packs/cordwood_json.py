@@ -27,7 +27,7 @@ from cordwood.errors import (
 from cordwood.formats.format_protocol import IndexListing
 from cordwood.formats.packs.leaf_types import ParsedType, dtype_of, parse_type
 from cordwood.index import LeafRuns, LeafSpec
-from cordwood.storage.open_files import LocalFile, read_whole
+from cordwood.io.open_files import LocalFile, read_whole
 from cordwood.storage.storage_protocol import NamingRules
 from cordwood.tree.structure import LEAF, leaf_paths, structure_from_json
 

@@ -25,6 +25,7 @@ from cordwood.io.compare_bytes import (
     find_difference,
 )
 from cordwood.io.leaves_to_write import Array, LazyArray, Leaves
+from cordwood.io.open_files import ReadableFile
 from cordwood.io.threads import check_stop
 from cordwood.plan.choose_hard_links import (
     UNUSED,
@@ -35,7 +36,6 @@ from cordwood.plan.choose_hard_links import (
     should_link,
     should_separate_unchanged,
 )
-from cordwood.storage.open_files import ReadableFile
 from cordwood.storage.storage_protocol import Storage, Transaction
 from cordwood.tree.structure import leaf_paths
 

@@ -28,9 +28,9 @@ from cordwood.formats.packs.index_item import (
 from cordwood.formats.safetensors.read_index import sealed_digests
 from cordwood.formats.step_names import MAX_STEPS_OPENED, listed, sorted_steps, step_in_name
 from cordwood.index import Box, Digests, Leaf, Source
+from cordwood.io.open_files import Closable, ReadableFile
 from cordwood.message_text import counted
 from cordwood.storage.local_storage import LocalStorage
-from cordwood.storage.open_files import Closable, ReadableFile
 from cordwood.storage.paths import parse_url
 from cordwood.storage.retry_reading import ReplacedError, retry_reading
 from cordwood.storage.storage_protocol import Storage

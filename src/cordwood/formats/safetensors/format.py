@@ -45,7 +45,7 @@ class SafetensorsFormat:
 
     def list_index(self, path: str, item: str | None) -> IndexListing | None:
         from cordwood.formats.safetensors.read_index import read_index
-        from cordwood.storage.open_files import LocalFile
+        from cordwood.io.open_files import LocalFile
 
         if item is not None:
             return None

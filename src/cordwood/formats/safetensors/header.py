@@ -18,7 +18,7 @@ from cordwood.encoding.leaf_table import METADATA_KEY
 from cordwood.encoding.strict_json import parse_json, parse_value
 from cordwood.errors import FormatError, LimitError, TruncatedError
 from cordwood.index import MAX_ARRAY_BYTES, MAX_DIMS, Encoding, Span
-from cordwood.storage.open_files import ReadableFile
+from cordwood.io.open_files import ReadableFile
 
 
 class Code(NamedTuple):

@@ -49,9 +49,9 @@ from cordwood.index import (
     Source,
     Span,
 )
+from cordwood.io.open_files import ReadableFile
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.keypath import KeyPath
-from cordwood.storage.open_files import ReadableFile
 from cordwood.tree.structure import LEAF, Node, leaf_paths
 
 FORMAT = "safetensors"

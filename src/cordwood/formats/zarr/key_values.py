@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, Protocol
 from cordwood.errors import CorruptionError, FormatError, LimitError, UnsupportedFormatError
 from cordwood.formats.zarr.array_metadata import MAX_METADATA_BYTES, METADATA_NAME
 from cordwood.index import Source
+from cordwood.io.open_files import zero_bytes
 from cordwood.storage.directory_reader import FOLDER, ReadableDirectory
-from cordwood.storage.open_files import zero_bytes
 
 # The errors that callers raise again with the name of the file or the leaf.
 READ_ERRORS = (CorruptionError, FormatError, UnsupportedFormatError)

@@ -35,10 +35,10 @@ from cordwood.formats.zarr.tensorstore_index import (
     select_item,
 )
 from cordwood.index import Digests, Index, Inline, Leaf, Source
+from cordwood.io.open_files import LocalFile, read_whole
 from cordwood.io.pause_python_gc import gc_paused
 from cordwood.keypath import KeyPath
 from cordwood.storage.directory_reader import FileOwningDirectory, LocalDirectory, ReadableDirectory
-from cordwood.storage.open_files import LocalFile, read_whole
 from cordwood.storage.staging_directory import locate_directory
 from cordwood.tree.structure import leaf_paths
 
