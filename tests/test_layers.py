@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent / "src"
 
 # The layer of each module or package directly under cordwood. A module imports its own or lower.
+# storage is above io: transactions write the leaves that io hands them; io opens no file to write.
 LAYERS = {
     "dtypes": 0,
     "errors": 0,
@@ -29,19 +30,19 @@ LAYERS = {
     "devices": 3,
     "io": 3,
     "processes": 3,
-    "storage": 3,
-    "formats": 4,
-    "loading": 5,
-    "api": 6,
-    "msgpack": 6,
-    "manager": 7,
-    "policies": 5,
-    "results": 8,
-    "__main__": 8,
-    "cli": 8,
-    "compat": 8,
-    "testing": 8,
-    "viewer": 8,
+    "storage": 4,
+    "formats": 5,
+    "loading": 6,
+    "api": 7,
+    "msgpack": 7,
+    "manager": 8,
+    "policies": 6,
+    "results": 9,
+    "__main__": 9,
+    "cli": 9,
+    "compat": 9,
+    "testing": 9,
+    "viewer": 9,
 }
 
 # The rooms that may use files, processes, threads and sockets.

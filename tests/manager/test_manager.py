@@ -25,10 +25,9 @@ from cordwood.errors import (
     PendingSaveError,
     StepError,
 )
-from cordwood.io import write_file
 from cordwood.policies import WhenIdle
 from cordwood.results import SaveReport
-from cordwood.storage import step_storage
+from cordwood.storage import step_storage, write_file
 
 _numbers = itertools.count()
 

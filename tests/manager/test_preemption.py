@@ -19,9 +19,9 @@ import pytest
 
 from cordwood import CheckpointManager, EverySteps
 from cordwood.errors import PendingSaveError
-from cordwood.io import write_file
 from cordwood.policies import OnPreemption
 from cordwood.processes.preemption import PreemptionNotice
+from cordwood.storage import write_file
 
 TREE = {"w": np.zeros(3)}
 

@@ -15,9 +15,9 @@ import pytest
 
 import cordwood
 from cordwood.errors import CordwoodError, NotACheckpointError, StorageError
-from cordwood.io.write_file import write_stream
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import atomic_file, temporary_pattern
+from cordwood.storage.write_file import write_stream
 from tests.faults.systems import CountingSystem, FailingSystem
 
 

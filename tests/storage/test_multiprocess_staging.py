@@ -16,13 +16,13 @@ import pytest
 from cordwood.errors import ProcessError, StorageError
 from cordwood.index import Box
 from cordwood.io.threads import StoppedError
-from cordwood.io.write_chunk_files import WrittenFile
 from cordwood.plan.chunk_files import ChunkFile, PlannedFile, SmallFile
 from cordwood.processes import collective_save
 from cordwood.processes.collective_save import begin_together
 from cordwood.processes.coordination import SINGLE_PROCESS, Processes
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.multiprocess_staging import MultiprocessStaging
+from cordwood.storage.write_chunk_files import WrittenFile
 from tests.deaths import SILENCE_SECONDS, die_at_any_call
 from tests.io.file_plans import leaves_read_by
 from tests.processes.fake_processes import Died, FakeProcesses, run_processes

@@ -20,8 +20,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-
-
 PAGE_BYTES = 4096  # of memory and of files: what direct I/O is aligned to
 _MOST_BYTES = 4 << 30
 _SHARE_OF_MEMORY = 8  # never more than this part of the machine's memory

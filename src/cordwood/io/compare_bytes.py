@@ -11,8 +11,7 @@ import numpy as np
 from cordwood.index import Digests
 from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.check_digests import check_blocks
-from cordwood.io.file_contents import FileContents, copy_bytes
-from cordwood.io.leaves_to_write import Array, LazyArray
+from cordwood.io.leaves_to_write import Array, FileContents, LazyArray, copy_bytes
 from cordwood.io.open_files import ReadableFile
 from cordwood.io.threads import check_stop, reading_threads, run_tasks
 from cordwood.plan.choose_hard_links import StoredCell, should_link

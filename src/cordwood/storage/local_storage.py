@@ -23,7 +23,6 @@ from cordwood.index import HeaderDigest, Source
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import ReadableFile
 from cordwood.io.threads import never_stop, stop_check
-from cordwood.io.write_file import fill_file
 from cordwood.plan.assign_to_processes import FileSizes
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import (
@@ -60,6 +59,7 @@ from cordwood.storage.storage_protocol import (
     NewDataFile,
     wait_until_visible,
 )
+from cordwood.storage.write_file import fill_file
 
 T = TypeVar("T")
 

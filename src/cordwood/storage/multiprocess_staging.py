@@ -23,13 +23,13 @@ from cordwood.errors import CorruptionError, LimitError, ProcessError, StorageEr
 from cordwood.io.encode_chunk import Encoder
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.threads import never_stop, stop_check
-from cordwood.io.write_chunk_files import WrittenFile, write_new_files
 from cordwood.plan.chunk_files import PlannedFile
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directories import remove_tree
 from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.storage.staging_directory import StagingDirectory
 from cordwood.storage.storage_protocol import wait_until_visible
+from cordwood.storage.write_chunk_files import WrittenFile, write_new_files
 
 _REPORT = "report.{}"  # never the path of an array: a dot in a name becomes a slash
 _SIZE = struct.Struct("<Q")

@@ -30,8 +30,7 @@ import numpy as np
 from cordwood.encoding.digests import digest_of, digests_of
 from cordwood.errors import CordwoodError, CorruptionError, StorageError, TruncatedError
 from cordwood.index import HeaderDigest, Source
-from cordwood.io.file_contents import FileContents
-from cordwood.io.leaves_to_write import Leaves
+from cordwood.io.leaves_to_write import FileContents, Leaves
 from cordwood.io.open_files import Closable, ReadableFile
 from cordwood.io.threads import check_stop
 from cordwood.message_text import first_names

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from cordwood.errors import StorageError
-from cordwood.io.direct_io import DirectFile
 from cordwood.io.open_files import OpenFile
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import remove_stale_temporaries, temporary_path
 from cordwood.storage.syscalls import open_into, write_all
+from cordwood.storage.write_file import DirectFile
 
 _FLAGS = os.O_RDWR | os.O_EXCL | os.O_CLOEXEC  # O_EXCL: it cannot be given a name later
 # The errors of file systems without such files; the last two come from old kernels.

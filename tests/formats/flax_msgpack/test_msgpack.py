@@ -23,9 +23,9 @@ from cordwood.formats.flax_msgpack.read_index import read_index
 from cordwood.index import Inline, Leaf, Piece, Pieces, Source, Span
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import LocalFile, MemoryFile
-from cordwood.io.write_file import write_file
 from cordwood.keypath import DictKey
 from cordwood.state_dict.state_dicts import to_state_dict
+from cordwood.storage.write_file import write_file
 from cordwood.tree.leaves import host_array
 from cordwood.tree.structure import LEAF, Node
 from tests.random_trees import Trees, assert_same

@@ -24,13 +24,13 @@ from cordwood.index import Encoded, Leaf, Piece, Pieces
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.threads import run_in_worker
 from cordwood.io.verify_files import check_sources
-from cordwood.io.write_chunk_files import WrittenFile, adopt_files
 from cordwood.loading.leaf_reader import LeafReader
 from cordwood.loading.leaf_target import Target, check_x64
 from cordwood.loading.restore_targets import restore_targets
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.storage.staging_directory import StagingDirectory
+from cordwood.storage.write_chunk_files import WrittenFile, adopt_files
 from cordwood.tree.leaves import is_jax_array
 
 

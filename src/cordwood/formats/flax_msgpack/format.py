@@ -83,8 +83,8 @@ class FlaxMsgpackFormat(NamedTuple):
     ) -> SavePlan:
         from cordwood.formats.flax_msgpack.plan_save import plan_buffers, plan_state
         from cordwood.formats.save_plan import SavePlan
-        from cordwood.io.write_file import write_file, write_stream
         from cordwood.state_dict.state_dicts import to_state_dict
+        from cordwood.storage.write_file import write_file, write_stream
         from cordwood.tree.flatten import FlatTree, build_tree
 
         del options, rendezvous

@@ -17,7 +17,6 @@ from cordwood.formats.safetensors.plan_save import plan_save as plan_file
 from cordwood.formats.save_plan import SaveOptions, SavePlan
 from cordwood.index import ARRAY_KINDS, Index, LeafSpec, size_in_memory
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.write_file import fill_file
 from cordwood.keypath import format_path
 from cordwood.message_text import counted, first_names
 from cordwood.plan.file_plan import FilePlan
@@ -28,6 +27,7 @@ from cordwood.storage.atomic_file import atomic_file
 from cordwood.storage.directories import list_names
 from cordwood.storage.paths import kind_at
 from cordwood.storage.staging_directory import StagingDirectory
+from cordwood.storage.write_file import fill_file
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe_leaf
 from cordwood.tree.structure import LEAF, Node

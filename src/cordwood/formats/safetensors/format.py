@@ -58,7 +58,7 @@ class SafetensorsFormat:
     ) -> SavePlan:
         from cordwood.formats.safetensors.plan_save import plan_save
         from cordwood.formats.save_plan import SavePlan
-        from cordwood.io.write_file import write_file
+        from cordwood.storage.write_file import write_file
         from cordwood.tree.flatten import flatten
         from cordwood.tree.leaves import describe_leaf
 

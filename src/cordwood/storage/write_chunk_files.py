@@ -18,16 +18,15 @@ import numpy as np
 
 from cordwood.encoding.digests import BLOCK_BYTES, digest_of
 from cordwood.io.buffers import ScratchBuffer
-from cordwood.io.direct_io import DirectFile
 from cordwood.io.encode_chunk import Encoder
-from cordwood.io.file_contents import copy_bytes, is_little_endian
-from cordwood.io.leaves_to_write import LazyArray, Leaves
+from cordwood.io.leaves_to_write import LazyArray, Leaves, copy_bytes, is_little_endian
 from cordwood.io.open_files import read_views, with_file_name
 from cordwood.io.threads import check_stop, run_tasks
 from cordwood.plan.chunk_files import ChunkFile, PlannedFile, SmallFile
 from cordwood.sharding.boxes import is_contiguous, shape_of
 from cordwood.storage import syscalls
 from cordwood.storage.syscalls import close_quietly, open_fd, opened_fd
+from cordwood.storage.write_file import DirectFile
 
 _UNIT_BYTES = 4 << 20
 _DIRECT_BYTES = 1 << 20  # a smaller chunk goes through the page cache

@@ -13,16 +13,17 @@ import os
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from cordwood.encoding.digests import BLOCK_BYTES, DIGEST_BYTES, block_count, digest_of
 from cordwood.index import Digests
 from cordwood.io.buffers import PAGE_BYTES, ScratchBuffer
-from cordwood.io.direct_io import DirectFile
-from cordwood.io.file_contents import FileContents
-from cordwood.io.leaves_to_write import Leaves
+from cordwood.io.leaves_to_write import FileContents, Leaves
 from cordwood.io.threads import check_stop, run_tasks
 from cordwood.plan.file_plan import FilePlan, build_header, leaves_of, segment_offsets
+from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import WritableFile, atomic_file
+from cordwood.storage.syscalls import close_quietly, open_fd, write_all
 
 _UNIT_BYTES = 4 << 20
 _WRITES = 4  # concurrent writes; two to four saturate a local disk
@@ -32,6 +33,9 @@ _SMALL_SEGMENT_BYTES = 64 << 10
 _THREADS_FOR_SMALL = 1
 _DIRECT_BYTES = 8 << 20  # a smaller file goes through the page cache
 _STREAM_BYTES = 1 << 20
+_DIRECT_FLAGS = os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC
+_NO_DIRECT = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP)
+_NO_FALLOCATE = (errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 
 def write_file(path: str | os.PathLike[str], plan: FilePlan, leaves: Leaves) -> None:
@@ -145,3 +149,70 @@ def _write_data(
     finally:
         target.close_direct()
     return Digests(base, BLOCK_BYTES, bytes(values))
+
+
+class DirectFile:
+    """A file that is open for writing, and optionally a second time with O_DIRECT.
+
+    What is written past the page cache takes no memory there, and is written to the disk once.
+
+    Args:
+        path: the path of the file.
+        fd: its descriptor for writing through the page cache.
+    """
+
+    def __init__(self, path: str, fd: int) -> None:
+        self._path = path
+        self._fd = fd
+        self._direct_fd = -1  # the descriptor with O_DIRECT, if any
+
+    @property
+    def is_direct(self) -> bool:
+        """True if it is open with O_DIRECT."""
+        return self._direct_fd >= 0
+
+    def open_direct(self) -> None:
+        """Write past the page cache until `close_direct`, if the file system supports it."""
+        try:
+            self._direct_fd = open_fd(self._path, _DIRECT_FLAGS)
+        except OSError as e:
+            if e.errno not in _NO_DIRECT:
+                raise
+
+    def close_direct(self) -> None:
+        fd, self._direct_fd = self._direct_fd, -1
+        if fd >= 0:
+            close_quietly(fd)
+
+    def reserve(self, size_bytes: int) -> None:
+        """Reserve the space, so that a full disk is noticed before anything is written."""
+        try:
+            syscalls.current().fallocate(self._fd, size_bytes)
+        except OSError as e:
+            if e.errno not in _NO_FALLOCATE:
+                raise
+
+    def start_writeback(self, offset: int, length: int) -> None:
+        """Tell the kernel to begin writing back what went through the page cache."""
+        with suppress(OSError):  # fsync will report the error
+            syscalls.current().start_writeback(self._fd, offset, length)
+
+    def write(self, unit: memoryview, offset: int) -> None:
+        """Write all of `unit`. For direct I/O its memory and the offset must be page-aligned.
+
+        A partial last page goes through the page cache.
+        """
+        whole = len(unit) // PAGE_BYTES * PAGE_BYTES if self.is_direct else 0
+        done = 0
+        try:
+            while done < whole:
+                count = syscalls.current().pwrite(self._direct_fd, unit[done:whole], offset + done)
+                if count <= 0:
+                    raise OSError(errno.EIO, "the file takes no more bytes")
+                done += count
+                if count % PAGE_BYTES:  # a short write within a page: the page cache takes the rest
+                    break
+        except OSError as e:
+            if e.errno not in _NO_DIRECT:
+                raise
+        write_all(self._fd, unit[done:], offset + done)

@@ -17,14 +17,13 @@ from cordwood.devices.host_snapshot import LocalShards
 from cordwood.dtypes import to_numpy
 from cordwood.encoding.digests import digests_of
 from cordwood.index import Box
-from cordwood.io import write_chunk_files
 from cordwood.io.encode_chunk import chunk_encoder
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.threads import StoppedError, stop_check
-from cordwood.io.write_chunk_files import write_new_files
 from cordwood.plan.chunk_files import ChunkFile, PlannedFile, SmallFile
 from cordwood.sharding.boxes import slices, whole_box
-from cordwood.storage import syscalls
+from cordwood.storage import syscalls, write_chunk_files
+from cordwood.storage.write_chunk_files import write_new_files
 from tests.faults.systems import CountingSystem, FailingSystem
 from tests.io.file_plans import leaves_read_by
 

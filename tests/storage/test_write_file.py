@@ -14,13 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cordwood.encoding.digests import BLOCK_BYTES, digests_of
-from cordwood.io import write_file as writing
-from cordwood.io.file_contents import copy_bytes
-from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.write_file import write_file, write_stream
+from cordwood.io.leaves_to_write import Leaves, copy_bytes
 from cordwood.plan.file_plan import FilePlan, LeafBytes, LiteralBytes
 from cordwood.storage import syscalls
+from cordwood.storage import write_file as writing
 from cordwood.storage.syscalls import SystemCalls
+from cordwood.storage.write_file import write_file, write_stream
 from tests.faults.systems import CountingSystem
 from tests.io.file_plans import expected_file, lay_out, leaves_read_by, stored_bytes
 
