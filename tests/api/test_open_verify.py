@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 import cordwood
 from cordwood.errors import CorruptionError, FormatError
-from cordwood.formats.packs.format import PACKS
+from cordwood.formats.packs import PACKS
 from cordwood.io.open_files import LocalFile
 from tests.children import run_python
 

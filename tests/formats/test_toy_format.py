@@ -17,7 +17,7 @@ from cordwood.cli.main import main
 from cordwood.errors import CorruptionError, IncompleteCheckpointError, NotACheckpointError
 from cordwood.formats import registry
 from tests.formats.conformance import Check, Row, checks_of
-from tests.formats.toy.format import ELEMENTS_NAME, INDEX_NAME, TOY
+from tests.formats.toy import ELEMENTS_NAME, INDEX_NAME, TOY
 
 TREE = {"a": {"w": np.arange(6.0).reshape(2, 3), "b": np.arange(3)}, "step": 7, "l": [1, (2, None)]}
 OPTIONS = {"format": "toy"}

@@ -23,7 +23,12 @@ from cordwood.encoding.step_record import KEY, PREFIX_KEY, decode_record
 from cordwood.errors import CordwoodError, LossError, UnsupportedFormatError
 from cordwood.formats.detect_format import format_of, written_format
 from cordwood.formats.format_for_saving import format_for_saving
-from cordwood.formats.format_protocol import WritableFormat, has_runs, is_directory_format
+from cordwood.formats.format_protocol import (
+    WritableFormat,
+    has_runs,
+    is_directory_format,
+    item_names,
+)
 from cordwood.formats.packs.cordwood_json import decode_index
 from cordwood.formats.packs.open import read_index_bytes, store_at
 from cordwood.formats.registry import file_formats, suffixes_of
@@ -289,7 +294,7 @@ def _all_prefixes(source: str | os.PathLike[str]) -> dict[str | None, str | None
     A single tree is written without a prefix.
     """
     from_format = format_of(source, format=None, prefix=None)
-    prefixes = from_format.items(source)
+    prefixes = item_names(from_format, source)
     if has_runs(from_format):
         others = from_format.other_items(source)
         if others:
@@ -498,7 +503,7 @@ def _prefixes_at(path: str | os.PathLike[str], format: WritableFormat) -> list[s
         return None if data is None else sorted(decode_index(data))
     place = Path(locate_directory(path))
     existing = written_format(place) if kind_at(place) == "a folder" else None
-    return None if existing is None else list(existing.items(place))
+    return None if existing is None else list(item_names(existing, place))
 
 
 def _step_at(path: str | os.PathLike[str]) -> int | None:

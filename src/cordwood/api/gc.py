@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from cordwood.formats.detect_format import written_format
-from cordwood.formats.format_protocol import WritableFormat
+from cordwood.formats.format_protocol import WritableFormat, is_collectable
 from cordwood.formats.registry import DEFAULT
 from cordwood.io.threads import run_in_worker
 from cordwood.storage.paths import is_folder, local_or_url, parse_url
@@ -49,5 +49,5 @@ def _collect(path: str | os.PathLike[str], *, dry_run: bool) -> list[str]:
         if not is_folder(path) and (beside or locate_directory(path) != os.fspath(path)):
             return beside  # left before the first save had ended, or between two renames
         format = written_format(path) or DEFAULT
-    names = format.collect(path, dry_run=dry_run)
+    names = format.collect(path, dry_run=dry_run) if is_collectable(format) else []
     return [os.fspath(path).rstrip("/") + f"/{name}" for name in names] + beside

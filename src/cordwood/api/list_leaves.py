@@ -9,7 +9,7 @@ from itertools import repeat
 from typing import Any, NamedTuple
 
 from cordwood import dtypes
-from cordwood.formats.format_protocol import Format, ListableFormat, is_listable
+from cordwood.formats.format_protocol import Format, ListableFormat, is_listable, item_names
 from cordwood.formats.registry import by_suffix, directory_formats
 from cordwood.index import (
     ARRAY_KINDS,
@@ -89,7 +89,7 @@ def list_trees(path: str | os.PathLike[str], *, format: str | None = None) -> li
     from cordwood.formats.detect_format import format_of
 
     path = local_or_url(path)
-    return list(format_of(path, format=format, prefix=None).items(path))
+    return list(item_names(format_of(path, format=format, prefix=None), path))
 
 
 def _rows(leaves: Sequence[Leaf], shardings: Mapping[int, str]) -> list[LeafRow]:

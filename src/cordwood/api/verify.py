@@ -14,8 +14,9 @@ from cordwood.formats.format_protocol import (
     Format,
     Opened,
     OpenOptions,
+    is_collectable,
     is_directory_format,
-    is_writable,
+    item_names,
 )
 from cordwood.index import Index
 from cordwood.io.check_digests import SourceDigests
@@ -224,7 +225,7 @@ def _verify(
             return _verify_items(path, detected_format, [""], options, sample)
 
     def read() -> Verification:
-        items = detected_format.items(path)
+        items = item_names(detected_format, path)
         return _verify_items(path, detected_format, items, options, sample)
 
     return retry_reading(read)
@@ -247,13 +248,13 @@ def _verify_items(
                 opened.append(each)
                 stack.callback(each.close)
                 _check_item(each, item, checked)
-            if is_writable(format):
+            if is_collectable(format):
                 checked.damage += map(Damage, format.extra_problems(path))
             is_directory = is_directory_format(format)
             raise_damage(checked.damage, directory=os.fspath(path) if is_directory else None)
         except CordwoodError as e:
             is_replaced = not all(each.is_current() for each in opened)
-            if is_replaced or (is_directory_format(format) and format.items(path) != items):
+            if is_replaced or item_names(format, path) != items:
                 raise ReplacedError(e) from e
             raise
         verified, total = checked.verified_bytes, checked.total_bytes

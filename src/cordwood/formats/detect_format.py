@@ -19,7 +19,7 @@ from cordwood.formats.format_protocol import (
     is_directory_format,
     is_writable,
 )
-from cordwood.formats.numpy_files.format import members_of_zip
+from cordwood.formats.numpy_files import members_of_zip
 from cordwood.formats.registry import (
     all_by_suffix,
     by_suffix,

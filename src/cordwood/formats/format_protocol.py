@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeGuard, cast
 
 if TYPE_CHECKING:
     from cordwood.formats.save_plan import SaveOptions, SavePlan
@@ -167,10 +167,6 @@ class Format(Protocol):
         """
         ...
 
-    def items(self, path: Path) -> Sequence[str]:
-        """Return the names of the items, sorted; "" for the one without a name."""
-        ...
-
 
 class WritableFormat(Format, Protocol):
     """A format that `save` writes."""
@@ -205,6 +201,21 @@ class WritableFormat(Format, Protocol):
         Raises UnsupportedLeafError for a leaf that it cannot store in any form.
         """
         ...
+
+
+class ItemsFormat(Format, Protocol):
+    """A format of directories that can hold several trees."""
+
+    def items(self, path: Path) -> Sequence[str]:
+        """Return the names of the items, sorted; "" for the one without a name."""
+        ...
+
+
+class CollectableFormat(WritableFormat, Protocol):
+    """A format of directories in which a save that died can leave files.
+
+    Those of the other formats are left beside the checkpoint, where `gc` looks.
+    """
 
     def extra_problems(self, path: Path) -> Iterable[str]:
         """Return problems that the items do not show, such as files that no item refers to."""
@@ -261,6 +272,16 @@ class RunFormat(Format, Protocol):
 def is_writable(format: Format) -> TypeGuard[WritableFormat]:
     """Return whether `save` or `convert` writes a format."""
     return hasattr(format, "plan_save")
+
+
+def item_names(format: Format, path: Path) -> Sequence[str]:
+    """Return the names of the items of a checkpoint, sorted; "" for the one without a name."""
+    return cast("ItemsFormat", format).items(path) if hasattr(format, "items") else [""]
+
+
+def is_collectable(format: Format) -> TypeGuard[CollectableFormat]:
+    """Return whether saves that died can leave files in a checkpoint of a format."""
+    return hasattr(format, "collect")
 
 
 def is_listable(format: Format) -> TypeGuard[ListableFormat]:

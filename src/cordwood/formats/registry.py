@@ -8,21 +8,21 @@ from __future__ import annotations
 from pathlib import Path
 
 from cordwood.errors import UnsupportedFormatError
-from cordwood.formats.flax_msgpack.format import MSGPACK, MSGPACK_GZ, MSGPACK_ZST
+from cordwood.formats.flax_msgpack import MSGPACK, MSGPACK_GZ, MSGPACK_ZST
 from cordwood.formats.format_protocol import (
     Format,
     WritableFormat,
     is_directory_format,
     is_writable,
 )
-from cordwood.formats.hugging_face.format import HUGGING_FACE, SHARDS, SINGLE_FILE
-from cordwood.formats.msgpack_records.format import MSGPACK_RECORDS
-from cordwood.formats.numpy_files.format import EQX, NPY, NPZ
-from cordwood.formats.orbax.format import ORBAX
-from cordwood.formats.packs.format import PACKS
-from cordwood.formats.safetensors.format import SAFETENSORS
-from cordwood.formats.zarr.format import ZARR
-from cordwood.formats.zarr_tree.format import ZARR_TREE
+from cordwood.formats.hugging_face import HUGGING_FACE, SHARDS, SINGLE_FILE
+from cordwood.formats.msgpack_records import MSGPACK_RECORDS
+from cordwood.formats.numpy_files import EQX, NPY, NPZ
+from cordwood.formats.orbax import ORBAX
+from cordwood.formats.packs import PACKS
+from cordwood.formats.safetensors import SAFETENSORS
+from cordwood.formats.zarr import ZARR
+from cordwood.formats.zarr_tree import ZARR_TREE
 
 FORMATS: tuple[Format, ...] = (
     SAFETENSORS,

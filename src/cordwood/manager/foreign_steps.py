@@ -12,8 +12,8 @@ from cordwood.api.load import load
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import CordwoodError, CorruptionError, FormatError, LimitError, MismatchError
 from cordwood.formats.detect_format import format_of
-from cordwood.formats.format_protocol import has_runs
-from cordwood.formats.orbax.format import ORBAX
+from cordwood.formats.format_protocol import has_runs, item_names
+from cordwood.formats.orbax import ORBAX
 from cordwood.formats.orbax.locate_trees import (
     JAX_KEY,
     JSON,
@@ -24,7 +24,7 @@ from cordwood.formats.orbax.locate_trees import (
 )
 from cordwood.formats.registry import DEFAULT
 from cordwood.formats.step_names import parse_step_name, sorted_steps, step_in_name
-from cordwood.formats.zarr.format import ZARR
+from cordwood.formats.zarr import ZARR
 from cordwood.manager.step_items import is_stateful
 from cordwood.policies import SavedStep
 from cordwood.storage.directory_reader import LocalDirectory
@@ -181,7 +181,7 @@ _METRICS = "metrics"  # the item of Orbax's CheckpointManager itself
 def foreign_items(path: str) -> dict[str, str]:
     """Return the items of a step of another tool, each with its kind in words."""
     format = format_of(path, format=None, prefix=None)
-    items = {name: TREE for name in format.items(path) if name}
+    items = {name: TREE for name in item_names(format, path) if name}
     if has_runs(format):
         items.update(format.other_items(path))
     return items

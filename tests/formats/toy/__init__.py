@@ -3,3 +3,153 @@
 <checkpoint>/toy.json       the structure, the leaves and the strings of a tree
 <checkpoint>/elements.bin   the elements of its arrays, one after another
 """
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+from cordwood import dtypes
+from cordwood.encoding.strict_json import decode_value, encode_value
+from cordwood.errors import FormatError, IncompleteCheckpointError, NotACheckpointError
+from cordwood.formats.format_protocol import Match, Opened, OpenOptions, Path, Place
+from cordwood.formats.save_plan import SaveOptions, SavePlan
+from cordwood.index import ARRAY_KINDS, Index, Inline, Leaf, LeafSpec, Piece, Pieces, Source, Span
+from cordwood.io.leaves_to_write import Array, LazyArray, Leaves
+from cordwood.plan.format_losses import refuse_opaque
+from cordwood.processes.rendezvous import Rendezvous
+from cordwood.storage.directories import list_names
+from cordwood.storage.directory_reader import FileOwningDirectory, LocalDirectory
+from cordwood.storage.paths import path_exists
+from cordwood.storage.staging_directory import StagingDirectory
+from cordwood.tree.flatten import flatten
+from cordwood.tree.leaves import describe_leaf
+from cordwood.tree.structure import leaf_paths, structure_from_json, structure_to_json
+
+INDEX_NAME, ELEMENTS_NAME = "toy.json", "elements.bin"
+_MAX_INDEX_BYTES = 1 << 20
+
+
+class ToyFormat:
+    name = "toy"
+    description = "a toy of the tests"
+    suffixes: tuple[str, ...] = ()
+    index_name = INDEX_NAME
+    save_options = frozenset({"metadata"})
+
+    def matches(self, place: Place) -> Match:
+        is_toy = place.file is None and path_exists(f"{place.path}/{INDEX_NAME}")
+        return Match.YES if is_toy else Match.NO
+
+    def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
+        del options
+        if item:
+            raise ValueError(f"{os.fspath(path)} holds one tree")
+        directory = LocalDirectory(path)
+        try:
+            index = _read_index(directory)
+        except BaseException:
+            directory.close()
+            raise
+        (source,) = index.sources
+        return Opened(
+            self.name, index, (FileOwningDirectory(directory, source.name, source.size_bytes),)
+        )
+
+    def items(self, path: Path) -> Sequence[str]:
+        del path
+        return [""]
+
+    def plan_save(
+        self, path: Path, tree: Any, options: SaveOptions, rendezvous: Rendezvous
+    ) -> SavePlan:
+        flat = flatten(tree)
+        specs = [describe_leaf(p, leaf) for p, leaf in zip(flat.paths, flat.leaves, strict=True)]
+        index = {
+            "structure": structure_to_json(flat.structure),
+            "leaves": [_encode_leaf(spec) for spec in specs],
+            "metadata": dict(options.metadata),
+        }
+        data = json.dumps(index).encode()
+
+        def write(leaves: Leaves) -> None:
+            arrays = [n for n, spec in enumerate(specs) if spec.kind in ARRAY_KINDS]
+            stage = StagingDirectory(path, timeout_seconds=rendezvous.timeout_seconds)
+            with stage.abandon_on_error():
+                stage.begin()
+                stage.write(ELEMENTS_NAME, [_bytes_of(leaves.part(n), specs[n]) for n in arrays])
+                stage.write(INDEX_NAME, [data])
+                stage.commit(_replace_all)
+
+        return SavePlan(flat.leaves, write)
+
+    def refuse_foreign(self, path: Path) -> None:
+        text = os.fspath(path)
+        if os.path.exists(text) and list_names(text) and not path_exists(f"{text}/{INDEX_NAME}"):
+            raise NotACheckpointError(f"{text} is no toy: remove it, or save to another path")
+
+    def losses(self, index: Index, metadata: Mapping[str, str]) -> list[str]:
+        del metadata
+        refuse_opaque(index, self.name)
+        return []
+
+    def extra_problems(self, path: Path) -> Iterable[str]:
+        for name in list_names(os.fspath(path)):
+            if name not in (INDEX_NAME, ELEMENTS_NAME):
+                yield f"{name}: the index does not refer to it"
+
+    def collect(self, path: Path, *, dry_run: bool) -> list[str]:
+        del path, dry_run
+        return []
+
+
+def _encode_leaf(spec: LeafSpec) -> list[Any]:
+    value = None if spec.kind in ARRAY_KINDS else encode_value(spec.kind, spec.value)
+    return [spec.kind, spec.dtype, spec.shape, spec.weak_type, spec.prng_impl, value]
+
+
+def _bytes_of(elements: Array | LazyArray, spec: LeafSpec) -> bytes:
+    if isinstance(elements, LazyArray):
+        return b"".join(elements.buffers(0, prod(spec.shape) * dtypes.itemsize(spec.dtype)))
+    return bytes(elements.tobytes())
+
+
+def _replace_all(_old: str | None) -> Callable[[str], None]:
+    return lambda _: None
+
+
+def _read_index(directory: LocalDirectory) -> Index:
+    if not directory.has(INDEX_NAME):
+        raise IncompleteCheckpointError(f"{directory.name} has no {INDEX_NAME}")
+    data = directory.read(INDEX_NAME, limit_bytes=_MAX_INDEX_BYTES)
+    try:
+        return _parse_index(json.loads(data))
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as e:
+        raise FormatError(f"{directory.name}/{INDEX_NAME}: {e}") from e
+
+
+def _parse_index(found: Any) -> Index:
+    structure = structure_from_json(found["structure"])
+    leaves: list[Leaf] = []
+    offset = 0
+    for path, row in zip(leaf_paths(structure), found["leaves"], strict=True):
+        kind, dtype, shape, weak_type, prng_impl, value = row
+        if kind not in ARRAY_KINDS:
+            leaves.append(Leaf(path, kind, (), "", Inline(decode_value(kind, value))))
+            continue
+        if not all(type(size) is int and size >= 0 for size in shape):
+            raise ValueError(f"expected a shape, found {shape!r:.80}")
+        count = prod(shape)
+        length = count * dtypes.itemsize(dtypes.parse(dtype))
+        pieces = Pieces((Piece(Span(0, count), 0, offset, length),))
+        leaves.append(Leaf(path, kind, tuple(shape), dtype, pieces, bool(weak_type), prng_impl))
+        offset += length
+    metadata = {str(name): str(value) for name, value in found["metadata"].items()}
+    sources = (Source(ELEMENTS_NAME, offset),)
+    return Index("toy", structure, tuple(leaves), sources, metadata=metadata)
+
+
+TOY = ToyFormat()

@@ -22,7 +22,7 @@ from cordwood.compat.eformer.named_leaves import (
 )
 from cordwood.errors import UnsupportedFormatError
 from cordwood.formats.format_protocol import Opened
-from cordwood.formats.zarr.format import ZARR
+from cordwood.formats.zarr import ZARR
 from cordwood.formats.zarr.plan_tree import draft
 from cordwood.formats.zarr.read_index import open_item
 from cordwood.formats.zarr.write import save_draft

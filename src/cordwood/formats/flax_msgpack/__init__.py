@@ -1,1 +1,196 @@
 """Flax's msgpack format: reading the index, planning a save, restoring values."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from cordwood.formats.format_protocol import IndexListing, Match, Opened, OpenOptions, Path, Place
+
+if TYPE_CHECKING:
+    from cordwood.formats.save_plan import SaveOptions, SavePlan
+    from cordwood.index import Index
+    from cordwood.io.leaves_to_write import Leaves
+    from cordwood.io.open_files import ReadableFile
+    from cordwood.processes.rendezvous import Rendezvous
+
+
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_PAIR = b"\x92"  # msgpack's first byte of a list of two, as records begin too
+_MAPS = frozenset([*range(0x80, 0x90), 0xDE, 0xDF])  # msgpack's first bytes of a dict
+_EXTENSIONS = frozenset([0xC7, 0xC8, 0xC9, *range(0xD4, 0xD9)])  # and of an array
+
+
+class FlaxMsgpackFormat(NamedTuple):
+    """Files of Flax's msgpack bytes: bare, or compressed by gzip or zstd."""
+
+    name: str
+    suffixes: tuple[str, ...]
+    description: str
+    compression: Literal["gz", "zst"] | None = None
+    index_name: str = ""
+    save_options: frozenset[str] = frozenset()
+
+    def matches(self, place: Place) -> Match:
+        """Read all of a bare file that may be msgpack: it has no magic number."""
+        if place.file is None:
+            return Match.NO
+        if self.compression == "gz":
+            is_ours = place.head.startswith(_GZIP) and _begins(_first_of_gzip(place.head))
+            return Match.YES if is_ours else Match.NO
+        if self.compression == "zst":
+            return _match_zstd(place.head)
+        return self._matches_bare(place, place.file)
+
+    def _matches_bare(self, place: Place, file: ReadableFile) -> Match:
+        from cordwood.formats.flax_msgpack.read_index import read_index
+        from cordwood.formats.single_file import can_read
+
+        # Numbers and lists look like text too: they need the suffix.
+        if not _begins(place.head) and not file.name.endswith(self.suffixes):
+            return Match.NO
+        if not can_read(file, read_index):
+            return Match.NO
+        return Match.MAYBE if place.head.startswith(_PAIR) else Match.YES
+
+    def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
+        from cordwood.formats.flax_msgpack.read_index import read_index
+        from cordwood.formats.single_file import opened_file
+
+        del item
+        source = open_source(path, self.compression, options)
+        return opened_file(source, read_index, name=self.name)
+
+    def list_index(self, path: str, item: str | None) -> IndexListing | None:
+        if self.compression is not None or item is not None:
+            return None
+        from cordwood.formats.flax_msgpack.read_index import read_index
+        from cordwood.io.open_files import LocalFile
+
+        with LocalFile(path) as file:
+            if not file.size_bytes or file.read(0, 1) == _PAIR:
+                return None  # these may be records
+            index = read_index(file)
+        return IndexListing(index, index.metadata)
+
+    def plan_save(
+        self, path: Path, tree: Any, options: SaveOptions, rendezvous: Rendezvous
+    ) -> SavePlan:
+        from cordwood.formats.flax_msgpack.plan_save import plan_buffers, plan_state
+        from cordwood.formats.save_plan import SavePlan
+        from cordwood.state_dict.state_dicts import to_state_dict
+        from cordwood.storage.write_file import write_file, write_stream
+        from cordwood.tree.flatten import FlatTree, build_tree
+
+        del options, rendezvous
+        if type(tree) is FlatTree:
+            tree = build_tree(tree.structure, tree.leaves)
+        plan, arrays = plan_state(to_state_dict(tree))
+        size_bytes, compression = plan.size_bytes, self.compression
+
+        def write(leaves: Leaves) -> None:
+            if compression is None:
+                write_file(path, plan, leaves)
+            else:
+                from cordwood.formats.compressed.streams import compress
+
+                buffers = plan_buffers(plan, leaves)
+                write_stream(path, compress(buffers, compression, size_bytes=size_bytes))
+
+        return SavePlan(arrays, write)
+
+    def refuse_foreign(self, path: Path) -> None:
+        from cordwood.formats.single_file import refuse_foreign_file
+
+        refuse_foreign_file(path, self._require, name=self.name)
+
+    def _require(self, file: ReadableFile) -> None:
+        if self.compression is not None:
+            from cordwood.formats.compressed.streams import require_magic
+
+            require_magic(file, self.compression)
+        else:
+            from cordwood.formats.flax_msgpack.read_index import read_index
+
+            # All of it, as msgpack has no magic number: text begins like a number, and only the
+            # bytes after that show it. A file of one letter is a tree of one int too, and so is
+            # replaced.
+            read_index(file)
+
+    def losses(self, index: Index, metadata: Mapping[str, str]) -> list[str]:
+        from cordwood.plan.format_losses import losses_in_a_state_dict
+
+        return losses_in_a_state_dict(index, metadata)
+
+
+def _begins(head: bytes) -> bool:
+    """Return whether bytes begin like the msgpack of a dict or an array."""
+    return head[:1] != b"" and (head[0] in _MAPS or head[0] in _EXTENSIONS)
+
+
+def _first_of_gzip(head: bytes) -> bytes:
+    """Return the first bytes that a gzip stream holds; b"" if it cannot be decompressed."""
+    try:
+        return zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(head, 8)
+    except zlib.error:
+        return b""
+
+
+def _match_zstd(head: bytes) -> Match:
+    """Return MAYBE for a stream that cannot be decompressed: it is damaged."""
+    if not head.startswith(_ZSTD):
+        return Match.NO
+    import zstandard
+
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(head) as stream:
+            first = stream.read(8)
+    except zstandard.ZstdError:
+        first = b""
+    if not first:
+        return Match.MAYBE
+    return Match.YES if _begins(first) else Match.NO
+
+
+def open_source(
+    path: Path, compression: Literal["gz", "zst"] | None, options: OpenOptions
+) -> ReadableFile:
+    """Return the file, or what it decompresses to: in memory, or on the disk of `scratch`."""
+    from cordwood.io.open_files import LocalFile
+
+    file = LocalFile(path)
+    if compression is None:
+        return file
+    from cordwood.formats.compressed.streams import decompress, decompress_into
+    from cordwood.formats.flax_msgpack.wire import ValueSize
+
+    outline, max_bytes = ValueSize(), options.max_bytes
+    with file:
+        if options.scratch is None:
+            return decompress(
+                file,
+                compression,
+                max_bytes=max_bytes,
+                size_reader=outline,
+                read_once=options.read_once,
+            )
+        from cordwood.storage.temporary_file import UnnamedTemporaryFile
+
+        out = UnnamedTemporaryFile(options.scratch, file.name)
+        try:
+            decompress_into(out, file, compression, max_bytes=max_bytes, size_reader=outline)
+            out.finish()
+        except BaseException:
+            out.close()
+            raise
+        return out
+
+
+MSGPACK = FlaxMsgpackFormat("msgpack", (".msgpack",), "a tree in Flax's msgpack")
+MSGPACK_GZ = FlaxMsgpackFormat(
+    "msgpack.gz", (".msgpack.gz",), "a tree in Flax's msgpack, under gzip", "gz"
+)
+MSGPACK_ZST = FlaxMsgpackFormat(
+    "msgpack.zst", (".msgpack.zst",), "a tree in Flax's msgpack, under zstd", "zst"
+)

@@ -2,3 +2,97 @@
 
 Each has a module with a `read_index`; docs/format.md says what is read of them.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from cordwood.errors import CordwoodError
+from cordwood.formats.format_protocol import Match, Opened, OpenOptions, Path, Place
+
+if TYPE_CHECKING:
+    from cordwood.index import Index
+    from cordwood.io.open_files import ReadableFile
+
+_NPY, _ZIP, _EMPTY_ZIP = b"\x93NUMPY", b"PK", b"PK\5\6"
+
+
+class NpzFormat:
+    """Zip archives of numpy arrays, read only."""
+
+    name = "npz"
+    description = "numpy arrays in a zip archive"
+    suffixes: tuple[str, ...] = (".npz",)
+    index_name = ""
+
+    def matches(self, place: Place) -> Match:
+        if place.head.startswith(_EMPTY_ZIP):
+            return Match.YES
+        if place.file is None or not place.head.startswith(_ZIP):
+            return Match.NO
+        has_arrays = any(name.endswith(".npy") for name in members_of_zip(place.file))
+        return Match.YES if has_arrays else Match.NO
+
+    def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
+        from cordwood.formats.numpy_files.read_npz import read_index
+        from cordwood.formats.single_file import open_file
+
+        del item
+        read = read_index
+        if options.max_bytes is not None:
+            read = partial(read_index, max_bytes=options.max_bytes)
+        return open_file(path, read, name=self.name)
+
+
+class ArraysFormat(NamedTuple):
+    """Files of .npy arrays, read only: of one array, or of equinox, one after another."""
+
+    name: str
+    description: str
+    suffixes: tuple[str, ...]
+    read_index: Callable[[ReadableFile], Index]
+    unreadable: Match  # of a file that begins as an array, and cannot be read
+    index_name: str = ""
+
+    def matches(self, place: Place) -> Match:
+        from cordwood.formats.single_file import can_read
+
+        if place.file is None or not place.head.startswith(_NPY):
+            return Match.NO
+        return Match.YES if can_read(place.file, self.read_index) else self.unreadable
+
+    def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
+        from cordwood.formats.single_file import open_file
+
+        del item, options
+        return open_file(path, self.read_index, name=self.name)
+
+
+def _read_npy(file: ReadableFile) -> Index:
+    from cordwood.formats.numpy_files.read_npy import read_index
+
+    return read_index(file)
+
+
+def _read_eqx(file: ReadableFile) -> Index:
+    from cordwood.formats.numpy_files.read_npy import read_eqx_index
+
+    return read_eqx_index(file)
+
+
+def members_of_zip(file: ReadableFile) -> list[str]:
+    """Return the names of the members of a zip archive; [] if it is damaged."""
+    from cordwood.formats.numpy_files.read_npz import member_names
+
+    try:
+        return member_names(file)
+    except CordwoodError:
+        return []
+
+
+NPZ = NpzFormat()
+# A file that only begins as an array may be of equinox, or damaged.
+NPY = ArraysFormat("npy", "one numpy array", (".npy",), _read_npy, Match.MAYBE)
+EQX = ArraysFormat("eqx", "an equinox tree without names", (".eqx",), _read_eqx, Match.NO)

@@ -2,3 +2,62 @@
 
 docs/format.md says what is read of them.
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from cordwood.formats.format_protocol import Match, Opened, OpenOptions, Path, Place
+
+
+class OrbaxFormat:
+    """Checkpoints of Orbax, read only."""
+
+    name = "orbax"
+    description = "an Orbax checkpoint"
+    suffixes: tuple[str, ...] = ()
+    index_name = "_METADATA"
+    tool = "Orbax"
+
+    def matches(self, place: Place) -> Match:
+        """Return LIKELY if an item of the directory has the index, and the directory has none."""
+        if place.file is not None or place.search_below:
+            return Match.NO
+        if self.index_name in place.names:
+            return Match.YES
+        from cordwood.formats.orbax.locate_trees import is_checkpoint_at
+
+        return Match.LIKELY if is_checkpoint_at(place.path) else Match.NO
+
+    def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
+        from cordwood.formats.orbax.read_index import open_item
+
+        return open_item(path, item, warn=not options.for_verify)
+
+    def items(self, path: Path) -> Sequence[str]:
+        from cordwood.formats.orbax.locate_trees import item_names
+
+        return item_names(path)
+
+    def is_at(self, path: Path) -> bool:
+        from cordwood.formats.orbax.locate_trees import is_at
+
+        return is_at(path)
+
+    def steps_at(self, path: Path) -> Sequence[str]:
+        from cordwood.formats.orbax.locate_trees import steps_at
+
+        return steps_at(path)
+
+    def refuse_unfinished(self, path: Path) -> None:
+        from cordwood.formats.orbax.locate_trees import refuse_unfinished
+
+        refuse_unfinished(path)
+
+    def other_items(self, path: Path) -> Mapping[str, str]:
+        from cordwood.formats.orbax.locate_trees import other_items
+
+        return other_items(path)
+
+
+ORBAX = OrbaxFormat()

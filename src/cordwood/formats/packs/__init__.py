@@ -2,3 +2,77 @@
 
 docs/format.md is the specification.
 """
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cordwood.formats.format_protocol import IndexListing, Match, Opened, OpenOptions, Path, Place
+from cordwood.storage.paths import path_exists
+
+if TYPE_CHECKING:
+    from cordwood.formats.save_plan import SaveOptions, SavePlan
+    from cordwood.index import Index
+    from cordwood.processes.rendezvous import Rendezvous
+
+
+class PacksFormat:
+    """Directories of safetensors files with the index `cordwood.json`."""
+
+    name = "packs"
+    description = "a directory of safetensors files with cordwood's index"
+    suffixes: tuple[str, ...] = ()
+    index_name = "cordwood.json"
+    save_options = frozenset({"prefix", "metadata", "max_shard_bytes", "linking", "items"})
+
+    def matches(self, place: Place) -> Match:
+        is_ours = place.file is None and path_exists(f"{place.path}/{self.index_name}")
+        return Match.YES if is_ours else Match.NO
+
+    def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
+        from cordwood.formats.packs.open import open_item
+
+        return open_item(path, item, for_verify=options.for_verify)
+
+    def items(self, path: Path) -> Sequence[str]:
+        from cordwood.formats.packs.open import item_names
+
+        return item_names(path)
+
+    def list_index(self, path: str, item: str | None) -> IndexListing | None:
+        from cordwood.formats.packs.cordwood_json import list_index
+
+        return list_index(path, item)
+
+    def plan_save(
+        self, path: Path, tree: Any, options: SaveOptions, rendezvous: Rendezvous
+    ) -> SavePlan:
+        from cordwood.formats.packs.write import plan_save
+
+        return plan_save(path, tree, options, rendezvous)
+
+    def refuse_foreign(self, path: Path) -> None:
+        from cordwood.formats.packs.write import refuse_foreign
+
+        refuse_foreign(path)
+
+    def losses(self, index: Index, metadata: Mapping[str, str]) -> list[str]:
+        from cordwood.plan.format_losses import refuse_opaque
+
+        del metadata
+        refuse_opaque(index, self.name)
+        return []
+
+    def extra_problems(self, path: Path) -> Iterable[str]:
+        from cordwood.formats.packs.open import extra_problems
+
+        return extra_problems(path)
+
+    def collect(self, path: Path, *, dry_run: bool) -> list[str]:
+        from cordwood.formats.packs.open import collect
+
+        return collect(path, dry_run=dry_run)
+
+
+PACKS = PacksFormat()

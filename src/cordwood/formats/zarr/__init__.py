@@ -2,3 +2,68 @@
 
 docs/format.md is the specification of what cordwood adds.
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cordwood.formats.format_protocol import IndexListing, Match, Opened, OpenOptions, Path, Place
+from cordwood.storage.paths import path_exists
+
+if TYPE_CHECKING:
+    from cordwood.formats.save_plan import SaveOptions, SavePlan
+    from cordwood.index import Index
+    from cordwood.processes.rendezvous import Rendezvous
+
+
+class ZarrFormat:
+    """Directories of zarr arrays with eFormer's index, and with or without cordwood's."""
+
+    name = "zarr"
+    description = "a directory of zarr arrays with eFormer's index"
+    suffixes: tuple[str, ...] = ()
+    index_name = "tensorstore_index.json"
+    save_options = frozenset({"prefix", "metadata", "compression"})
+
+    def matches(self, place: Place) -> Match:
+        is_ours = place.file is None and path_exists(f"{place.path}/{self.index_name}")
+        return Match.YES if is_ours else Match.NO
+
+    def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
+        from cordwood.formats.zarr.read_index import open_item
+
+        del options
+        return open_item(path, item, or_only=True)
+
+    def items(self, path: Path) -> Sequence[str]:
+        from cordwood.formats.zarr.read_index import sorted_item_names
+
+        return sorted_item_names(path)
+
+    def list_index(self, path: str, item: str | None) -> IndexListing | None:
+        from cordwood.formats.zarr.read_index import list_index
+
+        return list_index(path, item)
+
+    def plan_save(
+        self, path: Path, tree: Any, options: SaveOptions, rendezvous: Rendezvous
+    ) -> SavePlan:
+        from cordwood.formats.zarr.write import plan_save
+
+        return plan_save(path, tree, options, rendezvous)
+
+    def refuse_foreign(self, path: Path) -> None:
+        from cordwood.formats.zarr.commit import refuse_to_fill
+
+        refuse_to_fill(path)
+
+    def losses(self, index: Index, metadata: Mapping[str, str]) -> list[str]:
+        from cordwood.plan.format_losses import refuse_opaque
+
+        del metadata
+        refuse_opaque(index, self.name)
+        return []
+
+
+ZARR = ZarrFormat()
