@@ -25,7 +25,7 @@ from cordwood.formats.packs.plan_save import (
 )
 from cordwood.formats.save_plan import Snapshot
 from cordwood.index import Box, HeaderDigest, LeafSpec, Pieces
-from cordwood.plan.group_into_files import packs_of_all, packs_of_process
+from cordwood.plan.assign_to_files import packs_of_all, packs_of_process
 from cordwood.plan.load_boxes import plan_boxes
 from cordwood.sharding.boxes import device_boxes, element_count, shard_grid
 from cordwood.storage.local_storage import LocalStorage

@@ -50,6 +50,6 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.fixture
 def cut_small_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small arrays of the zarr layout are cut into chunks as large ones are."""
-    from cordwood.plan import assign_to_processes
+    from cordwood.plan import assign_to_files
 
-    monkeypatch.setattr(assign_to_processes, "SMALL_BYTES", 0)
+    monkeypatch.setattr(assign_to_files, "SMALL_BYTES", 0)

@@ -25,8 +25,7 @@ from cordwood.formats.flax_msgpack.read_index import read_index
 from cordwood.formats.flax_msgpack.wire import ValueSize
 from cordwood.index import Encoding, Index, Inline, Pieces
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.pause_python_gc import gc_paused
-from cordwood.io.threads import default_threads, run_tasks
+from cordwood.io.threads import default_threads, gc_paused, run_tasks
 from cordwood.state_dict.state_dicts import from_state_dict, state_and_problems, to_state_dict
 from cordwood.state_dict.tree_summary import summarize_tree
 from cordwood.storage.paths import expand_home

@@ -24,7 +24,7 @@ from cordwood.errors import (
     TruncatedError,
     UnsupportedFormatError,
 )
-from cordwood.plan.assign_to_processes import FileSizes
+from cordwood.plan.assign_to_files import FileSizes
 from cordwood.storage.object_storage import ObjectStorage
 from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.paths import parse_url

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cordwood.formats.zarr.chunk_grid import chunk_shape, chunks
-from cordwood.plan.assign_to_processes import (
+from cordwood.plan.assign_to_files import (
     SMALL_BYTES,
     assign_chunk_files,
     chunk_bytes_of_leaves,

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.plan.assign_to_processes import FileSizes, ShardedLeaf, assign_cells
+from cordwood.plan.assign_to_files import (
+    FileSizes,
+    Gap,
+    PackPart,
+    ShardedLeaf,
+    assign_cells,
+    packs_of_ranges,
+)
 from cordwood.plan.choose_hard_links import (
     MAX_BYTES_PER_LIVE_BYTE,
     MIN_UNCHANGED_BYTES,
@@ -23,7 +30,6 @@ from cordwood.plan.choose_hard_links import (
     should_link,
     should_separate_unchanged,
 )
-from cordwood.plan.group_into_files import Gap, PackPart, packs_of_ranges
 from cordwood.sharding.boxes import ShardGrid, single_process_grid
 
 SIZES = FileSizes(pack_bytes=1 << 30, max_packs=16, part_bytes=None)

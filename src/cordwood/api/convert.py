@@ -37,10 +37,9 @@ from cordwood.formats.step_names import number_in_name
 from cordwood.index import Index
 from cordwood.io.background_save import raise_unreported_failures, wait_for_saves
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import ProgressMeter, ProgressOption
 from cordwood.io.progress_bar import progress_display
-from cordwood.io.threads import run_in_worker
+from cordwood.io.threads import gc_paused, run_in_worker
 from cordwood.loading.cast import Cast, cast_dtypes
 from cordwood.message_text import counted, printable, size_text
 from cordwood.plan.path_patterns import Select

@@ -34,9 +34,9 @@ from cordwood.api.diff_result import ComparedPair, Comparison, Diff, LeafDiff, S
 from cordwood.api.equal_parts import compare_digests, renamed_leaves, unequal_boxes
 from cordwood.errors import MismatchError
 from cordwood.index import ARRAY_KINDS, Box, Index, Leaf, Naming, leaf_text
-from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import ProgressOption, Report, report_progress
 from cordwood.io.progress_bar import progress_display
+from cordwood.io.threads import gc_paused
 from cordwood.keypath import path_label
 from cordwood.loading.match_containers import Container, containers_by_name
 from cordwood.plan.pair_leaves import Pairs, pair_leaves

@@ -22,7 +22,7 @@ from cordwood.index import (
     Piece,
     leaf_text,
 )
-from cordwood.io.pause_python_gc import gc_paused
+from cordwood.io.threads import gc_paused
 from cordwood.keypath import KeyPath, format_paths
 from cordwood.plan.path_patterns import Select, match_patterns, pattern_name
 from cordwood.storage.paths import is_link, kind_at, local_or_url, parse_url

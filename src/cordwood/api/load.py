@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeVar, Unpack, overload
 
 from cordwood.errors import CordwoodError, MismatchError
 from cordwood.formats.format_protocol import OpenOptions
-from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import ProgressOption
+from cordwood.io.threads import gc_paused
 from cordwood.loading.cast import Cast
 from cordwood.loading.leaf_reader import open_reader
 from cordwood.loading.load_options import Extra, LoadOptions, Missing, OpenAndReadOptions

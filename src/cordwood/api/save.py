@@ -14,10 +14,9 @@ from cordwood.formats.save_plan import SaveOptions, plan_save
 from cordwood.io.background_save import raise_unreported_failures, wait_for_saves
 from cordwood.io.buffers import release_memory
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import ProgressMeter, ProgressOption
 from cordwood.io.progress_bar import progress_display
-from cordwood.io.threads import run_in_worker
+from cordwood.io.threads import gc_paused, run_in_worker
 from cordwood.processes.coordination import SINGLE_PROCESS, current_processes
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
 from cordwood.storage.paths import local_or_url

@@ -14,9 +14,9 @@ from cordwood.formats.save_plan import Linking, SaveOptions, plan_save
 from cordwood.io.background_save import PendingSave, raise_unreported_failures, save_in_background
 from cordwood.io.buffers import release_memory
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import ProgressMeter, ProgressOption
 from cordwood.io.progress_bar import progress_display, require_progress_option
+from cordwood.io.threads import gc_paused
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
 from cordwood.storage.paths import absolute_path, local_or_url, parse_url
 

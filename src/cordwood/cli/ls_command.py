@@ -16,7 +16,7 @@ from cordwood.cli.output import (
     print_table,
     print_text,
 )
-from cordwood.io.pause_python_gc import gc_paused
+from cordwood.io.threads import gc_paused
 from cordwood.message_text import size_text
 
 EXAMPLES = """

@@ -7,9 +7,9 @@ from typing import Any
 
 from cordwood.errors import MismatchError
 from cordwood.index import Index
-from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import report_progress
 from cordwood.io.progress_bar import progress_display
+from cordwood.io.threads import gc_paused
 from cordwood.keypath import KeyPath, format_path
 from cordwood.loading.assign_shardings import assign_shardings
 from cordwood.loading.cast import cast_targets

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from cordwood.plan.assign_to_processes import CellAssignment, CellRange
-from cordwood.plan.group_into_files import Gap, PackPart
+from cordwood.plan.assign_to_files import CellAssignment, CellRange, Gap, PackPart
 
 MAX_BYTES_PER_LIVE_BYTE = 2  # a linked file has at least one byte of the tree in that many
 MIN_UNCHANGED_BYTES = 1 << 20  # fewer unchanged bytes are not written to files of their own

@@ -23,7 +23,7 @@ from cordwood.index import HeaderDigest, Source
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import ReadableFile
 from cordwood.io.threads import never_stop, stop_check
-from cordwood.plan.assign_to_processes import FileSizes
+from cordwood.plan.assign_to_files import FileSizes
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import (
     WritableFile,

@@ -34,7 +34,7 @@ from cordwood.io.leaves_to_write import FileContents, Leaves
 from cordwood.io.open_files import Closable, ReadableFile
 from cordwood.io.threads import check_stop
 from cordwood.message_text import first_names
-from cordwood.plan.assign_to_processes import FileSizes
+from cordwood.plan.assign_to_files import FileSizes
 from cordwood.plan.file_plan import FilePlan, build_header, segment_offsets
 from cordwood.storage.object_store_client import (
     ObjectStore,

@@ -30,8 +30,8 @@ from cordwood.index import (
     leaf_text,
     size_in_memory,
 )
-from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import Report
+from cordwood.io.threads import gc_paused
 from cordwood.keypath import format_path, format_paths, key_literal
 from cordwood.message_text import counted, size_text
 from cordwood.sharding.boxes import whole_box

@@ -14,8 +14,8 @@ from cordwood.api.diff import Values, compare_checkpoints
 from cordwood.api.diff_result import ComparedPair, Comparison, LeafDiff
 from cordwood.api.stored_leaf import StoredLeaf
 from cordwood.index import Leaf, Naming, leaf_text, size_in_memory
-from cordwood.io.pause_python_gc import gc_paused
 from cordwood.io.progress import Report
+from cordwood.io.threads import gc_paused
 from cordwood.keypath import KeyPath, format_path, format_paths
 from cordwood.message_text import counted
 from cordwood.viewer.checkpoint_view import leaf_at, split_path, value_text

@@ -21,8 +21,8 @@ from cordwood.formats.packs.plan_save import (
 from cordwood.formats.save_plan import Snapshot
 from cordwood.index import HeaderDigest, Index, Inline, Leaf, LeafSpec, Span
 from cordwood.io.leaves_to_write import FileContents, Leaves
+from cordwood.plan.assign_to_files import packs_of_process
 from cordwood.plan.file_plan import FilePlan, LeafBytes
-from cordwood.plan.group_into_files import packs_of_process
 from cordwood.sharding.boxes import ShardGrid, shape_of, single_process_grid, slices
 from cordwood.storage.local_storage import LocalStorage
 from cordwood.tree.flatten import build_tree, flatten

@@ -27,8 +27,8 @@ from cordwood.formats.packs.plan_save import (
 )
 from cordwood.formats.save_plan import Snapshot
 from cordwood.index import HeaderDigest
+from cordwood.plan.assign_to_files import Gap, PackPart
 from cordwood.plan.choose_hard_links import UNUSED, StoredCell, linked_parts
-from cordwood.plan.group_into_files import Gap, PackPart
 from cordwood.sharding.boxes import ShardGrid, single_process_grid
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe_leaf

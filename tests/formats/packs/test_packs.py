@@ -22,8 +22,8 @@ from cordwood.formats.safetensors.read_index import sealed_digests
 from cordwood.formats.save_plan import Snapshot
 from cordwood.index import Box, HeaderDigest, Inline, LeafSpec, Piece, Pieces, Span
 from cordwood.io.open_files import MemoryFile
+from cordwood.plan.assign_to_files import packs_of_process
 from cordwood.plan.file_plan import LeafBytes
-from cordwood.plan.group_into_files import packs_of_process
 from cordwood.sharding.boxes import ShardGrid, grid_cells, intersect
 from cordwood.testing import assert_trees_equal
 from cordwood.testing import strategies as some
@@ -194,7 +194,7 @@ def test_any_tree_however_spread(
 ) -> None:
     tree, shards, processes = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cordwood.plan.assign_to_processes.MIN_PART_BYTES", min_share)
+        patch.setattr("cordwood.plan.assign_to_files.MIN_PART_BYTES", min_share)
         directory = directory_of(tree, shards=shards, process_count=processes)
     assert_trees_equal(tree_in(directory)[0], tree)
     check_files(directory)

@@ -29,8 +29,7 @@ from cordwood.formats.zarr.write import save_draft
 from cordwood.index import ARRAY_KINDS
 from cordwood.io.background_save import raise_unreported_failures, wait_for_saves
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.pause_python_gc import gc_paused
-from cordwood.io.threads import run_in_worker
+from cordwood.io.threads import gc_paused, run_in_worker
 from cordwood.loading.leaf_target import Target, default_targets
 from cordwood.loading.load_options import LoadOptions
 from cordwood.loading.match_like import match_like

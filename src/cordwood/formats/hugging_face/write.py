@@ -19,9 +19,9 @@ from cordwood.index import ARRAY_KINDS, Index, LeafSpec, size_in_memory
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.keypath import format_path
 from cordwood.message_text import counted, first_names
+from cordwood.plan.assign_to_files import shards_by_size
 from cordwood.plan.file_plan import FilePlan
 from cordwood.plan.format_losses import losses_in_tensors, refuse_opaque
-from cordwood.plan.group_into_files import shards_by_size
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.atomic_file import atomic_file
 from cordwood.storage.directories import list_names

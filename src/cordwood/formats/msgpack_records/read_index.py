@@ -15,7 +15,7 @@ from cordwood.formats.flax_msgpack.read_index import read_index as read_value_in
 from cordwood.formats.flax_msgpack.wire import decode_text, read_token
 from cordwood.index import Index, Leaf, Pieces, Source
 from cordwood.io.open_files import MemoryFile, ReadableFile
-from cordwood.io.pause_python_gc import gc_paused
+from cordwood.io.threads import gc_paused
 from cordwood.tree.structure import Node
 
 FORMAT = "msgpack-records"

@@ -34,7 +34,7 @@ from cordwood.formats.zarr.key_values import READ_ERRORS, FileValues, ValueLocat
 from cordwood.index import Index, Inline, Leaf, Piece
 from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.open_files import MemoryFile, ReadableFile
-from cordwood.io.pause_python_gc import gc_paused
+from cordwood.io.threads import gc_paused
 from cordwood.keypath import KeyPath, path_label
 from cordwood.message_text import first_names, printable
 from cordwood.plan.load_plan import EncodedChunk, Scatter

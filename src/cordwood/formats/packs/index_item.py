@@ -29,7 +29,7 @@ from cordwood.formats.packs.leaf_types import (
 )
 from cordwood.formats.safetensors.header import MAX_HEADER_BYTES
 from cordwood.index import Box, HeaderDigest, Index, Inline, Leaf, Piece, Pieces, Source, Span
-from cordwood.io.pause_python_gc import gc_paused
+from cordwood.io.threads import gc_paused
 from cordwood.plan.choose_hard_links import StoredCell
 from cordwood.tree.structure import LEAF, Structure, leaf_paths, structure_from_json
 

@@ -14,9 +14,17 @@ from cordwood.formats.safetensors.plan_save import plan_save
 from cordwood.formats.save_plan import Snapshot
 from cordwood.index import Box, HeaderDigest, LeafSpec
 from cordwood.keypath import KeyPath
-from cordwood.plan.assign_to_processes import CellAssignment, FileSizes, ShardedLeaf, assign_cells
+from cordwood.plan.assign_to_files import (
+    CellAssignment,
+    FileSizes,
+    Gap,
+    Pack,
+    PackPart,
+    ShardedLeaf,
+    assign_cells,
+    packs_of_all,
+)
 from cordwood.plan.file_plan import FilePlan, LeafPart
-from cordwood.plan.group_into_files import Gap, Pack, PackPart, packs_of_all
 from cordwood.sharding.boxes import shape_of, single_process_grid
 from cordwood.storage.storage_protocol import NewDataFile
 from cordwood.tree.structure import LEAF, Node, structure_to_json
@@ -111,7 +119,7 @@ def own_packs(
 
     Args:
         tree: the tree.
-        packs: their contents, from `cordwood.plan.group_into_files`.
+        packs: their contents, from `cordwood.plan.assign_to_files`.
         process: the number of the process.
         save_id: 16 hexadecimal digits, of this save alone.
     """

@@ -38,10 +38,14 @@ from cordwood.formats.save_plan import (
 from cordwood.index import LeafSpec
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.message_text import first_names
-from cordwood.plan.assign_to_processes import cell_bytes_of_leaves
+from cordwood.plan.assign_to_files import (
+    Pack,
+    cell_bytes_of_leaves,
+    packs_of_process,
+    packs_of_ranges,
+)
 from cordwood.plan.choose_hard_links import exclude_cells, include_cells
 from cordwood.plan.file_plan import leaves_of
-from cordwood.plan.group_into_files import Pack, packs_of_process, packs_of_ranges
 from cordwood.processes.collective_save import begin_together, joined_fingerprints
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.atomic_file import storage_error

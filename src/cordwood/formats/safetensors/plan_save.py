@@ -27,10 +27,10 @@ from cordwood.encoding.strict_json import VALUE_KINDS, encode_value
 from cordwood.errors import LimitError, UnsupportedLeafError
 from cordwood.formats.safetensors.header import MAX_HEADER_BYTES, stored_dtype
 from cordwood.index import MAX_DIMS, Digests, LeafSpec
-from cordwood.io.pause_python_gc import gc_paused
+from cordwood.io.threads import gc_paused
 from cordwood.keypath import format_path
+from cordwood.plan.assign_to_files import data_order
 from cordwood.plan.file_plan import FilePlan, LeafBytes, LeafPart
-from cordwood.plan.group_into_files import data_order
 from cordwood.tree.structure import Structure, leaf_paths
 
 DATA_ALIGNMENT = 4096  # of the data in the file: a mapping of it begins at a page

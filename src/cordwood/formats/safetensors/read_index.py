@@ -50,7 +50,7 @@ from cordwood.index import (
     Span,
 )
 from cordwood.io.open_files import ReadableFile
-from cordwood.io.pause_python_gc import gc_paused
+from cordwood.io.threads import gc_paused
 from cordwood.keypath import KeyPath
 from cordwood.tree.structure import LEAF, Node, leaf_paths
 

@@ -12,7 +12,7 @@ from cordwood.formats.zarr.array_paths import array_paths
 from cordwood.formats.zarr.plan_save import ItemPlan, finish_item, new_files, plan_save
 from cordwood.index import ARRAY_KINDS
 from cordwood.keypath import KeyPath
-from cordwood.plan.assign_to_processes import assign_chunk_files, merge_small_shards
+from cordwood.plan.assign_to_files import assign_chunk_files, merge_small_shards
 from cordwood.plan.chunk_files import ChunkFile, PlannedFile
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.write_chunk_files import WrittenFile

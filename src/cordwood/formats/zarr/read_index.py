@@ -36,7 +36,7 @@ from cordwood.formats.zarr.tensorstore_index import (
 )
 from cordwood.index import Digests, Index, Inline, Leaf, Source
 from cordwood.io.open_files import LocalFile, read_whole
-from cordwood.io.pause_python_gc import gc_paused
+from cordwood.io.threads import gc_paused
 from cordwood.keypath import KeyPath
 from cordwood.storage.directory_reader import FileOwningDirectory, LocalDirectory, ReadableDirectory
 from cordwood.storage.staging_directory import locate_directory

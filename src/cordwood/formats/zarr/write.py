@@ -11,7 +11,7 @@ from cordwood.formats.zarr.commit import place, refuse_foreign
 from cordwood.formats.zarr.plan_tree import Draft, draft, finish
 from cordwood.io.encode_chunk import chunk_encoder
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.plan.assign_to_processes import chunk_bytes_of_leaves
+from cordwood.plan.assign_to_files import chunk_bytes_of_leaves
 from cordwood.plan.chunk_files import PlannedFile
 from cordwood.processes.collective_save import begin_together
 from cordwood.processes.rendezvous import Rendezvous

@@ -12,7 +12,7 @@ from cordwood.formats.zarr.array_metadata import METADATA_NAME
 from cordwood.formats.zarr.read_index import read_arrays
 from cordwood.formats.zarr.tensorstore_index import Entry
 from cordwood.index import Index
-from cordwood.io.pause_python_gc import gc_paused
+from cordwood.io.threads import gc_paused
 from cordwood.storage.directory_reader import FOLDER, OTHER, ReadableDirectory
 
 FORMAT = "zarr-tree"

@@ -1,16 +1,19 @@
-"""Assignment of cells of leaves, or of chunk files, to the processes that write them. Pure.
+"""Who writes what: the assignment of cells, or of chunk files, to processes and files. Pure.
 
 Every process computes the same assignment from the shardings, which jax keeps global. Leaves of
 equal shape, item size and sharding are planned once, however many there are.
+
+One file, because the cells of a process are cut and ordered for the files that it puts them in.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from heapq import merge
 from itertools import product
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from cordwood.plan.chunk_files import ChunkFile, PlannedFile
 from cordwood.sharding.boxes import Cuts, ShardGrid, element_count
@@ -19,6 +22,7 @@ SMALL_BYTES = 1 << 20  # an array of at most this size is one file, not one for 
 MIN_PART_BYTES = 1 << 20  # cells are not cut into smaller parts, each of which is a tensor
 _SLACK = 50  # a process may write 1/50 more than its even share
 _EVEN = 20  # rows of a part: with so many, one row more or less is within 5 %
+TENSOR_ALIGNMENT = 64  # jax.device_put aliases only memory that is aligned so
 
 
 class FileSizes(NamedTuple):
@@ -293,3 +297,172 @@ def chunk_bytes_of_leaves(
         if isinstance(file, ChunkFile) and writer == process:
             sizes[file.leaf] += element_count(file.box) * file.itemsize
     return sizes
+
+
+# Files
+
+
+def data_order(length: int, itemsize: int) -> tuple[bool, int]:
+    """Return the sort key of an array of `length` bytes in a file without gaps between arrays.
+
+    So arrays whose length is a multiple of 64 begin at multiples of 64, and every other array
+    begins at a multiple of its item size. Arrays of equal key keep their order.
+
+    >>> sorted([(4, 4), (128, 2), (3, 1), (8, 8)], key=lambda array: data_order(*array))
+    [(128, 2), (8, 8), (4, 4), (3, 1)]
+    """
+    aligned = length % TENSOR_ALIGNMENT == 0
+    return (not aligned, 0 if aligned else -itemsize)
+
+
+def shards_by_size(sizes: Sequence[int], max_bytes: int | None) -> list[list[int]]:
+    """Return the numbers of the arrays in each file, in their order; at least one file.
+
+    Args:
+        sizes: the sizes of the arrays, in bytes.
+        max_bytes: the limit for one file; a larger array gets its own file. None: no limit.
+
+    >>> shards_by_size([3, 3, 9, 1], 6)
+    [[0, 1], [2], [3]]
+    """
+    shards: list[list[int]] = [[]]
+    total = 0
+    for number, size in enumerate(sizes):
+        if max_bytes is not None and shards[-1] and total + size > max_bytes:
+            shards.append([])
+            total = 0
+        shards[-1].append(number)
+        total += size
+    return shards
+
+
+class PackPart(NamedTuple):
+    """One cell of several leaves; a file holds it for each leaf, in this order."""
+
+    leaves: tuple[int, ...]  # ascending
+    cell: int
+
+
+class Gap(NamedTuple):
+    """Bytes of a file that no leaf uses: an earlier save has written the file."""
+
+    size_bytes: int
+
+
+class Pack(NamedTuple):
+    """The contents of one file, in the order of its data."""
+
+    parts: tuple[PackPart, ...]
+    data_bytes: int
+
+
+class _Run(NamedTuple):
+    """Leaves of which a process writes the same cell."""
+
+    leaves: tuple[int, ...]
+    run: int  # its position among the runs of the process
+
+
+class _Bin(NamedTuple):
+    """A pack whose cells have no numbers yet."""
+
+    runs: tuple[_Run, ...]
+    data_bytes: int
+
+
+_Item: TypeAlias = tuple[int, int, int, int]  # group, start, stop, size of the cell
+_Outline: TypeAlias = tuple[tuple[_Item, ...], ...]  # the items of each run
+_BinCache: TypeAlias = dict[tuple[_Outline, int], list[_Bin]]
+
+
+def packs_of_process(assignment: CellAssignment, process: int) -> tuple[Pack, ...]:
+    """Return the files that one process writes, of the sizes in `assignment.sizes`.
+
+    Cells that other processes hold too come last. Within a file, arrays are in `data_order`, then
+    by cell, then by leaf. So the files of processes with similar shards differ in little but the
+    numbers of their cells, and the index can describe all of them at once.
+    """
+    return _packs(assignment, assignment.by_process[process], {})
+
+
+def packs_of_ranges(assignment: CellAssignment, ranges: Sequence[CellRange]) -> tuple[Pack, ...]:
+    """Return the files for some of the cells that a process writes; see `packs_of_process`."""
+    return _packs(assignment, ranges, {})
+
+
+def packs_of_all(assignment: CellAssignment) -> list[tuple[Pack, ...]]:
+    """Return the files of each process; see `packs_of_process`. Equal parts are shared."""
+    cache: _BinCache = {}
+    return [_packs(assignment, ranges, cache) for ranges in assignment.by_process]
+
+
+def _packs(
+    assignment: CellAssignment, ranges: Sequence[CellRange], cache: _BinCache
+) -> tuple[Pack, ...]:
+    groups, sizes = assignment.groups, assignment.sizes
+    items: dict[tuple[bool, tuple[bool, int], int], list[_Item]] = {}
+    for number, cell, start, stop, replicated in ranges:
+        group = groups[number]
+        size = group.cell_bytes[cell]
+        key = (replicated, data_order(size, group.itemsize), cell)
+        items.setdefault(key, []).append((number, start, stop, size))
+    keys = sorted(items)
+    outline = tuple([tuple(items[key]) for key in keys])
+    forced = sum([not key[0] for key in keys])
+    limit = sizes.pack_bytes
+    while len(bins := _bins(groups, outline, forced, limit, cache)) > sizes.max_packs:
+        limit *= 2
+    return tuple(
+        [
+            Pack(
+                tuple(
+                    [
+                        PackPart(leaves, keys[run][2])
+                        for leaves, run in sorted(runs, key=lambda run: keys[run.run][1])
+                    ]
+                ),
+                size,
+            )
+            for runs, size in bins
+        ]
+    )
+
+
+def _bins(
+    groups: Sequence[LeafGroup], outline: _Outline, forced: int, limit: int, cache: _BinCache
+) -> list[_Bin]:
+    """Return bins for the first `forced` runs, which are equal on many processes, and the rest."""
+    common = cache.get((outline[:forced], limit))
+    if common is None:
+        common = _split(groups, list(enumerate(outline[:forced])), limit, [])
+        cache[outline[:forced], limit] = common
+    if forced == len(outline):
+        return common
+    return _split(groups, list(enumerate(outline))[forced:], limit, common)
+
+
+def _split(
+    groups: Sequence[LeafGroup],
+    outline: Sequence[tuple[int, Sequence[_Item]]],
+    limit: int,
+    start_bins: Sequence[_Bin],
+) -> list[_Bin]:
+    """Put runs into bins of at most `limit` bytes; the last bin of `start_bins` is filled first."""
+    bins = list(start_bins)
+    runs, total = bins.pop() if bins else _Bin((), 0)
+    for run, items in outline:
+        leaves: list[int] = []
+        for leaf, size in merge(*[_leaf_sizes(groups, item) for item in items]):
+            if total + size > limit and (leaves or runs):
+                runs += (_Run(tuple(leaves), run),) if leaves else ()
+                bins.append(_Bin(runs, total))
+                leaves, runs, total = [], (), 0
+            leaves.append(leaf)
+            total += size
+        runs += (_Run(tuple(leaves), run),)
+    return [*bins, _Bin(runs, total)] if runs else bins
+
+
+def _leaf_sizes(groups: Sequence[LeafGroup], item: _Item) -> list[tuple[int, int]]:
+    number, start, stop, size = item
+    return [(leaf, size) for leaf in groups[number].leaves[start:stop]]

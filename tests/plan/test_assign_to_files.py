@@ -9,9 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordwood.plan import assign_to_processes as shares_module
-from cordwood.plan.assign_to_processes import MIN_PART_BYTES, CellAssignment, FileSizes, ShardedLeaf
-from cordwood.plan.group_into_files import Pack, data_order, packs_of_all, packs_of_process
+from cordwood.plan import assign_to_files as shares_module
+from cordwood.plan.assign_to_files import (
+    MIN_PART_BYTES,
+    CellAssignment,
+    FileSizes,
+    Pack,
+    ShardedLeaf,
+    data_order,
+    packs_of_all,
+    packs_of_process,
+)
 from cordwood.sharding.boxes import ShardGrid, element_count, grid_cells, single_process_grid
 
 MIB = 1 << 20
@@ -244,7 +252,7 @@ def test_every_cell_is_written_once_by_a_holder(
     stored, processes = case
     sizes = FileSizes(pack_bytes, 16, part_bytes)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cordwood.plan.assign_to_processes.MIN_PART_BYTES", min_share)
+        patch.setattr("cordwood.plan.assign_to_files.MIN_PART_BYTES", min_share)
         shares = share_out(stored, process_count=processes, sizes=sizes)
         assert share_out(stored, process_count=processes, sizes=sizes) == shares
         packs = packs_of_all(shares)
