@@ -13,16 +13,15 @@ from benchmarks.scale_model import DEVICES_PER_PROCESS, StateLeaf, mesh_of, stat
 from cordwood import dtypes
 from cordwood.encoding.digests import BLOCK_BYTES
 from cordwood.formats.packs.cordwood_json import encode_index
-from cordwood.formats.packs.index_item import parse_items, read_index
-from cordwood.formats.packs.plan_save import (
+from cordwood.formats.packs.index_item import (
     PackedTree,
     WrittenPack,
     encode_item,
-    own_packs,
-    pack_name,
-    pack_tree,
+    parse_items,
+    read_index,
     written_pack,
 )
+from cordwood.formats.packs.write import own_packs, pack_name, pack_tree
 from cordwood.formats.save_plan import Snapshot
 from cordwood.index import Box, HeaderDigest, LeafSpec, Pieces
 from cordwood.plan.assign_to_files import packs_of_all, packs_of_process

@@ -29,8 +29,9 @@ from cordwood.formats.format_protocol import (
     is_directory_format,
     item_names,
 )
+from cordwood.formats.packs import store_at
 from cordwood.formats.packs.cordwood_json import decode_index
-from cordwood.formats.packs.open import read_index_bytes, store_at
+from cordwood.formats.packs.open import read_index_bytes
 from cordwood.formats.registry import file_formats, suffixes_of
 from cordwood.formats.save_plan import SaveOptions, plan_save, require_strings
 from cordwood.formats.step_names import number_in_name

@@ -14,7 +14,7 @@ from cordwood.formats.detect_format import (
     not_a_checkpoint,
     steps_at,
 )
-from cordwood.formats.packs.open import store_at
+from cordwood.formats.packs import store_at
 from cordwood.formats.registry import DEFAULT
 from cordwood.formats.step_names import listed, sorted_steps
 from cordwood.io.open_files import LocalFile

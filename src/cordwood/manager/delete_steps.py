@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Literal
 
 from cordwood.errors import CordwoodError, StepError
-from cordwood.formats.packs.open import collect
+from cordwood.formats.packs import PACKS
 from cordwood.formats.step_names import listed
 from cordwood.manager.steps import Step, Steps, best_of_each
 from cordwood.message_text import printable
@@ -152,10 +152,10 @@ class StepCleaner:
         if self._storage.has_temporaries(step.entry):
             return True
         with suppress(OSError, CordwoodError):
-            return bool(collect(step.path, dry_run=True))
+            return bool(PACKS.collect(step.path, dry_run=True))
         return False
 
 
 def _collect(step: Step) -> None:
     with suppress(OSError, CordwoodError):  # deleted meanwhile, or damaged, which a load reports
-        collect(step.path, dry_run=False)
+        PACKS.collect(step.path, dry_run=False)

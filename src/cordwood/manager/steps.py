@@ -17,8 +17,8 @@ from cordwood.errors import (
     IncompleteCheckpointError,
     UnsupportedFormatError,
 )
+from cordwood.formats.packs import PACKS, store_at
 from cordwood.formats.packs.cordwood_json import RULES, decode_index
-from cordwood.formats.packs.open import collect, store_at
 from cordwood.formats.registry import DEFAULT
 from cordwood.formats.step_names import number_in_name, step_in_name, step_name
 from cordwood.io.threads import reading_threads, run_tasks
@@ -217,7 +217,7 @@ class Steps:
         if step.finished or parse_url(step.path) is not None:  # without locks it is not known
             return False
         try:
-            leftovers = collect(step.path, dry_run=True)
+            leftovers = PACKS.collect(step.path, dry_run=True)
         except (OSError, CordwoodError):  # deleted, or finished by now
             return False
         if not leftovers or self.storage.in_use(step.entry):

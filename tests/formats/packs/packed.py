@@ -10,14 +10,15 @@ import numpy as np
 from cordwood.dtypes import to_numpy
 from cordwood.encoding.digests import digest_of, digests_of
 from cordwood.formats.packs.cordwood_json import encode_index
-from cordwood.formats.packs.index_item import Item, parse_items, read_index
-from cordwood.formats.packs.plan_save import (
+from cordwood.formats.packs.index_item import (
+    Item,
     WrittenPack,
     encode_item,
-    own_packs,
-    pack_tree,
+    parse_items,
+    read_index,
     written_pack,
 )
+from cordwood.formats.packs.write import own_packs, pack_tree
 from cordwood.formats.save_plan import Snapshot
 from cordwood.index import HeaderDigest, Index, Inline, Leaf, LeafSpec, Span
 from cordwood.io.leaves_to_write import FileContents, Leaves

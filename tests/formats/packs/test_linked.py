@@ -12,19 +12,17 @@ import pytest
 from cordwood.errors import FormatError
 from cordwood.formats.packs.cordwood_json import decode_index, encode_index
 from cordwood.formats.packs.index_item import (
+    PackedTree,
+    WrittenPack,
     cells_of_file,
+    encode_item,
     hugging_face_index,
     parse_items,
     read_index,
-)
-from cordwood.formats.packs.link_unchanged import base_files
-from cordwood.formats.packs.plan_save import (
-    PackedTree,
-    WrittenPack,
-    encode_item,
-    pack_tree,
     written_pack,
 )
+from cordwood.formats.packs.link_unchanged import base_files
+from cordwood.formats.packs.write import pack_tree
 from cordwood.formats.save_plan import Snapshot
 from cordwood.index import HeaderDigest
 from cordwood.plan.assign_to_files import Gap, PackPart
@@ -92,6 +90,7 @@ def test_a_file_with_a_gap() -> None:
     assert [pack.has_gaps for pack in parsed.packs] == [True, False]
     assert list(cells_of_file(parsed, 0)) == [
         StoredCell(0, 0, 4096, 128),
+        StoredCell(UNUSED, 0, 4096 + 128, 192),
         StoredCell(2, 0, 4096 + 128 + 192, 256),
     ]
     expectation = read_index(parsed, boxes=[(), None, (), ()])

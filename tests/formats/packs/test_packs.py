@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from cordwood.encoding.digests import digest_of
 from cordwood.errors import CorruptionError, FormatError, LimitError, UnsupportedLeafError
 from cordwood.formats.packs import index_item as item_module
-from cordwood.formats.packs.cordwood_json import encode_index
-from cordwood.formats.packs.index_item import hugging_face_index, read_index
-from cordwood.formats.packs.leaf_types import Grid, cells_meeting
-from cordwood.formats.packs.plan_save import encode_item, own_packs, pack_tree
+from cordwood.formats.packs.cordwood_json import Grid, cells_meeting, encode_index
+from cordwood.formats.packs.index_item import encode_item, hugging_face_index, read_index
+from cordwood.formats.packs.write import own_packs, pack_tree
 from cordwood.formats.safetensors.read_index import read_index as read_file_index
 from cordwood.formats.safetensors.read_index import sealed_digests
 from cordwood.formats.save_plan import Snapshot

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cordwood.formats.format_protocol import IndexListing, Match, Opened, OpenOptions, Path, Place
-from cordwood.storage.paths import path_exists
+from cordwood.storage.paths import parse_url, path_exists
 
 if TYPE_CHECKING:
     from cordwood.formats.save_plan import SaveOptions, SavePlan
     from cordwood.index import Index
     from cordwood.processes.rendezvous import Rendezvous
+    from cordwood.storage.storage_protocol import Storage
 
 
 class PacksFormat:
@@ -70,9 +71,21 @@ class PacksFormat:
         return extra_problems(path)
 
     def collect(self, path: Path, *, dry_run: bool) -> list[str]:
-        from cordwood.formats.packs.open import collect
+        return store_at(path).collect(dry_run=dry_run)
 
-        return collect(path, dry_run=dry_run)
+
+def store_at(path: Path) -> Storage:
+    """Return the directory of packs at a path or URL, which need not exist yet."""
+    from cordwood.formats.packs.cordwood_json import RULES
+
+    url = parse_url(path)
+    if url is None or url.scheme == "file":  # such a URL must use the same locks as the path
+        from cordwood.storage.local_storage import LocalStorage
+
+        return LocalStorage(path if url is None else url.key, RULES)
+    from cordwood.storage.object_storage import ObjectStorage
+
+    return ObjectStorage(url, RULES)
 
 
 PACKS = PacksFormat()

@@ -2,32 +2,55 @@
 
 The file begins with `{"digest":"`, then 32 characters: the xxh3-128 of the whole file with zeros
 in their place; then `","version":1,"items":`.
+
+No header of a data file is read to find a leaf, so the types of leaves are those of a safetensors
+file, with shape, dtype and cuts.
+
+A leaf is cut into cells: along each axis, there are positions where the parts begin. In JSON an
+axis is a list of those starts, or, where the parts are as even as can be, their
+number n: part i of an axis of size s begins at i * s // n.
+
+One file, because listing a directory needs the file and the types, and no more.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from itertools import product
+from math import prod
+from typing import Any, NamedTuple, TypeVar
 
+from cordwood import dtypes
 from cordwood.encoding.digests import DIGEST_BYTES, has_own_digest, with_own_digest
-from cordwood.encoding.leaf_table import parse_runs
-from cordwood.encoding.strict_json import parse_json
+from cordwood.encoding.leaf_table import (
+    BYTE_KINDS,
+    LeafType,
+    parse_runs,
+    type_from_json,
+    type_to_json,
+)
+from cordwood.encoding.strict_json import VALUE_KINDS, parse_json
 from cordwood.errors import (
     CordwoodError,
     CorruptionError,
     FormatError,
     LimitError,
     PrefixError,
+    UnsupportedLeafError,
     newer_version_error,
     no_prefix_message,
 )
 from cordwood.formats.format_protocol import IndexListing
-from cordwood.formats.packs.leaf_types import ParsedType, dtype_of, parse_type
-from cordwood.index import LeafRuns, LeafSpec
+from cordwood.formats.safetensors.header import stored_dtype
+from cordwood.formats.safetensors.plan_save import INLINE_BYTES
+from cordwood.index import MAX_ARRAY_BYTES, MAX_DIMS, Box, LeafRuns, LeafSpec
 from cordwood.io.open_files import LocalFile, read_whole
+from cordwood.keypath import format_path
+from cordwood.sharding.boxes import Cuts, cell_box
 from cordwood.storage.storage_protocol import NamingRules
 from cordwood.tree.structure import LEAF, leaf_paths, structure_from_json
 
@@ -204,3 +227,241 @@ def _spec(parsed: ParsedType) -> LeafSpec:
     return LeafSpec(
         (), leaf_type.kind, shape, dtype_of(leaf_type), leaf_type.weak_type, leaf_type.prng_impl
     )
+
+
+# Types of leaves
+
+
+class Grid(NamedTuple):
+    """A shape and its cuts; cells are numbered in C order."""
+
+    shape: tuple[int, ...]
+    cuts: Cuts
+
+    @property
+    def cell_count(self) -> int:
+        """The number of cells."""
+        return prod(map(len, self.cuts))
+
+    def box(self, cell: int) -> Box:
+        """Return the box of a cell."""
+        return cell_box(self.shape, self.cuts, cell)
+
+
+def cell_counter(grid: Grid) -> Callable[[int], int]:
+    """Return a function that gives the number of elements of a cell."""
+    widths = [
+        [b - a for a, b in zip(starts, (*starts[1:], size), strict=True)]
+        for starts, size in zip(grid.cuts, grid.shape, strict=True)
+    ]
+    if all(min(axis) == max(axis) for axis in widths):
+        same = prod([axis[0] for axis in widths])
+        return lambda _: same
+
+    def count(cell: int) -> int:
+        elements = 1
+        for axis in reversed(widths):
+            cell, i = divmod(cell, len(axis))
+            elements *= axis[i]
+        return elements
+
+    return count
+
+
+def cells_meeting(grid: Grid, box: Box) -> Iterator[int]:
+    """Return the cells that have elements in common with a box.
+
+    >>> list(cells_meeting(Grid((8, 4), ((0, 4), (0, 2))), Box((1, 1), (3, 4))))
+    [0, 1]
+    """
+    ranges = [
+        range(bisect_right(starts, a) - 1, bisect_left(starts, b)) if a < b else range(0)
+        for starts, a, b in zip(grid.cuts, box.start, box.stop, strict=True)
+    ]
+    counts = [len(starts) for starts in grid.cuts]
+    for position in product(*ranges):
+        cell = 0
+        for i, count in zip(position, counts, strict=True):
+            cell = cell * count + i
+        yield cell
+
+
+def cuts_to_json(shape: Sequence[int], cuts: Cuts) -> list[Any]:
+    """Return the JSON form of cuts."""
+    return [
+        len(starts) if starts == _even(len(starts), size) else list(starts)
+        for size, starts in zip(shape, cuts, strict=True)
+    ]
+
+
+def _even(count: int, size: int) -> tuple[int, ...]:
+    return tuple([i * size // count for i in range(count)])
+
+
+class Axis(NamedTuple):
+    """The cuts along an axis as they were read; only their number is checked so far."""
+
+    size: int
+    parts: int
+    starts: tuple[int, ...] | None  # None: even
+
+
+def parse_axis(size: int, item: Any, *, where: str) -> Axis:
+    """Check the JSON form of one axis. Takes no memory for the cuts. Raises FormatError."""
+    if type(item) is int:
+        if not 1 <= item <= max(size, 1):
+            raise FormatError(f"{where}: an axis of {size} cannot be cut into {item} parts")
+        return Axis(size, item, None)
+    if type(item) is not list or not item or not set(map(type, item)) <= {int}:
+        raise FormatError(
+            f"{where}: expected a number of parts or their starts, found {item!r:.80}"
+        )
+    ascending = all(map(int.__lt__, item, item[1:]))
+    if item[0] != 0 or not ascending or (item[-1] >= size and len(item) > 1):
+        raise FormatError(
+            f"{where}: expected starts from 0 on, ascending and below {size}, found {item!r:.80}"
+        )
+    return Axis(size, len(item), tuple(item))
+
+
+def cuts_from_json(axes: Sequence[Axis]) -> Cuts:
+    """Return the cuts. Call it once their number has been checked against the limits."""
+    return tuple(
+        [_even(axis.parts, axis.size) if axis.starts is None else axis.starts for axis in axes]
+    )
+
+
+class PackedType(NamedTuple):
+    """A way in which leaves are stored. `grid` is None for values."""
+
+    leaf_type: LeafType  # always with its dtype
+    itemsize: int
+    grid: Grid | None
+
+
+class ParsedType(NamedTuple):
+    """A type as it was read, its grid not yet made."""
+
+    leaf_type: LeafType
+    itemsize: int
+    axes: tuple[Axis, ...] | None
+
+    @property
+    def cells(self) -> int:
+        """The number of cells of each leaf of this type."""
+        return 0 if self.axes is None else prod([axis.parts for axis in self.axes])
+
+    @property
+    def leaf_bytes(self) -> int:
+        """The size of each leaf of this type in packs, in bytes."""
+        return 0 if self.axes is None else prod([axis.size for axis in self.axes]) * self.itemsize
+
+    def finish(self) -> PackedType:
+        """Return the type with its grid. Call it once the number of cells has been checked."""
+        if self.axes is None:
+            return PackedType(self.leaf_type, self.itemsize, None)
+        shape = tuple([axis.size for axis in self.axes])
+        return PackedType(self.leaf_type, self.itemsize, Grid(shape, cuts_from_json(self.axes)))
+
+
+class Tensor(NamedTuple):
+    """The array that holds a leaf in packs."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    itemsize: int
+
+
+def tensor_of(spec: LeafSpec) -> Tensor | None:
+    """Return the array that holds a leaf in packs; None for a small value, which the index holds.
+
+    Raises UnsupportedLeafError for a leaf that cannot be stored.
+    """
+    if spec.kind in BYTE_KINDS:
+        value = spec.value
+        size = len(value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass"))
+        return Tensor((size,), "uint8", 1) if size > INLINE_BYTES else None
+    if spec.kind in VALUE_KINDS:
+        return None
+    if spec.kind == "opaque" or len(spec.shape) >= MAX_DIMS:
+        raise UnsupportedLeafError(_refusal(spec))
+    return Tensor(spec.shape, spec.dtype, stored_dtype(spec.dtype).itemsize)
+
+
+def _refusal(spec: LeafSpec) -> str:
+    name = format_path(spec.key_path) or "the tree itself"
+    if spec.kind == "opaque":
+        return f"{name}: a value that only its own format understands cannot be stored here"
+    return f"{name}: {len(spec.shape)} dimensions; packs take fewer than {MAX_DIMS} (MAX_DIMS)"
+
+
+def type_of(spec: LeafSpec, tensor: Tensor | None, grid: Grid | None) -> PackedType:
+    """Return the type of a leaf whose array is cut as `grid` says."""
+    if tensor is None:
+        return PackedType(LeafType(spec.kind, False), 0, None)
+    dtype = spec.dtype if spec.kind in _KINDS_WITH_DTYPE else ""
+    leaf_type = LeafType(spec.kind, True, dtype, spec.weak_type, spec.prng_impl)
+    return PackedType(leaf_type, tensor.itemsize, grid)
+
+
+_KINDS_WITH_DTYPE = ("jax", "numpy", "numpy_scalar")  # the others leave no choice
+_IMPLIED_DTYPE = {"prng_key": "uint32", "str": "uint8", "bytes": "uint8"}
+
+
+def dtype_of(leaf_type: LeafType) -> str:
+    """Return the dtype of the array that holds a leaf in packs."""
+    return leaf_type.dtype or _IMPLIED_DTYPE[leaf_type.kind]
+
+
+def to_json(packed: PackedType) -> dict[str, Any]:
+    """Return the JSON form of a type."""
+    item = type_to_json(packed.leaf_type)
+    if packed.grid is not None:
+        item["shape"] = list(packed.grid.shape)
+        if packed.grid.cell_count > 1:
+            item["cuts"] = cuts_to_json(*packed.grid)
+    return item
+
+
+def parse_type(item: Any, *, where: str) -> ParsedType:
+    """Return the type whose JSON form is `item`. Raises FormatError."""
+    if type(item) is not dict:
+        raise FormatError(f"{where}: expected an object with a kind, found {item!r:.80}")
+    rest = {key: value for key, value in item.items() if key not in ("shape", "cuts")}
+    leaf_type = type_from_json(rest, where=where)
+    if not leaf_type.tensor:
+        if rest != item:
+            raise FormatError(f"{where}: a value has neither shape nor cuts: {item!r:.200}")
+        return ParsedType(leaf_type, 0, None)
+    if (leaf_type.kind in _KINDS_WITH_DTYPE) != bool(leaf_type.dtype):
+        raise FormatError(
+            f"{where}: expected a dtype where the kind leaves one open: {item!r:.200}"
+        )
+    itemsize = dtypes.itemsize(dtype_of(leaf_type))
+    shape = _shape(item.get("shape"), itemsize, where=where)
+    fits = {
+        "numpy_scalar": not shape,
+        "prng_key": bool(shape),
+        "str": len(shape) == 1,
+        "bytes": len(shape) == 1,
+    }
+    if not fits.get(leaf_type.kind, True):
+        raise FormatError(f"{where}: no {leaf_type.kind} has the shape {list(shape)}")
+    cuts = item.get("cuts", [1] * len(shape))
+    if type(cuts) is not list or len(cuts) != len(shape):
+        raise FormatError(f"{where}: cuts: expected one for each axis of {list(shape)}")
+    axes = [
+        parse_axis(size, cut, where=f"{where}: cuts[{n}]")
+        for n, (size, cut) in enumerate(zip(shape, cuts, strict=True))
+    ]
+    return ParsedType(leaf_type, itemsize, tuple(axes))
+
+
+def _shape(shape: Any, itemsize: int, *, where: str) -> Sequence[int]:
+    if type(shape) is not list or not all(type(size) is int and size >= 0 for size in shape):
+        raise FormatError(f"{where}: shape: expected integers of 0 or more, found {shape!r:.80}")
+    if len(shape) > MAX_DIMS:
+        raise LimitError(f"{where}: {len(shape)} dimensions; expected at most {MAX_DIMS}")
+    if prod(filter(None, shape)) * itemsize > MAX_ARRAY_BYTES:
+        raise FormatError(f"{where}: the shape takes more than {MAX_ARRAY_BYTES} bytes")
+    return tuple(shape)

@@ -1,7 +1,8 @@
 """One item of `cordwood.json`: a tree, and which files hold which cells of its leaves.
 
-One file, because an item is here from its JSON to all that is made of it: the Index, the cells of a
-file, and `model.safetensors.index.json` for tools that read Hugging Face's layout.
+One file, because both directions of an item are here: from a saved tree to its JSON, and from its
+JSON to all that is made of it: the Index, the cells of a file, and `model.safetensors.index.json`
+for tools that read Hugging Face's layout.
 """
 
 from __future__ import annotations
@@ -10,28 +11,45 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from json.encoder import encode_basestring as _quoted
 from math import prod
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from cordwood.encoding.digests import DIGEST_BYTES
-from cordwood.encoding.leaf_table import parse_runs, parse_values, tensor_names
+from cordwood.encoding.leaf_table import encode_runs, parse_runs, parse_values, tensor_names
+from cordwood.encoding.strict_json import encode_value
 from cordwood.errors import FormatError, LimitError
-from cordwood.formats.packs.cordwood_json import PACK_NAME, SAVE_ID, decode_index, naming_index
-from cordwood.formats.packs.leaf_types import (
+from cordwood.formats.packs.cordwood_json import (
+    PACK_NAME,
+    SAVE_ID,
     Grid,
     PackedType,
     ParsedType,
+    Tensor,
     cell_counter,
     cells_meeting,
+    decode_index,
     dtype_of,
+    naming_index,
     parse_type,
+    to_json,
+    type_of,
 )
 from cordwood.formats.safetensors.header import MAX_HEADER_BYTES
 from cordwood.index import Box, HeaderDigest, Index, Inline, Leaf, Piece, Pieces, Source, Span
 from cordwood.io.threads import gc_paused
-from cordwood.plan.choose_hard_links import StoredCell
-from cordwood.tree.structure import LEAF, Structure, leaf_paths, structure_from_json
+from cordwood.plan.assign_to_files import CellAssignment, Gap, PackPart, packs_of_all
+from cordwood.plan.choose_hard_links import UNUSED, StoredCell
+from cordwood.tree.structure import (
+    LEAF,
+    Structure,
+    leaf_paths,
+    structure_from_json,
+    structure_to_json,
+)
+
+if TYPE_CHECKING:
+    from cordwood.formats.save_plan import Snapshot
 
 FORMAT = "packs"
 
@@ -57,6 +75,12 @@ class PackParts(NamedTuple):
 
     source: Source
     parts: tuple[tuple[int, int], ...]  # column, cell; or GAP, bytes
+
+    @property
+    def header_bytes(self) -> int:
+        """The size of the header; the cells begin behind it."""
+        assert self.source.header_digest is not None
+        return self.source.header_digest.header_bytes
 
     @property
     def has_gaps(self) -> bool:
@@ -110,7 +134,7 @@ def parse_item(item: Any, *, max_leaves: int, where: str) -> Item:
         )
     packs = [_pack(row, where=f"{where}: files[{n}]") for n, row in enumerate(item["files"])]
     columns = [
-        _spans(column, leaves, where=f"{where}: columns[{n}]")
+        _parse_spans(column, leaves, where=f"{where}: columns[{n}]")
         for n, column in enumerate(item["columns"])
     ]
     _check_counts(parsed, runs, columns, packs, where=where)
@@ -179,7 +203,7 @@ def _check_gaps(parts: Sequence[tuple[int, int]], *, where: str) -> None:
         raise FormatError(f"{where}: holds no cell, only a gap")
 
 
-def _spans(column: Any, leaves: int, *, where: str) -> list[tuple[int, int]]:
+def _parse_spans(column: Any, leaves: int, *, where: str) -> list[tuple[int, int]]:
     """Return the runs of a column of leaves, each as [start, stop)."""
     if type(column) is not list or len(column) % 2 or set(map(type, column)) != {int}:
         raise FormatError(f"{where}: expected pairs of first leaf and count")
@@ -235,26 +259,21 @@ def _check_coverage(item: Item, counts: Leaves, *, where: str) -> None:
     """Require each cell once, and files of the sizes that their cells make up."""
     taken = np.zeros(item.cell_count, np.bool_)
     fewest = [int(counts[column].min(initial=MAX_CELLS)) for column in item.columns]
-    kinds = [
-        np.stack(np.unique(item.leaf_types[column], return_counts=True), axis=1).tolist()
-        for column in item.columns
-    ]
-    bytes_of = [cell_sizes(packed) for packed in item.types]
+    layout = _Layout(item)
     for n, pack in enumerate(item.packs):
-        end = pack.source.header_digest.header_bytes if pack.source.header_digest is not None else 0
-        for number, cell in pack.parts:
-            if number == GAP:
-                end += cell
+        end = pack.header_bytes
+        for column, cell, _, stop, _ in layout.parts_of(pack):
+            end = stop
+            if column == GAP:
                 continue
-            if not 0 <= cell < fewest[number]:
+            if not 0 <= cell < fewest[column]:
                 raise FormatError(
-                    f"{where}: files[{n}]: a leaf of column {number} has no cell {cell!r:.40}"
+                    f"{where}: files[{n}]: a leaf of column {column} has no cell {cell!r:.40}"
                 )
-            cells = item.cell_starts[item.columns[number]] + cell
+            cells = item.cell_starts[item.columns[column]] + cell
             if taken[cells].any():
                 raise FormatError(f"{where}: files[{n}]: cell {cell} of a leaf is stored twice")
             taken[cells] = True
-            end += sum([bytes_of[kind](cell) * count for kind, count in kinds[number]])
         if end != pack.source.size_bytes:
             raise FormatError(
                 f"{where}: files[{n}]: expected {pack.source.size_bytes} bytes, but its header, "
@@ -262,7 +281,42 @@ def _check_coverage(item: Item, counts: Leaves, *, where: str) -> None:
             )
 
 
-def cell_sizes(packed: PackedType) -> Callable[[int], int]:
+class _Part(NamedTuple):
+    """A part of a file: the same cell of each leaf of a column, or a gap."""
+
+    column: int  # or GAP
+    cell: int
+    start: int  # in bytes, from the start of the file
+    stop: int
+    cell_bytes: Mapping[int, int]  # of one leaf, by its type
+
+
+class _Layout:
+    """The sizes of the cells of an item, from which follows where they lie in its files."""
+
+    def __init__(self, item: Item) -> None:
+        self._sizes = [_cell_sizes(packed) for packed in item.types]
+        kinds_of = [item.leaf_types[column] for column in item.columns]
+        self._counts = [
+            np.stack(np.unique(kinds, return_counts=True), axis=1).tolist() for kinds in kinds_of
+        ]
+
+    def parts_of(self, pack: PackParts) -> Iterator[_Part]:
+        """Yield the parts of a file, in order."""
+        stop = pack.header_bytes
+        for column, cell in pack.parts:
+            start = stop
+            if column == GAP:
+                stop += cell  # the size of the gap
+                yield _Part(GAP, 0, start, stop, {})
+                continue
+            counts = self._counts[column]
+            cell_bytes = {kind: self._sizes[kind](cell) for kind, _ in counts}
+            stop += sum([cell_bytes[kind] * count for kind, count in counts])
+            yield _Part(column, cell, start, stop, cell_bytes)
+
+
+def _cell_sizes(packed: PackedType) -> Callable[[int], int]:
     """Return a function that gives the size of a cell of leaves of that type, in bytes."""
     if packed.grid is None:
         return lambda _: 0
@@ -354,32 +408,25 @@ def _flags(item: Item, boxes: NeededBoxes) -> np.ndarray[Any, np.dtype[np.bool_]
 def _pieces(item: Item, flags: np.ndarray[Any, np.dtype[np.bool_]] | None) -> _Found:
     pieces: _Found = [[] for _ in range(len(item.leaf_types))]
     boxes: dict[tuple[int, int], Box | Span] = {}
-    bytes_of = [cell_sizes(packed) for packed in item.types]
+    layout = _Layout(item)
     kinds_of = [item.leaf_types[column] for column in item.columns]
-    counts_of = [
-        np.stack(np.unique(kinds, return_counts=True), axis=1).tolist() for kinds in kinds_of
-    ]
     starts_of = [item.cell_starts[column] for column in item.columns]
     sizes = np.zeros(len(item.types), np.int64)
     for number, pack in enumerate(item.packs):
-        end = pack.source.header_digest.header_bytes if pack.source.header_digest is not None else 0
-        for part, cell in pack.parts:
-            if part == GAP:
-                end += cell
+        for column, cell, start, _, cell_bytes in layout.parts_of(pack):
+            if column == GAP:
                 continue
-            start, lengths = end, {kind: bytes_of[kind](cell) for kind, _ in counts_of[part]}
-            end += sum([lengths[kind] * count for kind, count in counts_of[part]])
             picked: Any = slice(None)
             if flags is not None:
-                picked = np.flatnonzero(flags[starts_of[part] + cell])
+                picked = np.flatnonzero(flags[starts_of[column] + cell])
                 if not len(picked):
                     continue
-            for kind, length in lengths.items():
+            for kind, length in cell_bytes.items():
                 sizes[kind] = length
-            kinds = kinds_of[part]
+            kinds = kinds_of[column]
             stops = start + np.cumsum(sizes[kinds])
             for leaf, kind, stop in zip(
-                item.columns[part][picked].tolist(),
+                item.columns[column][picked].tolist(),
                 kinds[picked].tolist(),
                 stops[picked].tolist(),
                 strict=True,
@@ -387,25 +434,21 @@ def _pieces(item: Item, flags: np.ndarray[Any, np.dtype[np.bool_]] | None) -> _F
                 where = boxes.get((kind, cell))
                 if where is None:
                     where = boxes[kind, cell] = _place(item.types[kind].grid, cell)
-                length = lengths[kind]
+                length = cell_bytes[kind]
                 pieces[leaf].append((cell, _new(Piece, (where, number, stop - length, length))))
     return pieces
 
 
 def cells_of_file(item: Item, number: int) -> Iterator[StoredCell]:
-    """Return the cells in a file of an item, in order; bytes in gaps are left out."""
-    pack = item.packs[number]
-    bytes_of = [cell_sizes(packed) for packed in item.types]
-    end = pack.source.header_digest.header_bytes if pack.source.header_digest is not None else 0
-    for part, cell in pack.parts:
+    """Yield the cells in a file of an item, in order; a gap is a cell of no leaf, UNUSED."""
+    for part, cell, offset, stop, cell_bytes in _Layout(item).parts_of(item.packs[number]):
         if part == GAP:
-            end += cell
+            yield StoredCell(UNUSED, 0, offset, stop - offset)
             continue
         column = item.columns[part]
         for leaf, kind in zip(column.tolist(), item.leaf_types[column].tolist(), strict=True):
-            length = bytes_of[kind](cell)
-            yield StoredCell(leaf, cell, end, length)
-            end += length
+            yield StoredCell(leaf, cell, offset, cell_bytes[kind])
+            offset += cell_bytes[kind]
 
 
 def _place(grid: Grid | None, cell: int) -> Box | Span:
@@ -434,6 +477,107 @@ def _leaves(item: Item, pieces: _Found) -> Iterator[Leaf]:
         )
 
 
+class PackedTree(NamedTuple):
+    """A tree to save, and the process that writes each part of it; before a byte is written."""
+
+    described: Snapshot
+    tensors: tuple[Tensor | None, ...]  # of each leaf; None: the index holds it
+    grids: tuple[Grid | None, ...]
+    shares: CellAssignment
+    prefix: str
+    metadata: Mapping[str, str]
+    first_leaf: int  # the position of its first leaf among the leaves of the save
+
+
+class WrittenPack(NamedTuple):
+    """A file that was written or linked, as process 0 needs it for the index: JSON values."""
+
+    name: str
+    size_bytes: int
+    header_bytes: int
+    digest: str  # of the header, in hexadecimal digits
+    # A part is its cell and the runs of its leaves, a gap its size; None: as `packs_of_all` has it.
+    parts: Sequence[Sequence[int] | int] | None
+
+
+def written_pack(
+    name: str, size_bytes: int, sealed: HeaderDigest, parts: Sequence[PackPart | Gap] | None
+) -> WrittenPack:
+    """Return a file that was written or linked; for `parts` see `WrittenPack`."""
+    rows = None if parts is None else list(map(_part_row, parts))
+    return WrittenPack(name, size_bytes, sealed.header_bytes, sealed.digest.hex(), rows)
+
+
+def _part_row(part: PackPart | Gap) -> list[int] | int:
+    return part.size_bytes if isinstance(part, Gap) else [part.cell, *_leaf_runs(part.leaves)]
+
+
+def encode_item(
+    tree: PackedTree, written: Sequence[Sequence[WrittenPack]], *, save_id: str
+) -> dict[str, Any]:
+    """Return the item of the index, in JSON form.
+
+    Args:
+        tree: the tree.
+        written: the files of each process.
+        save_id: the id of the save.
+
+    Raises ValueError where the files are not those that the tree asks for.
+    """
+    numbers: dict[PackedType, int] = {}
+    number_of_type: dict[tuple[Any, ...], int] = {}
+    leaf_types = []
+    values = []
+    for spec, tensor, grid in zip(tree.described.specs, tree.tensors, tree.grids, strict=True):
+        alike = (*spec[1:6], id(grid))  # all but the path and the value
+        if tensor is None or alike not in number_of_type:
+            packed = type_of(spec, tensor, grid)
+            number_of_type[alike] = numbers.setdefault(packed, len(numbers))
+        leaf_types.append(number_of_type[alike])
+        if tensor is None:
+            values.append(encode_value(spec.kind, spec.value))
+    columns: dict[tuple[int, ...], int] = {}
+    files = []
+    for process, (packs, done) in enumerate(zip(packs_of_all(tree.shares), written, strict=True)):
+        rows = [parts for *_, parts in done]
+        if None in rows or not rows:
+            if len(packs) != len(done):
+                raise ValueError(f"process {process} wrote {len(done)} files, not {len(packs)}")
+            rows = [list(map(_part_row, pack.parts)) for pack in packs]
+        for row, (name, size_bytes, header_bytes, digest, _) in zip(rows, done, strict=True):
+            parts: list[int] = []
+            for part in row or ():
+                if isinstance(part, int):
+                    parts += (GAP, part)
+                else:
+                    cell, *spans = part
+                    parts += (columns.setdefault(tuple(spans), len(columns)), cell)
+            files.append([name, size_bytes, header_bytes, digest, parts])
+    return {
+        "save_id": save_id,
+        "metadata": dict(tree.metadata),
+        "nodes": structure_to_json(tree.described.structure),
+        "types": [to_json(packed) for packed in numbers],
+        "leaves": encode_runs(leaf_types),
+        "values": values,
+        "columns": list(map(list, columns)),
+        "files": files,
+    }
+
+
+def _leaf_runs(column: Sequence[int]) -> list[int]:
+    """Return the runs of consecutive leaves: [first, count, first, count, ...]."""
+    spans: list[int] = []
+    end = -1
+    for leaf in column:
+        if leaf == end:
+            spans[-1] += 1
+        else:
+            spans += (leaf, 1)
+        end = leaf + 1
+    return spans
+
+
 def hugging_face_index(items: Mapping[str, Item]) -> bytes | None:
     """Return the index that names the file of each tensor; None if it could not describe all.
 
@@ -449,8 +593,7 @@ def hugging_face_index(items: Mapping[str, Item]) -> bytes | None:
             return None
         files = {}
         for pack in item.packs:
-            assert pack.source.header_digest is not None
-            total += pack.source.size_bytes - pack.source.header_digest.header_bytes
+            total += pack.source.size_bytes - pack.header_bytes
             for column, _ in pack.parts:
                 files.update(dict.fromkeys(item.columns[column].tolist(), pack.source.name))
         paths = leaf_paths(item.structure)

@@ -11,11 +11,16 @@ from typing import NamedTuple
 
 from cordwood.encoding.leaf_table import tensor_names
 from cordwood.errors import CordwoodError, CorruptionError, FormatError
-from cordwood.formats.packs.cordwood_json import PACK_NAME
-from cordwood.formats.packs.index_item import Item, cells_of_file, parse_items
-from cordwood.formats.packs.leaf_types import type_of
-from cordwood.formats.packs.open import store_at
-from cordwood.formats.packs.plan_save import PackedTree, WrittenPack, written_pack
+from cordwood.formats.packs import store_at
+from cordwood.formats.packs.cordwood_json import PACK_NAME, type_of
+from cordwood.formats.packs.index_item import (
+    Item,
+    PackedTree,
+    WrittenPack,
+    cells_of_file,
+    parse_items,
+    written_pack,
+)
 from cordwood.formats.safetensors.read_index import sealed_digests
 from cordwood.index import Source
 from cordwood.io.compare_bytes import (
@@ -235,15 +240,7 @@ def _same_leaves(item: Item, tree: PackedTree) -> list[int]:
 def _cells(
     item: Item, number: int, leaves: list[int], cells_to_write: set[tuple[int, int]]
 ) -> Iterator[StoredCell]:
-    """Return all cells of the data of a file, gaps included."""
-    source = item.packs[number].source
-    assert source.header_digest is not None
-    end = source.header_digest.header_bytes
+    """Yield all cells of the data of a file, gaps included."""
     for leaf, cell, offset, length in cells_of_file(item, number):
-        if offset > end:
-            yield StoredCell(UNUSED, 0, end, offset - end)
-        mine = (leaves[leaf], cell) in cells_to_write
+        mine = leaf != UNUSED and (leaves[leaf], cell) in cells_to_write
         yield StoredCell(leaves[leaf] if mine else UNUSED, cell, offset, length)
-        end = offset + length
-    if end < source.size_bytes:
-        yield StoredCell(UNUSED, 0, end, source.size_bytes - end)

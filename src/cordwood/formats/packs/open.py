@@ -10,6 +10,7 @@ from contextlib import suppress
 from cordwood.encoding.step_record import KEY, decode_record, wrong_step
 from cordwood.errors import CordwoodError, IncompleteCheckpointError
 from cordwood.formats.format_protocol import Opened
+from cordwood.formats.packs import store_at
 from cordwood.formats.packs.cordwood_json import (
     HUGGING_FACE_NAME,
     PACK_NAME,
@@ -30,29 +31,10 @@ from cordwood.formats.step_names import MAX_STEPS_OPENED, listed, sorted_steps, 
 from cordwood.index import Box, Digests, Leaf, Source
 from cordwood.io.open_files import Closable, ReadableFile
 from cordwood.message_text import counted
-from cordwood.storage.local_storage import LocalStorage
-from cordwood.storage.paths import parse_url
 from cordwood.storage.retry_reading import ReplacedError, retry_reading
 from cordwood.storage.storage_protocol import Storage
 
 _LISTED_CELLS = 200_000  # of an item with more, pieces are only listed for the leaves that are read
-
-
-def store_at(path: str | os.PathLike[str]) -> Storage:
-    """Return the directory at a path or URL, which need not exist yet."""
-    url = parse_url(path)
-    if url is None:
-        return LocalStorage(path, RULES)
-    if url.scheme == "file":  # such a URL must use the same locks as the path
-        return LocalStorage(url.key, RULES)
-    from cordwood.storage.object_storage import ObjectStorage
-
-    return ObjectStorage(url, RULES)
-
-
-def collect(path: str | os.PathLike[str], *, dry_run: bool) -> list[str]:
-    """Remove files that dead saves have left; return their names."""
-    return store_at(path).collect(dry_run=dry_run)
 
 
 def open_item(

@@ -1,55 +1,71 @@
-"""Save trees into a directory of packs."""
+"""Save trees into a directory of packs: their plan, the files of each process, and the commit.
+
+One file, because the plan of a save and its writing pass the same few values.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
+from cordwood.encoding.leaf_table import BYTE_KINDS, tensor_names
 from cordwood.errors import CordwoodError, NotACheckpointError, StorageError, UnsupportedLeafError
+from cordwood.formats.packs import store_at
 from cordwood.formats.packs.cordwood_json import (
     HUGGING_FACE_NAME,
     RULES,
+    Grid,
+    Tensor,
     decode_index,
     encode_index,
     is_pack_name,
     names_in,
     naming_index,
+    tensor_of,
 )
-from cordwood.formats.packs.index_item import check_items, hugging_face_index, parse_items
-from cordwood.formats.packs.link_unchanged import NOTHING, Links, link_packs
-from cordwood.formats.packs.open import store_at
-from cordwood.formats.packs.plan_save import (
+from cordwood.formats.packs.index_item import (
     PackedTree,
     WrittenPack,
+    check_items,
     encode_item,
-    own_packs,
-    pack_tree,
+    hugging_face_index,
+    parse_items,
     written_pack,
 )
+from cordwood.formats.packs.link_unchanged import NOTHING, Links, link_packs
 from cordwood.formats.safetensors.plan_save import check_metadata
+from cordwood.formats.safetensors.plan_save import plan_save as plan_file
 from cordwood.formats.save_plan import (
     SaveOptions,
     SavePlan,
+    Snapshot,
     snapshot_fingerprints,
     take_apart,
 )
-from cordwood.index import LeafSpec
+from cordwood.index import Box, LeafSpec
 from cordwood.io.leaves_to_write import Leaves
+from cordwood.keypath import KeyPath
 from cordwood.message_text import first_names
 from cordwood.plan.assign_to_files import (
+    FileSizes,
     Pack,
+    ShardedLeaf,
+    assign_cells,
     cell_bytes_of_leaves,
     packs_of_process,
     packs_of_ranges,
 )
 from cordwood.plan.choose_hard_links import exclude_cells, include_cells
-from cordwood.plan.file_plan import leaves_of
+from cordwood.plan.file_plan import FilePlan, LeafPart, leaves_of
 from cordwood.processes.collective_save import begin_together, joined_fingerprints
 from cordwood.processes.rendezvous import Rendezvous
+from cordwood.sharding.boxes import shape_of, single_process_grid
 from cordwood.storage.atomic_file import storage_error
-from cordwood.storage.storage_protocol import IndexChange, Transaction, new_save_id
+from cordwood.storage.storage_protocol import IndexChange, NewDataFile, Transaction, new_save_id
+from cordwood.tree.structure import LEAF, Node
 
 _MAX_SHOWN = 3
 _MAX_PACKS = 99_999  # of a process, if the caller gives their size
@@ -170,6 +186,120 @@ def plan_save(
             rendezvous.exchange(written, commit)
 
     return SavePlan(leaves, write, sizes)
+
+
+def pack_tree(
+    tree: Snapshot,
+    *,
+    process_count: int,
+    sizes: FileSizes,
+    prefix: str = "",
+    metadata: Mapping[str, str] = MappingProxyType({}),
+    first_leaf: int = 0,
+) -> PackedTree:
+    """Assign the leaves of a tree to files and processes.
+
+    Args:
+        tree: the tree. Of a PRNG key array, shape and dtype are those of its key data; of a leaf
+            that is no array, the shards may be anything.
+        process_count: how many processes take part.
+        sizes: how large the files are to be.
+        prefix: the name of the tree in the directory.
+        metadata: the user's strings; `format` stands in each file too, where some readers want it.
+        first_leaf: the position of its first leaf among the leaves of the save.
+
+    Raises:
+        UnsupportedLeafError: a leaf cannot be stored.
+    """
+    tensor_of_type: dict[tuple[Any, ...], Tensor | None] = {}
+    tensors = tuple([_known_tensor(spec, tensor_of_type) for spec in tree.specs])
+    stored = []
+    for leaf, (spec, tensor) in enumerate(zip(tree.specs, tensors, strict=True)):
+        if tensor is not None:
+            is_array = spec.kind not in BYTE_KINDS
+            shards = tree.shards[leaf] if is_array else single_process_grid(tensor.shape)
+            stored.append(ShardedLeaf(leaf, tensor.itemsize, shards))
+    shares = assign_cells(stored, process_count=process_count, sizes=sizes)
+    grids: list[Grid | None] = [None] * len(tree.specs)
+    for group in shares.groups:
+        grid = Grid(group.shape, group.cuts)
+        for leaf in group.leaves:
+            grids[leaf] = grid
+    # Leaves are taken when they are written; until then nothing here holds them.
+    described = tree._replace(leaves=())
+    return PackedTree(described, tensors, tuple(grids), shares, prefix, metadata, first_leaf)
+
+
+def _known_tensor(
+    spec: LeafSpec, tensor_of_type: dict[tuple[Any, ...], Tensor | None]
+) -> Tensor | None:
+    """Return `tensor_of(spec)`, computed once for leaves of one kind, shape and dtype."""
+    if spec[6] is not None:  # a value
+        return tensor_of(spec)
+    alike = spec[1:4]  # kind, shape, dtype
+    if alike not in tensor_of_type:
+        tensor_of_type[alike] = tensor_of(spec)
+    return tensor_of_type[alike]
+
+
+def pack_name(save_id: str, process: int, number: int) -> str:
+    """Return the name of a data file, which no other save uses."""
+    return f"data-{save_id}-{process}-{number}.safetensors"
+
+
+def own_packs(
+    tree: PackedTree, packs: Sequence[Pack], process: int, *, save_id: str
+) -> list[NewDataFile]:
+    """Return the files that a process writes.
+
+    Args:
+        tree: the tree.
+        packs: their contents, from `cordwood.plan.assign_to_files`.
+        process: the number of the process.
+        save_id: 16 hexadecimal digits, of this save alone.
+    """
+    stored = [leaf for leaf, tensor in enumerate(tree.tensors) if tensor is not None]
+    paths = [tree.described.specs[leaf].key_path for leaf in stored]
+    names = dict(zip(stored, tensor_names(paths).names, strict=True))
+    return [
+        NewDataFile(pack_name(save_id, process, n), _plan_pack(tree, pack, names))
+        for n, pack in enumerate(packs)
+    ]
+
+
+def _plan_pack(tree: PackedTree, pack: Pack, names: Mapping[int, str]) -> FilePlan:
+    dtypes = {leaf: tensor.dtype for leaf, tensor in enumerate(tree.tensors) if tensor}
+    stored: list[int] = []
+    parts: list[LeafPart] = []
+    labels: list[KeyPath] = []
+    shapes: list[tuple[int, ...]] = []
+    for leaves, cell in pack.parts:
+        for leaf in leaves:
+            grid = tree.grids[leaf]
+            assert grid is not None
+            stored.append(leaf)
+            if grid.cell_count == 1:
+                parts.append((tree.first_leaf + leaf, None))
+                labels.append((names[leaf],))
+                shapes.append(grid.shape)
+                continue
+            box = grid.box(cell)
+            parts.append((tree.first_leaf + leaf, box))
+            labels.append((f"{names[leaf]}{_suffix(box)}",))
+            shapes.append(shape_of(box))
+    keys = tuple(tensor_names(labels).names)  # a leaf may be called like a part of another
+    specs = [
+        LeafSpec((key,), "numpy", shape, dtypes[leaf])
+        for key, leaf, shape in zip(keys, stored, shapes, strict=True)
+    ]
+    structure = (Node("dict", len(keys), keys), *[LEAF] * len(keys))
+    metadata = {"format": tree.metadata.get("format", "pt")}
+    return plan_file(structure, specs, metadata=metadata, parts=parts)
+
+
+def _suffix(box: Box) -> str:
+    ranges = zip(box.start, box.stop, strict=True)
+    return f"[{','.join([f'{start}:{stop}' for start, stop in ranges])}]"
 
 
 def _specs(trees: Sequence[PackedTree]) -> Sequence[LeafSpec]:
