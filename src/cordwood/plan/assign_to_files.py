@@ -1,4 +1,4 @@
-"""Who writes what: the assignment of cells, or of chunk files, to processes and files. Pure.
+"""Assignment of cells, or of chunk files, to the processes that write them and to files. Pure.
 
 Every process computes the same assignment from the shardings, which jax keeps global. Leaves of
 equal shape, item size and sharding are planned once, however many there are.
