@@ -12,8 +12,8 @@ from cordwood.public_names import lazy_names
 if TYPE_CHECKING:
     from cordwood.api.convert import Conversion as Conversion
     from cordwood.api.detect import Detected as Detected
-    from cordwood.api.diff_result import Diff as Diff
-    from cordwood.api.diff_result import LeafDiff as LeafDiff
+    from cordwood.api.diff import Diff as Diff
+    from cordwood.api.diff import LeafDiff as LeafDiff
     from cordwood.api.verify import Verification as Verification
     from cordwood.io.progress import Progress as Progress
     from cordwood.manager.restore_step import Restored as Restored
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _MODULE_OF = {
     "Conversion": "cordwood.api.convert",
     "Detected": "cordwood.api.detect",
-    "Diff": "cordwood.api.diff_result",
-    "LeafDiff": "cordwood.api.diff_result",
+    "Diff": "cordwood.api.diff",
+    "LeafDiff": "cordwood.api.diff",
     "PlannedStep": "cordwood.policies",
     "Progress": "cordwood.io.progress",
     "Restored": "cordwood.manager.restore_step",

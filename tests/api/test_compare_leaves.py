@@ -15,7 +15,7 @@ import pytest
 
 import cordwood
 from cordwood.api.array_change import changes_of
-from cordwood.api.compare_leaves import LeafComparison, compare_leaves
+from cordwood.api.leaf_statistics import LeafComparison, compare_leaves
 from cordwood.results import Progress
 from tests.memory import traced_memory
 

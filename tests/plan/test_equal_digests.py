@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from cordwood.api.diff_operands import StoredRange
+from cordwood.api.equal_parts import have_equal_digests, have_unequal_digests
 from cordwood.encoding.digests import digests_of
 from cordwood.index import Digests
-from cordwood.plan.equal_digests import have_equal_digests, have_unequal_digests
 
 BLOCK = 4
 
@@ -15,14 +16,16 @@ def digests(data: bytes, start: int = 0) -> Digests:
     return digests_of([data[start:]], start=start, block_bytes=BLOCK)
 
 
+def stored(data: bytes, at: int, length: int) -> StoredRange:
+    return StoredRange(digests(data), at, length, len(data))
+
+
 def equal(one: bytes, at: int, other: bytes, other_at: int, length: int) -> bool:
-    return have_equal_digests(digests(one), at, digests(other), other_at, length)
+    return have_equal_digests(stored(one, at, length), stored(other, other_at, length))
 
 
 def unequal(one: bytes, at: int, other: bytes, other_at: int, length: int) -> bool:
-    return have_unequal_digests(
-        digests(one), at, len(one), digests(other), other_at, len(other), length
-    )
+    return have_unequal_digests(stored(one, at, length), stored(other, other_at, length))
 
 
 @pytest.mark.parametrize(
@@ -51,9 +54,10 @@ def test_what_digests_prove(
 
 
 def test_without_digests_nothing_is_proven() -> None:
-    some = digests(b"abcd")
-    assert not have_equal_digests(some, 0, None, 0, 4)
-    assert not have_unequal_digests(some, 0, 4, None, 0, 4, 4)
-    others = digests_of([b"abcX"], start=0, block_bytes=2)
-    assert not have_unequal_digests(some, 0, 4, others, 0, 4, 4)
-    assert not have_unequal_digests(digests(b"abcd", start=2), 0, 4, some, 0, 4, 4)
+    some = stored(b"abcd", 0, 4)
+    none = some._replace(digests=None)
+    assert not have_equal_digests(some, none)
+    assert not have_unequal_digests(some, none)
+    others = some._replace(digests=digests_of([b"abcX"], start=0, block_bytes=2))
+    assert not have_unequal_digests(some, others)
+    assert not have_unequal_digests(some._replace(digests=digests(b"abcd", start=2)), some)

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.plan.pair_leaves import UnpairedLeaf, pair_renamed
+from cordwood.api.equal_parts import UnpairedLeaf, pair_renamed
 
 
 def leaves(*rows: Any, size: int = 100) -> list[UnpairedLeaf]:

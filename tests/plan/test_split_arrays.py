@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cordwood.api.diff_operands import StoredRange
+from cordwood.api.equal_parts import have_equal_digests
 from cordwood.index import Digests
-from cordwood.plan.equal_digests import have_equal_digests
 from cordwood.plan.split_arrays import element_range, split_array
 from cordwood.sharding.boxes import element_count, shape_of, slices
 
@@ -60,12 +61,18 @@ def digests(data: bytes, start: int = 0, block: int = 4) -> Digests:
 def test_what_digests_tell(
     one: bytes, at: int, other: bytes, other_at: int, length: int, expected: bool
 ) -> None:
-    assert have_equal_digests(digests(one), at, digests(other), other_at, length) is expected
+    a, b = digests(one), digests(other)
+    assert equal(a, at, b, other_at, length) is expected
+
+
+def equal(one: Digests | None, at: int, other: Digests | None, other_at: int, length: int) -> bool:
+    ranges = [StoredRange(one, at, length, 100), StoredRange(other, other_at, length, 100)]
+    return have_equal_digests(*ranges)
 
 
 def test_where_digests_begin_behind_a_header() -> None:
     one, other = digests(b"HHabcdefgh", 2), digests(b"HHHabcdefgh", 3)
-    assert have_equal_digests(one, 6, other, 7, 4)
-    assert not have_equal_digests(one, 0, other, 1, 2)
-    assert not have_equal_digests(None, 6, other, 7, 4)
-    assert not have_equal_digests(digests(b"abcdefgh", 0, 8), 0, digests(b"abcdefgh"), 0, 8)
+    assert equal(one, 6, other, 7, 4)
+    assert not equal(one, 0, other, 1, 2)
+    assert not equal(None, 6, other, 7, 4)
+    assert not equal(digests(b"abcdefgh", 0, 8), 0, digests(b"abcdefgh"), 0, 8)

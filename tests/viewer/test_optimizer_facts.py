@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cordwood.keypath import parse_path
-from cordwood.viewer.layer_matrix import LeafChange, OptimizerFact, layer_matrices, optimizer_facts
+from cordwood.viewer.diff_view import LeafChange, OptimizerFact, layer_matrices, optimizer_facts
 from cordwood.viewer.leaf_kinds import is_counter
 
 

@@ -1,7 +1,7 @@
 """The change from one array to another: counts, norms, and the angle between them.
 
 Sums of squares and products are kept so that they neither overflow nor underflow.
-One file: the two ways to measure a block, plain and with care, must agree in every number.
+The two ways to measure a block, plain and with care, must agree in every number.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from cordwood.api.diff_result import LeafDiff
 from cordwood.index import ARRAY_KINDS, Leaf
-from cordwood.sharding.boxes import element_count, whole_box
 
 Array: TypeAlias = np.ndarray[Any, Any]
 # Numbers that are compared at a time. They stay in the CPU cache, and OpenBLAS computes products of
@@ -56,37 +54,6 @@ class ArrayChange(NamedTuple):
     def differs(self) -> bool:
         """True if an element differs in value or in bits."""
         return bool(self.differing or self.bits)
-
-    def described(self, leaf_diff: LeafDiff, leaf: Leaf, *, size: int | None = None) -> LeafDiff:
-        """Return a `LeafDiff` with the statistics of this change.
-
-        Args:
-            leaf_diff: the other members.
-            leaf: the leaf of a.
-            size: the number of elements that were compared. None: all of the leaf; those that
-                were not read are equal by digest.
-        """
-        if size is None:
-            size = element_count(whole_box(leaf.shape))
-        if self.differing:
-            leaf_diff = leaf_diff._replace(max_abs=self.max_abs, max_rel=self.max_rel)
-        leaf_diff = leaf_diff._replace(
-            size=size,
-            differing=self.differing,
-            bits=self.bits,
-            share=self.differing / size if size else None,
-            read_size=self.size,
-            new_nan=self.new_nan,
-        )
-        if not has_numbers(leaf) or not self.size:
-            return leaf_diff
-        return leaf_diff._replace(
-            l2=root_of_scaled(self.change_squares),
-            relative_l2=root_of_quotient(self.change_squares, self.a_squares),
-            cosine=cosine_of(self.products, self.a_squares, self.b_squares),
-            sign_flips=self.sign_flips,
-            new_inf=self.new_inf,
-        )
 
 
 NO_CHANGE = ArrayChange()

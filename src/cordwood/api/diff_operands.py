@@ -5,13 +5,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
 from cordwood.api.checkpoint import Checkpoint
 from cordwood.api.stored_leaf import StoredLeaf
-from cordwood.index import Box, Digests, Index, Inline, Leaf
+from cordwood.index import Box, Digests, Index, Inline, Leaf, Piece
 from cordwood.io.progress import current_meter
 from cordwood.io.threads import map_in_threads
 from cordwood.plan.select_leaves import select_leaves
@@ -31,6 +31,19 @@ _REMOTE_ADVICE = (
 )
 
 
+class StoredRange(NamedTuple):
+    """A range of bytes of a source, and what is known about its contents."""
+
+    digests: Digests | None  # of the source
+    start: int  # in bytes from the start of the source
+    length: int
+    source_bytes: int
+
+    def part(self, start: int, length: int) -> StoredRange:
+        """Return a part of the range."""
+        return self._replace(start=self.start + start, length=length)
+
+
 class Operand(Protocol):
     """One of the two trees that are compared."""
 
@@ -40,11 +53,8 @@ class Operand(Protocol):
     def pieces(self, number: int) -> Leaf | None:
         """Return a leaf with all its pieces; None if it is not stored in pieces."""
 
-    def digests(self, source: int) -> Digests | None:
-        """Return the digests of a source of the index."""
-
-    def source_bytes(self, source: int) -> int:
-        """Return the size of a source of the index, in bytes."""
+    def stored(self, piece: Piece) -> StoredRange:
+        """Return the bytes of a piece of such a leaf."""
 
     def value(self, number: int) -> Any:
         """Return the value of a leaf that is not an array."""
@@ -149,11 +159,10 @@ class CheckpointOperand:
         leaf = self._located[self._numbers[number]]
         return None if isinstance(leaf.storage, Inline) else leaf
 
-    def digests(self, source: int) -> Digests | None:
-        return self._checkpoint._reader.digests[source]
-
-    def source_bytes(self, source: int) -> int:
-        return self._checkpoint.index.sources[source].size_bytes
+    def stored(self, piece: Piece) -> StoredRange:
+        reader, source = self._checkpoint._reader, piece.source
+        size_bytes = reader.index.sources[source].size_bytes
+        return StoredRange(reader.digests[source], piece.offset, piece.length, size_bytes)
 
     def value(self, number: int) -> Any:
         leaf = self._checkpoint.index.leaves[self._numbers[number]]
@@ -199,11 +208,8 @@ class TreeOperand:
     def pieces(self, number: int) -> Leaf | None:  # noqa: ARG002
         return None
 
-    def digests(self, source: int) -> Digests | None:  # noqa: ARG002
-        return None
-
-    def source_bytes(self, source: int) -> int:
-        raise IndexError(source)
+    def stored(self, piece: Piece) -> StoredRange:
+        raise IndexError(piece.source)
 
     def value(self, number: int) -> Any:
         storage = self.index.leaves[number].storage

@@ -1,11 +1,15 @@
-"""Digests of two trees compared: parts of leaves that are equal, and leaves that were renamed.
+"""Equal leaves of two trees: pairs by name, parts that are equal by digest, and renamed leaves.
 
 Where the digests of leaves that were renamed are not comparable, their elements are digested.
+
+One file: a renamed leaf is recognised by the digests that also show equal parts, and then by name.
 """
 
 from __future__ import annotations
 
 import math
+import re
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
@@ -14,11 +18,10 @@ import numpy as np
 
 from cordwood import dtypes
 from cordwood.api.array_change import flat_native
-from cordwood.api.diff_operands import Array, Operand, map_parts
-from cordwood.encoding.digests import digest_of
-from cordwood.index import ARRAY_KINDS, Box, Encoded, Leaf, Piece, Pieces, Span
-from cordwood.plan.equal_digests import digest_key, have_equal_digests, have_unequal_digests
-from cordwood.plan.pair_leaves import UnpairedLeaf, pair_renamed
+from cordwood.api.diff_operands import Array, Operand, StoredRange, map_parts
+from cordwood.encoding.digests import DIGEST_BYTES, digest_of
+from cordwood.index import ARRAY_KINDS, Box, Encoded, Leaf, Naming, Pieces, Span
+from cordwood.keypath import DictKey, KeyPath
 from cordwood.plan.split_arrays import (
     Part,
     all_boxes,
@@ -31,8 +34,106 @@ from cordwood.sharding.boxes import element_count, shape_of, whole_box
 
 _PART_BYTES = 4 << 20  # of an array, compared at a time
 _START_BYTES = 64 << 10  # of a leaf that may have been renamed, read first
+_JOINED = ("dotted", "slashed")
+_FEW_ELEMENTS = 16
+_SEPARATOR = re.compile(r"[./]")
 
 Contents: TypeAlias = dict[int, Hashable]  # of leaves, by position; equal for equal leaves
+
+
+class Pairs(NamedTuple):
+    """Positions of leaves in two trees."""
+
+    both: tuple[tuple[int, int], ...]  # in the order of the first
+    first_only: tuple[int, ...]
+    second_only: tuple[int, ...]
+
+
+def comparison_name(path: KeyPath, naming: Naming, other: Naming) -> Hashable:
+    """Return the name of a leaf for comparison with the leaves of a tree of another naming.
+
+    Keys become strings if one side has turned them into strings, and are joined if one side has
+    joined them. So names that differ on one side may be equal in the comparison.
+    """
+    if naming == other == "exact":
+        return path
+    keys = tuple([str(key.value if isinstance(key, DictKey) else key) for key in path])
+    if naming not in _JOINED and other not in _JOINED:
+        return keys
+    name = "/".join(keys)
+    return name.replace("/", ".") if "dotted" in (naming, other) else name
+
+
+def pair_leaves(
+    paths: Sequence[KeyPath], naming: Naming, others: Sequence[KeyPath], other_naming: Naming
+) -> Pairs:
+    """Pair the leaves of two trees by name; if several have one name, the last one counts."""
+    unpaired = {comparison_name(path, other_naming, naming): i for i, path in enumerate(others)}
+    both = []
+    first_only = []
+    for i, path in enumerate(paths):
+        other = unpaired.pop(comparison_name(path, naming, other_naming), None)
+        if other is None:
+            first_only.append(i)
+        else:
+            both.append((i, other))
+    return Pairs(tuple(both), tuple(first_only), tuple(unpaired.values()))
+
+
+class DigestKey(NamedTuple):
+    """The digests of the blocks of a range: ranges with equal keys and lengths have equal bytes."""
+
+    inside: int  # the offset of the range in its first block
+    block_bytes: int
+    values: bytes
+
+
+def digest_key(stored: StoredRange) -> DigestKey | None:
+    """Return the digests of the blocks that a range touches; None if not all have one."""
+    digests = stored.digests
+    if digests is None:
+        return None
+    size = digests.block_bytes
+    first, inside = divmod(stored.start - digests.start, size)
+    if first < 0:
+        return None
+    span = -(-(inside + stored.length) // size) * DIGEST_BYTES
+    values = digests.values[first * DIGEST_BYTES : first * DIGEST_BYTES + span]
+    return DigestKey(inside, size, values) if len(values) == span else None
+
+
+def have_equal_digests(one: StoredRange, other: StoredRange) -> bool:
+    """Return True if the digests prove that two ranges hold equal bytes.
+
+    They do if both ranges begin at the same place within a block and all blocks that they touch
+    have equal digests; then the bytes around the ranges in these blocks are equal as well. False
+    means that the digests prove nothing.
+    """
+    if one.length != other.length:
+        return False  # compressed chunks may have other lengths
+    if not one.length:
+        return True
+    key = digest_key(one)
+    return key is not None and key == digest_key(other)
+
+
+def have_unequal_digests(one: StoredRange, other: StoredRange) -> bool:
+    """Return True if the lengths or the digests prove that two ranges hold different bytes.
+
+    Digests do if a block that lies completely in its range differs from the block at the same place
+    of the other range. False means that the digests prove nothing.
+    """
+    if one.length != other.length:
+        return True
+    a, b = digest_key(one), digest_key(other)
+    if not one.length or a is None or b is None or a[:2] != b[:2]:
+        return False
+    first = 1 if a.inside else 0
+    last = (a.inside + one.length) // a.block_bytes
+    if all(each.start + each.length == each.source_bytes for each in (one, other)):
+        last = len(a.values) // DIGEST_BYTES  # the last blocks end with the ranges
+    part = slice(first * DIGEST_BYTES, last * DIGEST_BYTES)
+    return a.values[part] != b.values[part]
 
 
 def unequal_boxes(one: Operand, i: int, other: Operand, j: int) -> Iterator[Box]:
@@ -50,14 +151,17 @@ def unequal_boxes(one: Operand, i: int, other: Operand, j: int) -> Iterator[Box]
     raw = isinstance(a.storage, Pieces) and a.storage.encoding in ("raw", "swapped")
     for mine, theirs in zip(a.storage.pieces, b.storage.pieces, strict=True):
         around = mine.where if isinstance(mine.where, Box) else whole_box(leaf.shape)
-        if _are_equal_pieces(one, mine, other, theirs):
+        ours, others = one.stored(mine), other.stored(theirs)
+        if have_equal_digests(ours, others):
             continue
         shape = shape_of(around)
         rows = chunk_rows(a)
         for part in split_array(shape, item_bytes=item, limit_bytes=_PART_BYTES, rows=rows):
             start, stop = (item * n for n in element_range(part, shape))
-            if not raw or not _are_equal(one, mine, other, theirs, start, stop - start):
-                yield _moved(part, around)
+            length = stop - start
+            if raw and have_equal_digests(ours.part(start, length), others.part(start, length)):
+                continue
+            yield _moved(part, around)
 
 
 def compare_digests(
@@ -74,10 +178,11 @@ def compare_digests(
         return "unread"
     assert isinstance(a.storage, Pieces | Encoded)
     assert isinstance(b.storage, Pieces | Encoded)
-    pairs = list(zip(a.storage.pieces, b.storage.pieces, strict=True))
-    if all(_are_equal_pieces(one, mine, other, theirs) for mine, theirs in pairs):
+    ours = map(one.stored, a.storage.pieces)
+    pairs = list(zip(ours, map(other.stored, b.storage.pieces), strict=True))
+    if all(have_equal_digests(mine, theirs) for mine, theirs in pairs):
         return "identical"
-    differ = any(_are_unequal_pieces(one, mine, other, theirs) for mine, theirs in pairs)
+    differ = any(have_unequal_digests(mine, theirs) for mine, theirs in pairs)
     return "bytes" if differ else "unread"
 
 
@@ -96,41 +201,12 @@ def contents_by_digest(operand: Operand, number: int) -> Hashable | None:
     for piece in storage.pieces:
         if not piece.length:
             continue
-        key = digest_key(operand.digests(piece.source), piece.offset, piece.length)
+        key = digest_key(operand.stored(piece))
         if key is None:
             return None
         is_whole = isinstance(storage, Pieces) and len(storage.pieces) == 1
         digests.append((None if is_whole else piece.where, piece.length, key))
     return (*storage[1:], tuple(digests)) if digests else None
-
-
-def _are_equal(
-    one: Operand, mine: Piece, other: Operand, theirs: Piece, start: int, length: int
-) -> bool:
-    return have_equal_digests(
-        one.digests(mine.source),
-        mine.offset + start,
-        other.digests(theirs.source),
-        theirs.offset + start,
-        length,
-    )
-
-
-def _are_equal_pieces(one: Operand, mine: Piece, other: Operand, theirs: Piece) -> bool:
-    equal = mine.length == theirs.length  # compressed chunks may have other lengths
-    return equal and _are_equal(one, mine, other, theirs, 0, mine.length)
-
-
-def _are_unequal_pieces(one: Operand, mine: Piece, other: Operand, theirs: Piece) -> bool:
-    return mine.length != theirs.length or have_unequal_digests(
-        one.digests(mine.source),
-        mine.offset,
-        one.source_bytes(mine.source),
-        other.digests(theirs.source),
-        theirs.offset,
-        other.source_bytes(theirs.source),
-        mine.length,
-    )
 
 
 def _are_cut_alike(a: Leaf, b: Leaf) -> bool:
@@ -166,6 +242,78 @@ def _moved(box: Box, around: Box) -> Box:
         tuple(map(int.__add__, box.start, around.start)),
         tuple(map(int.__add__, box.stop, around.start)),
     )
+
+
+class UnpairedLeaf(NamedTuple):
+    """An array leaf whose key path the other tree lacks."""
+
+    number: int  # its position in its tree
+    key_path: KeyPath
+    size: int  # the number of elements
+    contents: Hashable  # equal for leaves of equal type and elements
+
+
+def pair_renamed(
+    first: Iterable[UnpairedLeaf], second: Iterable[UnpairedLeaf]
+) -> list[tuple[int, int]]:
+    """Return the positions of leaves that were renamed, in the order of the first tree.
+
+    Leaves of equal contents are paired by the ends of their key paths: first those with the longest
+    end in common (`a/0/bias` and `b/0/bias`), then those with a shorter one. Those without a
+    common end are paired in order, if each side has equally many: biases that are all zero, in
+    layers that have new names. If one side has more, nothing tells which of them was renamed, and
+    they are not paired. Leaves of fewer than 16 elements often have equal contents by chance. They
+    are paired only by a common last key that is a name, not a position. Empty leaves are not
+    paired.
+
+    >>> a = [UnpairedLeaf(0, ("a", "kernel"), 99, "x"), UnpairedLeaf(1, ("a", "bias"), 99, "x")]
+    >>> b = [UnpairedLeaf(5, ("b", "bias"), 99, "x"), UnpairedLeaf(6, ("b", "weight"), 99, "x")]
+    >>> pair_renamed(a, b)
+    [(0, 6), (1, 5)]
+    """
+    ours, theirs = _by_contents(first), _by_contents(second)
+    pairs: list[tuple[int, int]] = []
+    for contents, mine in ours.items():
+        other = theirs.get(contents)
+        if other:
+            pairs += _pairs(mine, other)
+    return sorted(pairs)
+
+
+def _by_contents(leaves: Iterable[UnpairedLeaf]) -> dict[Hashable, list[UnpairedLeaf]]:
+    groups = defaultdict(list)
+    for leaf in leaves:
+        if leaf.size:
+            groups[leaf.contents].append(leaf)
+    return groups
+
+
+def _pairs(
+    first: Sequence[UnpairedLeaf], second: Sequence[UnpairedLeaf]
+) -> Iterator[tuple[int, int]]:
+    ours = {leaf.number: _names(leaf.key_path) for leaf in first}
+    theirs = {leaf.number: _names(leaf.key_path) for leaf in second}
+    is_small = first[0].size < _FEW_ELEMENTS
+    longest = min(max(map(len, ours.values())), max(map(len, theirs.values())))
+    for length in range(longest, 0, -1):
+        unpaired = defaultdict(list)
+        for number, names in reversed(theirs.items()):
+            unpaired[names[-length:]].append(number)
+        for number, names in list(ours.items()):
+            numbers = unpaired.get(names[-length:])
+            if len(names) < length or not numbers or (is_small and names[-1].isdecimal()):
+                continue
+            other = numbers.pop()
+            yield number, other
+            del ours[number], theirs[other]
+    if not is_small and len(ours) == len(theirs):
+        yield from zip(ours, theirs, strict=True)
+
+
+def _names(path: KeyPath) -> tuple[str, ...]:
+    """Return the keys of a path as strings; keys that a format has joined are split."""
+    text = "/".join([str(key.value if isinstance(key, DictKey) else key) for key in path])
+    return tuple(_SEPARATOR.split(text))
 
 
 class RenamedLeaves(NamedTuple):

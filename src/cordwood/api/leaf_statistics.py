@@ -1,4 +1,9 @@
-"""Statistics of the elements of one leaf, which is read a few MiB at a time, and its heat map."""
+"""Statistics of one leaf, and of its change from one checkpoint to another.
+
+A leaf is read a few MiB at a time, or only a sample of it.
+
+One file: both have a histogram, and a picture of where in the array something is.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,21 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from cordwood import dtypes
+from cordwood.api.array_change import (
+    NO_CHANGE,
+    ArrayChange,
+    changes_of,
+    combine_changes,
+    has_numbers,
+    measure_change,
+)
 from cordwood.api.checkpoint import Checkpoint
-from cordwood.index import ARRAY_KINDS, Box, Inline, Leaf, Pieces
+from cordwood.api.diff import LeafDiff, What, with_statistics
+from cordwood.api.diff_operands import CheckpointOperand, map_parts
+from cordwood.index import ARRAY_KINDS, Box, Inline, Leaf, Pieces, leaf_text
 from cordwood.io.progress import Report, report_progress
-from cordwood.plan.split_arrays import all_boxes, chunks_of, sample_boxes
+from cordwood.keypath import format_path, path_label
+from cordwood.plan.split_arrays import Part, all_boxes, chunks_of, sample_boxes
 from cordwood.sharding.boxes import element_count, shape_of, whole_box
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -21,9 +37,11 @@ _MAX_TILES = 64  # along each side
 _MIN_SHARE = 0.25  # of a tile that was read, compared with the tile that was read most
 _PART_BYTES = 4 << 20
 _PART_ELEMENTS = 1 << 20
+_PAIR_ELEMENTS = 1 << 18  # of a part of two leaves; comparing takes up to 80 bytes for each
 _KEPT_BYTES = 4 << 20  # an array or sample of at most this size is read once, and kept meanwhile
 _BINS = 24
 _FIRST = 8
+_MOST = float(np.finfo(np.float64).max)
 
 
 class HeatMap(NamedTuple):
@@ -53,15 +71,15 @@ class LeafStatistics(NamedTuple):
     nan: int
     inf: int
     zero: int
-    min: float | None  # of the finite elements; None if there are none
-    max: float | None
-    mean: float | None
-    std: float | None
-    histogram: tuple[int, ...]  # of the finite elements, in bins of equal width from min to max
     first: tuple[Any, ...]  # the first elements
-    l2: float  # the L2 norm of the finite elements; of a sample, an estimate for the whole leaf
     is_complete: bool  # False for a sample
     heat_map: HeatMap | None
+    min: float | None = None  # of the finite elements; None if there are none
+    max: float | None = None
+    mean: float | None = None
+    std: float | None = None
+    histogram: tuple[int, ...] = ()  # of the finite elements, in bins of equal width
+    l2: float = 0.0  # of the finite elements; of a sample, an estimate for the whole leaf
 
 
 def leaf_statistics(
@@ -182,21 +200,9 @@ def _statistics(parts: _Parts, bins: int, *, with_heat_map: bool) -> LeafStatist
             low, high = min(low, float(values.min())), max(high, float(values.max()))
             finite += values.size
     counts = np.zeros(bins, np.int64)
-    result = LeafStatistics(
-        size,
-        nan,
-        size - nan - finite,
-        zero,
-        None,
-        None,
-        None,
-        None,
-        (),
-        tuple(first),
-        0.0,
-        parts.is_complete,
-        None if heat is None else heat.finish(),
-    )
+    heat_map = None if heat is None else heat.finish()
+    inf = size - nan - finite
+    result = LeafStatistics(size, nan, inf, zero, tuple(first), parts.is_complete, heat_map)
     if not finite:
         return result
     moments = _Moments(low, 0.0, abs(low) * math.sqrt(finite))
@@ -293,7 +299,8 @@ class HeatMapSums:
         if not box.start:
             box = Box((0,), (1,))
         matrix = np.abs(values.reshape(-1, shape_of(box)[-1]), dtype=np.float64)
-        rows = self._row_numbers(box) // self._tile[0]
+        rows_of_box = Box(box.start[:-1], box.stop[:-1])
+        rows = _positions(rows_of_box, self._shape[:-1]) // self._tile[0]
         columns = np.arange(box.start[-1], box.stop[-1]) // self._tile[1]
         tiles = _Tiles(rows, columns)
         tiles.add_counts(self._read)
@@ -305,13 +312,6 @@ class HeatMapSums:
             tiles.add(self._nan, np.isnan(matrix))
             matrix[~finite] = 0
         tiles.add(self._sums, matrix)
-
-    def _row_numbers(self, box: Box) -> Array:
-        """Return the number of each row of a box among the rows of the array, in C order."""
-        numbers = np.zeros(1, np.int64)
-        for start, stop, size in zip(box.start[:-1], box.stop[:-1], self._shape[:-1], strict=True):
-            numbers = (numbers[:, None] * size + np.arange(start, stop)).reshape(-1)
-        return numbers
 
     def _tile_sizes(self) -> Array:
         """Return the number of elements of each tile; tiles at the end may be smaller."""
@@ -343,6 +343,14 @@ class HeatMapSums:
         )
 
 
+def _positions(box: Box, shape: Sequence[int]) -> Array:
+    """Return the position of each element of a box among those of its array, in C order."""
+    positions = np.zeros(1, np.int64)
+    for start, stop, size in zip(box.start, box.stop, shape, strict=True):
+        positions = (positions[:, None] * size + np.arange(start, stop)).reshape(-1)
+    return positions
+
+
 class _Tiles:
     """The tiles that the rows and columns of a box belong to; their numbers ascend."""
 
@@ -365,3 +373,143 @@ class _Tiles:
 def _runs(numbers: Array) -> tuple[Array, Array, Array]:
     """Return the distinct ones of ascending numbers, where each begins, and how often it is."""
     return np.unique(numbers, return_index=True, return_counts=True)
+
+
+class Histogram(NamedTuple):
+    """Counts of numbers in bins of equal width."""
+
+    low: float  # the lower end of the first bin: the smallest of the numbers
+    high: float  # the upper end of the last bin: the largest
+    counts: tuple[int, ...]
+
+
+class LeafComparison(NamedTuple):
+    """The result of comparing two array leaves of equal shape."""
+
+    difference: LeafDiff  # what is "value" or "dtype"; `differing` may be 0
+    # Of b - a over elements that are finite in both, |b - a| if they are complex; None if none are.
+    histogram: Histogram | None
+    # For each segment of the elements in C order, the mean |b - a|; None where nothing was read.
+    strip: tuple[float | None, ...]
+    complete: bool  # False if only a sample was read
+    read_bytes: int  # of elements, per side
+
+
+def compare_leaves(
+    a: Checkpoint,
+    i: int,
+    b: Checkpoint,
+    j: int,
+    *,
+    sample: bool = False,
+    bins: int = 64,
+    segments: int = 256,
+    progress: Report | None = None,
+) -> LeafComparison:
+    """Compare two array leaves of equal shape; their dtypes may differ.
+
+    They are read a few MiB at a time, in several threads: once for the statistics, and again for
+    the histogram.
+
+    Args:
+        a: the first checkpoint.
+        i: the position of the leaf in its index.
+        b: the second checkpoint.
+        j: the position of the leaf in its index.
+        sample: read some blocks of the leaves only, those of `plan.sample_boxes`.
+        bins: the number of bins of the histogram.
+        segments: the largest number of segments of the strip.
+        progress: a function that is called from time to time.
+
+    Raises:
+        TypeError: the leaves are no arrays of numbers of equal shape.
+        CorruptionError: stored bytes do not match their digest.
+    """
+    one, other = CheckpointOperand(a, None), CheckpointOperand(b, None)
+    leaf, second = one.index.leaves[i], other.index.leaves[j]
+    _check_types(leaf, second)
+    item = max(dtypes.itemsize(leaf.dtype), dtypes.itemsize(second.dtype))
+    chunks = chunks_of(one.pieces(i), other.pieces(j))
+    whole = whole_box(leaf.shape)
+    boxes = sample_boxes(leaf.shape, item_bytes=item, chunk_shape=chunks) if sample else [whole]
+    complete = boxes == [whole]
+    if complete:
+        limit_bytes = min(_PART_BYTES, _PAIR_ELEMENTS * item)
+        boxes = list(
+            all_boxes(leaf.shape, item_bytes=item, limit_bytes=limit_bytes, chunk_shape=chunks)
+        )
+    parts = [Part(i, box, element_count(box) * item) for box in boxes]
+    size = sum(map(element_count, boxes))
+    strip = _Strip(leaf.shape, segments)
+
+    def measured(box: Box, x: Array, y: Array) -> tuple[ArrayChange, tuple[Array, Array]]:
+        return measure_change(x, y), strip.sums_of(box, changes_of(x, y))
+
+    with report_progress(4 * size * item, progress):
+        change = NO_CHANGE
+        for _, (change_of_part, sums) in map_parts(measured, parts, one, other, {i: j}):
+            change = combine_changes(change, change_of_part)
+            strip.add(*sums)
+        histogram = None
+        if change.low <= change.high:
+            low, high = np.clip((change.low, change.high), -_MOST, _MOST).tolist()
+
+            def binned(_: Box, x: Array, y: Array) -> Array:
+                change = changes_of(x, y)
+                return bin_counts(change[~np.isnan(change)], low, high, bins)
+
+            counts = np.zeros(bins, np.int64)
+            for _, counts_of_part in map_parts(binned, parts, one, other, {i: j}):
+                counts += counts_of_part
+            histogram = Histogram(low, high, tuple(counts.tolist()))
+    what: What = "value" if leaf.dtype == second.dtype else "dtype"
+    blank = LeafDiff(path_label(leaf.key_path), what, leaf_text(leaf), leaf_text(second))
+    difference = with_statistics(blank, change, leaf, size=size)
+    return LeafComparison(difference, histogram, strip.means(), complete, size * item)
+
+
+def _check_types(leaf: Leaf, second: Leaf) -> None:
+    for each in (leaf, second):
+        if not has_numbers(each):
+            raise TypeError(
+                f"{format_path(each.key_path)} is {leaf_text(each)}: expected an array of numbers"
+            )
+    if leaf.shape != second.shape:
+        raise TypeError(
+            f"{format_path(leaf.key_path)} is {leaf_text(leaf)} in a and {leaf_text(second)} in b: "
+            "expected equal shapes"
+        )
+
+
+class _Strip:
+    """The mean |b - a| of each of some hundred segments of an array, in C order."""
+
+    def __init__(self, shape: Sequence[int], segments: int) -> None:
+        self._shape = shape
+        self._size = element_count(whole_box(shape))
+        self._count = min(segments, self._size)
+        self._sums = np.zeros(self._count)
+        self._sizes = np.zeros(self._count, np.int64)
+
+    def sums_of(self, box: Box, change: Array) -> tuple[Array, Array]:
+        """Return the sum of |b - a| and the number of finite elements of a part, by segment."""
+        finite = ~np.isnan(change)
+        segments = (_positions(box, self._shape) * self._count // self._size)[finite]
+        # Divided before they are summed, so that the sum is finite.
+        weights = np.abs(change[finite]) / self._size
+        sums = np.bincount(segments, weights, minlength=self._count)
+        return sums, np.bincount(segments, minlength=self._count)
+
+    def add(self, sums: Array, sizes: Array) -> None:
+        """Add the sums of a part."""
+        self._sums += sums
+        self._sizes += sizes
+
+    def means(self) -> tuple[float | None, ...]:
+        """Return the mean of each segment; None where nothing was added."""
+        return tuple(
+            [
+                total / size * self._size if size else None
+                for total, size in zip(self._sums.tolist(), self._sizes.tolist(), strict=True)
+            ]
+        )

@@ -11,7 +11,7 @@ from cordwood.cli.arguments import SOURCE, pairs_of
 from cordwood.cli.output import columns, fitted, json_option, print_json, print_table, print_text
 
 if TYPE_CHECKING:
-    from cordwood.api.diff_result import Diff, LeafDiff
+    from cordwood.api.diff import Diff, LeafDiff
 
 EXAMPLES = """
 \b

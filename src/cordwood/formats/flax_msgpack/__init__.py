@@ -119,7 +119,7 @@ class FlaxMsgpackFormat(NamedTuple):
             read_index(file)
 
     def losses(self, index: Index, metadata: Mapping[str, str]) -> list[str]:
-        from cordwood.plan.format_losses import losses_in_a_state_dict
+        from cordwood.formats.save_plan import losses_in_a_state_dict
 
         return losses_in_a_state_dict(index, metadata)
 

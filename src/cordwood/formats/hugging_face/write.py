@@ -14,14 +14,13 @@ from cordwood.errors import NotACheckpointError, UnsupportedLeafError
 from cordwood.formats.hugging_face.open import INDEX_NAME, encode_weight_map, shard_name
 from cordwood.formats.safetensors.header import stored_dtype
 from cordwood.formats.safetensors.plan_save import plan_save as plan_file
-from cordwood.formats.save_plan import SaveOptions, SavePlan
+from cordwood.formats.save_plan import SaveOptions, SavePlan, losses_in_tensors, refuse_opaque
 from cordwood.index import ARRAY_KINDS, Index, LeafSpec, size_in_memory
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.keypath import format_path
 from cordwood.message_text import counted, first_names
 from cordwood.plan.assign_to_files import shards_by_size
 from cordwood.plan.file_plan import FilePlan
-from cordwood.plan.format_losses import losses_in_tensors, refuse_opaque
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.atomic_file import atomic_file
 from cordwood.storage.directories import list_names

@@ -74,7 +74,7 @@ class SafetensorsFormat:
         refuse_foreign_file(path, read_header, name=self.name)
 
     def losses(self, index: Index, metadata: Mapping[str, str]) -> list[str]:
-        from cordwood.plan.format_losses import refuse_opaque
+        from cordwood.formats.save_plan import refuse_opaque
 
         del metadata
         refuse_opaque(index, self.name)

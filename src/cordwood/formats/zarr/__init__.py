@@ -59,7 +59,7 @@ class ZarrFormat:
         refuse_to_fill(path)
 
     def losses(self, index: Index, metadata: Mapping[str, str]) -> list[str]:
-        from cordwood.plan.format_losses import refuse_opaque
+        from cordwood.formats.save_plan import refuse_opaque
 
         del metadata
         refuse_opaque(index, self.name)
