@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cordwood.viewer import page as page_module
-from cordwood.viewer.page import SCRIPTS
+from cordwood.viewer.page import SCRIPTS, page
 
 STATIC = Path(page_module.__file__).parent / "static"
 MAX_LINES = 400
@@ -53,7 +53,7 @@ def node() -> str | None:
 
 def test_every_script_is_in_the_page() -> None:
     assert sorted(SCRIPTS) == sorted(file.name for file in STATIC.glob("*.js"))
-    assert SCRIPTS[0] == "text.js", "it makes the name that the others add to"
+    assert SCRIPTS[0] == "text.js", "it has what the others begin with"
     assert SCRIPTS[-1] == "shell.js", "it starts the page"
 
 
@@ -84,8 +84,9 @@ def test_fetch_is_used_in_one_place_and_relative() -> None:
 
 
 def test_scripts_are_strict_and_short() -> None:
+    assert page().html.count('{\n"use strict";\n// ') == len(SCRIPTS)
     for file in sorted(STATIC.glob("*.js")):
         text = file.read_text()
-        assert text.startswith('"use strict";\n// '), f"{file.name} says what it is"
+        assert text.startswith("// "), f"{file.name} says what it is"
         lines = text.count("\n")
         assert lines <= MAX_LINES, f"{file.name} has {lines} lines; at most {MAX_LINES}"

@@ -23,7 +23,8 @@ from cordwood.viewer.resources import Resources, error_json, resource_name, to_j
 
 _FOLDER = Path(__file__).parent
 
-# The scripts of `static/`, in the order in which they run.
+# The scripts of `static/`, in the order in which they run. Each is a strict function of its own:
+# they share what they add to the object `cordwood`.
 SCRIPTS: tuple[str, ...] = (
     "text.js",
     "elements.js",
@@ -85,7 +86,9 @@ def page(resources: Iterable[tuple[str, bytes]] | None = None, *, title: str = "
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
     except ImportError as e:
         raise MissingExtraError(_INSTALL) from e
-    script = "\n".join([(_FOLDER / "static" / name).read_text("utf-8") for name in SCRIPTS])
+    texts = [(_FOLDER / "static" / name).read_text("utf-8") for name in SCRIPTS]
+    functions = [f'(function (cordwood) {{\n"use strict";\n{each}}})(cordwood);' for each in texts]
+    script = "\n".join(["globalThis.cordwood = {};", *functions])
     style = (_FOLDER / "static" / "style.css").read_text("utf-8")
     assert "</script" not in script.lower(), "a script would end its own element"
     assert "</style" not in style.lower(), "the style would end its own element"
