@@ -20,6 +20,7 @@ from cordwood import dtypes
 from cordwood.api.array_change import (
     NO_CHANGE,
     VALUE_CHANGE,
+    Array,
     ArrayChange,
     combine_changes,
     cosine_of,
@@ -31,7 +32,6 @@ from cordwood.api.array_change import (
 from cordwood.api.checkpoint import Checkpoint
 from cordwood.api.checkpoint import open as open_checkpoint
 from cordwood.api.diff_operands import (
-    Array,
     CheckpointOperand,
     Operand,
     TreeOperand,
@@ -242,7 +242,7 @@ class Diff:
         }
 
 
-def _plain(leaf: LeafDiff) -> dict[str, Any]:
+def _plain(leaf: LeafDiff) -> dict[str, object]:
     return {
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in leaf._asdict().items()
@@ -395,7 +395,7 @@ def compare_checkpoints(
         return comparing.run(select, report)
 
 
-def _operand(value: Any, rename: Mapping[str, str] | None, opened: ExitStack) -> Operand:
+def _operand(value: object, rename: Mapping[str, str] | None, opened: ExitStack) -> Operand:
     if isinstance(value, str | os.PathLike):
         return CheckpointOperand(opened.enter_context(open_checkpoint(value)), rename)
     if isinstance(value, Checkpoint):
@@ -669,5 +669,5 @@ def _shown(container: Container) -> str:
     return container.kind if bare else f"empty {container.kind}"
 
 
-def _same_value(a: Any, b: Any) -> bool:
+def _same_value(a: object, b: object) -> bool:
     return type(a) is type(b) and (a == b or (a != a and b != b))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from cordwood.api.array_change import Array
 from cordwood.api.checkpoint import Checkpoint
 from cordwood.api.stored_leaf import StoredLeaf
 from cordwood.index import Box, Digests, Index, Inline, Leaf, Piece
@@ -20,7 +21,6 @@ from cordwood.sharding.boxes import element_count, slices
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe_leaf, whole_array
 
-Array: TypeAlias = np.ndarray[Any, Any]
 T = TypeVar("T")
 
 _GROUP_BYTES = 32 << 20  # of parts, read at a time
@@ -56,7 +56,7 @@ class Operand(Protocol):
     def stored(self, piece: Piece) -> StoredRange:
         """Return the bytes of a piece of such a leaf."""
 
-    def value(self, number: int) -> Any:
+    def value(self, number: int) -> object:
         """Return the value of a leaf that is not an array."""
 
     def read(self, wants: Sequence[tuple[int, Box]]) -> list[Array]:
@@ -164,7 +164,7 @@ class CheckpointOperand:
         size_bytes = reader.index.sources[source].size_bytes
         return StoredRange(reader.digests[source], piece.offset, piece.length, size_bytes)
 
-    def value(self, number: int) -> Any:
+    def value(self, number: int) -> object:
         leaf = self._checkpoint.index.leaves[self._numbers[number]]
         if isinstance(leaf.storage, Inline) and not leaf.dtype:
             return leaf.storage.value
@@ -192,7 +192,7 @@ class CheckpointOperand:
 class TreeOperand:
     """A tree in memory."""
 
-    def __init__(self, tree: Any, rename: Mapping[str, str] | None) -> None:
+    def __init__(self, tree: object, rename: Mapping[str, str] | None) -> None:
         flat = flatten(tree)
         leaves = []
         for path, leaf in zip(flat.paths, flat.leaves, strict=True):
@@ -211,7 +211,7 @@ class TreeOperand:
     def stored(self, piece: Piece) -> StoredRange:
         raise IndexError(piece.source)
 
-    def value(self, number: int) -> Any:
+    def value(self, number: int) -> object:
         storage = self.index.leaves[number].storage
         assert isinstance(storage, Inline)
         return storage.value

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cordwood import dtypes
 from cordwood.api.array_change import (
     NO_CHANGE,
+    Array,
     ArrayChange,
     changes_of,
     combine_changes,
@@ -30,8 +31,6 @@ from cordwood.io.progress import Report, report_progress
 from cordwood.keypath import format_path, path_label
 from cordwood.plan.split_arrays import Part, all_boxes, chunks_of, sample_boxes
 from cordwood.sharding.boxes import element_count, shape_of, whole_box
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 _MAX_TILES = 64  # along each side
 _MIN_SHARE = 0.25  # of a tile that was read, compared with the tile that was read most

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from itertools import islice
-from typing import Any
 
 from cordwood.api.array_change import has_numbers
 from cordwood.api.checkpoint import Checkpoint
@@ -46,7 +45,7 @@ _MAX_NAMES = 100
 _BINS = 48
 
 
-def start_view(sources: Sources, report: Report | None) -> dict[str, Any]:  # noqa: ARG001
+def start_view(sources: Sources, report: Report | None) -> dict[str, object]:  # noqa: ARG001
     """Return what was opened: the kind, the names of the sources and their paths."""
     paths = [sources.root] if sources.kind == "run" else list(sources.paths.values())
     options: list[str] = []
@@ -76,7 +75,7 @@ def _title(path: str) -> str:
     return f"{run}/{name}" if run and number_in_name(name) is not None else name or path
 
 
-def checkpoint_view(sources: Sources, report: Report | None, *, source: str) -> dict[str, Any]:  # noqa: ARG001
+def checkpoint_view(sources: Sources, report: Report | None, *, source: str) -> dict[str, object]:  # noqa: ARG001
     """Return sizes, metadata and files of a checkpoint, and its leaves column by column."""
     with sources.checkpoint(source) as checkpoint, gc_paused():
         index = checkpoint.index
@@ -170,7 +169,7 @@ def leaf_view(
     *,
     source: str,
     number: int,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the type of a leaf, how it was partitioned, and where its bytes are."""
     with sources.checkpoint(source) as checkpoint:
         leaf = leaf_at(checkpoint, number)
@@ -248,7 +247,7 @@ def _in_row(row: int, span: Span, shape: tuple[int, ...]) -> Iterator[Box]:
         yield Box((row, *start), (row + 1, *stop))
 
 
-def _piece(checkpoint: Checkpoint, piece: Piece, leaf: Leaf) -> dict[str, Any]:
+def _piece(checkpoint: Checkpoint, piece: Piece, leaf: Leaf) -> dict[str, object]:
     """Return the place of a piece: its box, file, byte range and digest."""
     boxes = list(_boxes(piece, leaf.shape))
     box = boxes[0] if len(boxes) == 1 else None
@@ -304,7 +303,7 @@ def _value(checkpoint: Checkpoint, leaf: Leaf) -> str | None:
 
 def statistics_view(
     sources: Sources, report: Report | None, *, source: str, number: int, read: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return statistics of the elements of a leaf.
 
     Raises TypeError for a leaf that is no array of numbers.
@@ -348,11 +347,11 @@ def statistics_view(
     }
 
 
-def _number_text(value: Any) -> str:
+def _number_text(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _heat_json(heat: HeatMap | None) -> dict[str, Any] | None:
+def _heat_json(heat: HeatMap | None) -> dict[str, object] | None:
     """Return a heat map with its values rounded to 4 digits, which makes it half as long."""
     if heat is None or not heat.values:
         return None
@@ -360,7 +359,7 @@ def _heat_json(heat: HeatMap | None) -> dict[str, Any] | None:
     return {**heat._asdict(), "values": values}
 
 
-def verify_view(sources: Sources, report: Report | None, *, source: str) -> dict[str, Any]:
+def verify_view(sources: Sources, report: Report | None, *, source: str) -> dict[str, object]:
     """Check every byte of a source against its digest, and return the result."""
     with sources.checkpoint(source) as checkpoint:
         unchecked = [each.name for each in checkpoint.index.sources if not is_checked(each)]

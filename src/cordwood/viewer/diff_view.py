@@ -146,7 +146,7 @@ def _integer(checkpoint: Checkpoint, leaf: Leaf) -> int:
     return int(StoredLeaf(leaf, checkpoint).load(to="numpy"))
 
 
-def _summary(comparison: Comparison, first: Checkpoint, second: Checkpoint) -> dict[str, Any]:
+def _summary(comparison: Comparison, first: Checkpoint, second: Checkpoint) -> dict[str, object]:
     """Return the verdict and its numbers."""
     pairs = comparison.pairs
     counts = Counter[str]([pair.state for pair in pairs])
@@ -209,7 +209,7 @@ def _verdict(counts: Mapping[str, int], containers: int) -> str:
 
 def _rows(
     pairs: Sequence[ComparedPair], first: Checkpoint, second: Checkpoint
-) -> dict[str, Sequence[Any]]:
+) -> dict[str, Sequence[object]]:
     """Return a row for each leaf, column by column."""
     sides = [second if pair.state in ("added", "renamed") else first for pair in pairs]
     paths = format_paths([_path(pair, first, second) for pair in pairs])
@@ -246,7 +246,7 @@ def _text(checkpoint: Checkpoint, number: int | None) -> str | None:
 
 def diff_leaf_view(
     sources: Sources, report: Report | None, *, a: str, b: str, i: int, j: int, read: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return what changed from an array of one source to an array of another.
 
     "sample" reads some blocks of each, together about 4 MiB.

@@ -42,7 +42,7 @@ class Resource(NamedTuple):
     """
 
     pattern: str
-    view: Callable[..., Any]
+    view: Callable[..., object]
     is_kept: bool = True
     reads_data: bool = False
 
@@ -64,7 +64,7 @@ class Request(NamedTuple):
     """A resource and the arguments of its view."""
 
     resource: Resource
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, object]
 
 
 class Resources:
@@ -134,8 +134,8 @@ def _unquoted(part: str) -> str:
     return unquote(part, errors="surrogateescape")
 
 
-def _parsed(arguments: Mapping[str, str], name: str) -> Mapping[str, Any]:
-    parsed: dict[str, Any] = {}
+def _parsed(arguments: Mapping[str, str], name: str) -> Mapping[str, object]:
+    parsed: dict[str, object] = {}
     for field, text in arguments.items():
         parsed[field] = text
         if field in _NUMBERS:
@@ -152,7 +152,7 @@ def _no_resource(name: str) -> KeyError:
     return KeyError(f"there is no resource {name!r:.100}; expected one of {patterns}")
 
 
-def to_json(value: Any) -> bytes:
+def to_json(value: object) -> bytes:
     """Return a value as JSON in ASCII; NaN and infinities become strings.
 
     >>> to_json({"mean": float("nan"), "count": 1})
@@ -165,7 +165,7 @@ def to_json(value: Any) -> bytes:
     return text.encode("ascii")
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     """Return a JSON value with NaN and infinities replaced by strings."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

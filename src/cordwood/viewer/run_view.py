@@ -8,15 +8,15 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import xxhash
 
 from cordwood import dtypes
-from cordwood.api.array_change import has_numbers
+from cordwood.api.array_change import Array, has_numbers
 from cordwood.api.checkpoint import Checkpoint
-from cordwood.api.diff_operands import Array, CheckpointOperand, fitting
+from cordwood.api.diff_operands import CheckpointOperand, fitting
 from cordwood.api.equal_parts import contents_by_digest
 from cordwood.errors import CordwoodError
 from cordwood.index import Inline, Leaf, size_in_memory
@@ -46,7 +46,7 @@ _NO_POLICY = (
 )
 
 
-def run_view(sources: Sources, report: Report | None) -> dict[str, Any]:  # noqa: ARG001
+def run_view(sources: Sources, report: Report | None) -> dict[str, object]:  # noqa: ARG001
     """Return the steps that the run has now, oldest first; of each step only its index is read."""
     sources.list_steps()
     root, paths = sources.root, sources.paths
@@ -67,7 +67,7 @@ def run_view(sources: Sources, report: Report | None) -> dict[str, Any]:  # noqa
     }
 
 
-def _as_json(step: StepSummary, linked: int | None, *, is_newest: bool) -> dict[str, Any]:
+def _as_json(step: StepSummary, linked: int | None, *, is_newest: bool) -> dict[str, object]:
     disk = step.disk_bytes
     return {
         "name": step.name,
@@ -166,7 +166,7 @@ class LeafNorms(NamedTuple):
 
 def norms_view(
     sources: Sources, report: Report | None, *, source: str, read: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the L2 norm of each leaf of a step, with its place in the model."""
     if read not in ("sample", "all"):
         raise KeyError(f"norms are read from a sample or from all, not from {read}")
@@ -315,7 +315,7 @@ def _hypot(one: float, other: float) -> float:
     return math.nan if math.isnan(one) or math.isnan(other) else math.hypot(one, other)
 
 
-def _norm_of_value(value: Any) -> float | None:
+def _norm_of_value(value: object) -> float | None:
     if isinstance(value, np.ndarray | np.generic):
         array = np.asarray(value)
         is_extension = array.dtype.kind == "V" and array.dtype.names is None  # bfloat16 and others
