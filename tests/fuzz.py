@@ -111,7 +111,7 @@ READERS = {
     "msgpack": "flax_msgpack.read_index.read_index",
     "npy": "numpy_files.read_npy.read_index",
     "npz": "numpy_files.read_npz.read_index",
-    "records": "msgpack_records.read_index.read_index",
+    "records": "flax_msgpack.read_records.read_index",
     "safetensors": "safetensors.read_index.read_index",
     "sealed": "safetensors.read_index.read_index",
 }
@@ -122,7 +122,7 @@ def reader(name: str) -> Callable[[bytes], None]:
     if name in FOLDERS:
         return folder_reader(name)
     from cordwood.errors import CordwoodError
-    from cordwood.formats.compressed.streams import decompress
+    from cordwood.formats.flax_msgpack.compression import decompress
     from cordwood.formats.safetensors import read_index as read_index_module
     from cordwood.io.open_files import MemoryFile
 

@@ -54,11 +54,9 @@ PEERS = {"flax", "eformer", "orbax", "safetensors", "equinox", "optax", "chex", 
 LAZY = {"jax", "jaxlib", "tensorstore", "ml_dtypes", "rich", "jinja2", "IPython", "treescope"}
 
 # A format is no other's business, but the directories hold their trees as safetensors files do,
-# Orbax's arrays are zarr's, and records hold values of Flax's.
+# and Orbax's arrays are zarr's.
 SHARED = {
-    "cordwood.formats.flax_msgpack": ("cordwood.formats.compressed.",),
     "cordwood.formats.hugging_face": ("cordwood.formats.safetensors.",),
-    "cordwood.formats.msgpack_records": ("cordwood.formats.flax_msgpack.",),
     "cordwood.formats.orbax": ("cordwood.formats.zarr.",),
     "cordwood.formats.packs": ("cordwood.formats.safetensors.",),
     "cordwood.formats.zarr_tree": ("cordwood.formats.zarr.",),

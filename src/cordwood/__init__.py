@@ -59,11 +59,11 @@ if TYPE_CHECKING:
     from cordwood.policies import KeepEvery as KeepEvery
     from cordwood.policies import KeepLast as KeepLast
     from cordwood.sharding.partition_rules import match_partition_rules as match_partition_rules
-    from cordwood.state_dict.state_dicts import from_state_dict as from_state_dict
-    from cordwood.state_dict.state_dicts import to_state_dict as to_state_dict
-    from cordwood.state_dict.type_handlers import (
+    from cordwood.state_dict.containers import (
         register_serialization_state as register_serialization_state,
     )
+    from cordwood.state_dict.state_dicts import from_state_dict as from_state_dict
+    from cordwood.state_dict.state_dicts import to_state_dict as to_state_dict
 
 _NAMES_OF = {
     "cordwood.api.checkpoint": "Checkpoint open",
@@ -89,7 +89,7 @@ _NAMES_OF = {
     "cordwood.policies": "EverySeconds EverySteps KeepBest KeepEvery KeepLast",
     "cordwood.sharding.partition_rules": "match_partition_rules",
     "cordwood.state_dict.state_dicts": "from_state_dict to_state_dict",
-    "cordwood.state_dict.type_handlers": "register_serialization_state",
+    "cordwood.state_dict.containers": "register_serialization_state",
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 _SUBMODULES = (

@@ -5,31 +5,33 @@ nothing is copied without need, a value that could not be read back is refused w
 files are written durably, and big-endian arrays keep their values.
 
 `MAX_CHUNK_SIZE` is read at each call: arrays of more bytes than this are stored in pieces.
+
+One file: the public functions of one module, half of it their documentation.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sys
-from typing import Any
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import numpy as np
 
 from cordwood import dtypes
-from cordwood.formats.flax_msgpack.plan_save import (
-    ChunkSizeModule,
-    plan_buffers,
-    plan_state,
-)
+from cordwood.errors import LimitError
+from cordwood.formats.flax_msgpack.plan_save import ChunkSizeModule, plan_buffers, plan_state
 from cordwood.formats.flax_msgpack.read_index import read_index
 from cordwood.formats.flax_msgpack.wire import ValueSize
 from cordwood.index import Encoding, Index, Inline, Pieces
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.threads import default_threads, gc_paused, run_tasks
+from cordwood.keypath import format_path
 from cordwood.state_dict.state_dicts import from_state_dict, state_and_problems, to_state_dict
-from cordwood.state_dict.tree_summary import summarize_tree
 from cordwood.storage.paths import expand_home
-from cordwood.tree.flatten import build_tree
+from cordwood.tree.flatten import build_tree, flatten
 
 __all__ = [
     "MAX_CHUNK_SIZE",
@@ -52,6 +54,7 @@ MAX_CHUNK_SIZE: int
 sys.modules[__name__].__class__ = ChunkSizeModule
 
 _COPY_BYTES = 16 << 20
+_T = TypeVar("_T")
 EncodedBytes = bytes | bytearray | memoryview
 
 
@@ -219,7 +222,7 @@ def load_from_file(target: Any, filepath: str | os.PathLike[str]) -> Any:
 
 def compress_bytes(data: EncodedBytes) -> bytes:
     """Compress bytes to a gzip stream of level 6 without a time stamp: equal in, equal out."""
-    from cordwood.formats.compressed.streams import compress
+    from cordwood.formats.flax_msgpack.compression import compress
 
     return b"".join(compress([data], "gz"))
 
@@ -247,7 +250,7 @@ def decompress_bytes(data: EncodedBytes, *, max_bytes: int | None = None) -> byt
 def _decompress(
     data: EncodedBytes, max_bytes: int | None, outline: ValueSize | None = None
 ) -> memoryview:
-    from cordwood.formats.compressed.streams import decompress
+    from cordwood.formats.flax_msgpack.compression import decompress
     from cordwood.io.open_files import MemoryFile
 
     return decompress(MemoryFile(data), "gz", max_bytes=max_bytes, size_reader=outline).map()
@@ -255,7 +258,7 @@ def _decompress(
 
 def to_compressed_bytes(target: Any) -> bytes:
     """Return the bytes of `to_bytes` as a gzip stream; see `compress_bytes`."""
-    from cordwood.formats.compressed.streams import compress
+    from cordwood.formats.flax_msgpack.compression import compress
 
     return b"".join(compress(to_buffers(target), "gz"))
 
@@ -303,7 +306,70 @@ def get_serialization_info(pytree: Any) -> dict[str, Any]:
         >>> info["num_leaves"], info["total_elements"], info["memory_bytes"], info["dtypes"]
         (2, 7, 56, ['float64'])
     """
-    return {**summarize_tree(pytree), "is_serializable": validate_serializable(pytree)[0]}
+    leaves, structure = _leaves_and_structure(pytree)
+    dtype_names = {_call_or(_dtype_name, leaf, "") for leaf in leaves}
+    return {
+        "num_leaves": len(leaves),
+        "tree_structure": structure,
+        "total_elements": sum(_call_or(_element_count, leaf, 1) for leaf in leaves),
+        "memory_bytes": sum(_call_or(_memory_bytes, leaf, 0) for leaf in leaves),
+        "dtypes": sorted(dtype_names - {""}),
+        "is_serializable": validate_serializable(pytree)[0],
+    }
+
+
+def _leaves_and_structure(tree: Any) -> tuple[list[Any], str]:
+    """Return the leaves of any tree, and its structure as text."""
+    state, problems = state_and_problems(tree)
+    if any(isinstance(problem, LimitError) for problem in problems):
+        return [], str(problems[-1])  # jax would not end for a tree that contains itself
+    tree_util = getattr(sys.modules.get("jax"), "tree_util", None)
+    if tree_util is not None:
+        with suppress(Exception):  # keys that cannot be sorted, or errors of registered nodes
+            leaves, structure = tree_util.tree_leaves_and_structure(tree)
+            return leaves, str(structure)
+    with suppress(Exception):  # keys that no format can store
+        flat = flatten(tree)
+        return list(flat.leaves), ", ".join(map(format_path, flat.paths))
+    return _leaves_of_state(state), "; ".join(map(str, problems))
+
+
+def _leaves_of_state(state: Any) -> list[Any]:
+    leaves: list[Any] = []
+    stack = [state]
+    while stack:
+        value = stack.pop()
+        if type(value) is dict:
+            stack += reversed(value.values())
+        elif value is not None:
+            leaves.append(value)
+    return leaves
+
+
+def _call_or(function: Callable[[Any], _T], leaf: Any, default: _T) -> _T:
+    try:
+        return function(leaf)
+    except Exception:  # noqa: BLE001  (attributes of leaves may raise anything)
+        return default
+
+
+def _element_count(leaf: Any) -> int:
+    shape = getattr(leaf, "shape", ())
+    is_shape = isinstance(shape, tuple) and all(type(length) is int for length in shape)
+    return math.prod(shape) if is_shape else 1
+
+
+def _dtype_name(leaf: Any) -> str:
+    return str(leaf.dtype)
+
+
+def _memory_bytes(leaf: Any) -> int:
+    if isinstance(leaf, (str, bytes, bytearray)):
+        return len(leaf.encode("utf-8", "surrogatepass") if isinstance(leaf, str) else leaf)
+    if isinstance(leaf, (bool, int, float, complex)) and not isinstance(leaf, np.generic):
+        return np.array(leaf).nbytes
+    nbytes = getattr(leaf, "nbytes", 0)
+    return nbytes if isinstance(nbytes, int) else 0
 
 
 def _restore_state(index: Index, data: memoryview) -> Any:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from cordwood.errors import CordwoodError, LimitError, MismatchError
+from cordwood.state_dict.containers import current_path
 from cordwood.state_dict.state_dicts import from_state_dict, to_state_dict
-from cordwood.state_dict.type_handlers import current_path
 from cordwood.tree.structure import MAX_DEPTH
 
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from cordwood.errors import MismatchError
-from cordwood.state_dict import type_handlers
+from cordwood.state_dict import containers
+from cordwood.state_dict.containers import register_serialization_state
 from cordwood.state_dict.state_dicts import from_state_dict, to_state_dict
-from cordwood.state_dict.type_handlers import register_serialization_state
 
 
 class Pair(NamedTuple):
@@ -150,7 +150,7 @@ def test_struct_dataclass() -> None:
 
 
 def test_types_with_a_handler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type_handlers, "_handlers", {})
+    monkeypatch.setattr(containers, "_handlers", {})
 
     class Own:
         def __init__(self, value: Any) -> None:

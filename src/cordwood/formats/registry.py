@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cordwood.errors import UnsupportedFormatError
-from cordwood.formats.flax_msgpack import MSGPACK, MSGPACK_GZ, MSGPACK_ZST
+from cordwood.formats.flax_msgpack import MSGPACK, MSGPACK_GZ, MSGPACK_RECORDS, MSGPACK_ZST
 from cordwood.formats.format_protocol import (
     Format,
     WritableFormat,
@@ -16,7 +16,6 @@ from cordwood.formats.format_protocol import (
     is_writable,
 )
 from cordwood.formats.hugging_face import HUGGING_FACE, SHARDS, SINGLE_FILE
-from cordwood.formats.msgpack_records import MSGPACK_RECORDS
 from cordwood.formats.numpy_files import EQX, NPY, NPZ
 from cordwood.formats.orbax import ORBAX
 from cordwood.formats.packs import PACKS

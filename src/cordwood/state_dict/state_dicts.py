@@ -18,18 +18,21 @@ import numpy as np
 from cordwood.errors import LimitError, MismatchError, UnsupportedLeafError
 from cordwood.keypath import DictKey, Key, KeyPath, format_path, is_dict_key
 from cordwood.message_text import counted
-from cordwood.state_dict.state_containers import (
+from cordwood.state_dict.containers import (
     PLAIN_DICT,
     Container,
+    Handler,
     NonStringKeyError,
     cached_leaf_types,
     describe_state,
     error_text,
     find_container,
     is_state_dict,
+    path_stack,
+    peer_path,
+    state_key_path,
     upgrade_state,
 )
-from cordwood.state_dict.type_handlers import Handler, path_stack, peer_path, state_key_path
 from cordwood.tree.structure import MAX_DEPTH
 
 # An entry that is a container and still has to be converted: the dict that holds it, its name

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cordwood import msgpack
 from cordwood.errors import CorruptionError, FormatError, LimitError, TruncatedError
-from cordwood.formats.compressed.streams import (
+from cordwood.formats.flax_msgpack.compression import (
     CompressedDataError,
     compress,
     decompress,
@@ -338,7 +338,7 @@ def test_blocks_of_every_kind() -> None:
 def test_the_limit_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_limit(1) == 4 << 30
     assert default_limit(1 << 30) == 1100 << 30
-    monkeypatch.setattr("cordwood.formats.compressed.streams.MIN_LIMIT_BYTES", 1000)
+    monkeypatch.setattr("cordwood.formats.flax_msgpack.compression.MIN_LIMIT_BYTES", 1000)
     assert default_limit(1) == 1100
     bomb = packed(bytes(8 << 20), "zst")
     with pytest.raises(LimitError, match=f"decompresses to more than {1100 * len(bomb)} bytes"):

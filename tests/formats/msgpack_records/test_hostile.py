@@ -12,8 +12,8 @@ import pytest
 
 from cordwood.api.checkpoint import Checkpoint
 from cordwood.errors import CordwoodError, FormatError, LimitError, TruncatedError
+from cordwood.formats.flax_msgpack.read_records import read_index
 from cordwood.formats.format_protocol import Opened
-from cordwood.formats.msgpack_records.read_index import read_index
 from cordwood.io.open_files import MemoryFile
 from cordwood.loading.leaf_reader import LeafReader
 from tests.memory import traced_memory

@@ -16,7 +16,7 @@ import pytest
 
 import cordwood
 from cordwood.errors import LimitError, MismatchError, TruncatedError
-from cordwood.formats.msgpack_records.read_index import read_index
+from cordwood.formats.flax_msgpack.read_records import read_index
 from cordwood.io.open_files import MemoryFile
 
 TREE: dict[str, Any] = {
@@ -116,7 +116,7 @@ def test_limits_hold_for_all_records_together() -> None:
     with pytest.raises(LimitError, match=r"bad: byte [0-9]+: more than [0-9]+ keys in all records"):
         read_index(MemoryFile(b"".join(deep), "bad"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cordwood.formats.msgpack_records.read_index.MAX_NODES", 1000)
+        patch.setattr("cordwood.formats.flax_msgpack.read_records.MAX_NODES", 1000)
         flat = b"".join(record([str(i)], ARRAY) for i in range(600))
         with pytest.raises(LimitError, match="more than 1000 values in all records"):
             read_index(MemoryFile(flat, "bad"))

@@ -1,4 +1,7 @@
-"""Flax's msgpack format: reading the index, planning a save, restoring values."""
+"""Flax's msgpack, bare and under gzip and zstd; and streams of msgpack records, read only.
+
+A record is a key path and Flax's bytes of a value. Flax's suffix is used for such streams too.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +96,7 @@ class FlaxMsgpackFormat(NamedTuple):
             if compression is None:
                 write_file(path, plan, leaves)
             else:
-                from cordwood.formats.compressed.streams import compress
+                from cordwood.formats.flax_msgpack.compression import compress
 
                 buffers = plan_buffers(plan, leaves)
                 write_stream(path, compress(buffers, compression, size_bytes=size_bytes))
@@ -107,7 +110,7 @@ class FlaxMsgpackFormat(NamedTuple):
 
     def _require(self, file: ReadableFile) -> None:
         if self.compression is not None:
-            from cordwood.formats.compressed.streams import require_magic
+            from cordwood.formats.flax_msgpack.compression import require_magic
 
             require_magic(file, self.compression)
         else:
@@ -162,7 +165,7 @@ def open_source(
     file = LocalFile(path)
     if compression is None:
         return file
-    from cordwood.formats.compressed.streams import decompress, decompress_into
+    from cordwood.formats.flax_msgpack.compression import decompress, decompress_into
     from cordwood.formats.flax_msgpack.wire import ValueSize
 
     outline, max_bytes = ValueSize(), options.max_bytes
@@ -194,3 +197,37 @@ MSGPACK_GZ = FlaxMsgpackFormat(
 MSGPACK_ZST = FlaxMsgpackFormat(
     "msgpack.zst", (".msgpack.zst",), "a tree in Flax's msgpack, under zstd", "zst"
 )
+
+
+class MsgpackRecordsFormat:
+    """Streams of msgpack records, read only."""
+
+    name = "msgpack-records"
+    description = "a stream of msgpack records, as EasyLM writes it"
+    suffixes: tuple[str, ...] = (".msgpack",)
+    index_name = ""
+
+    def matches(self, place: Place) -> Match:
+        """Return MAYBE for a damaged stream: it begins with a record and is no file of Flax's."""
+        file = place.file
+        if file is None or not file.size_bytes or file.read(0, 1) != _PAIR:
+            return Match.NO
+        from cordwood.formats.flax_msgpack.read_index import read_index as read_flax_index
+        from cordwood.formats.flax_msgpack.read_records import begins_record, read_index
+        from cordwood.formats.single_file import can_read
+
+        if can_read(file, read_index):
+            return Match.YES
+        if begins_record(file.map(), file.name) and not can_read(file, read_flax_index):
+            return Match.MAYBE
+        return Match.NO
+
+    def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
+        from cordwood.formats.flax_msgpack.read_records import read_index
+        from cordwood.formats.single_file import open_file
+
+        del item, options
+        return open_file(path, read_index, name=self.name)
+
+
+MSGPACK_RECORDS = MsgpackRecordsFormat()

@@ -26,8 +26,7 @@ from cordwood.formats.flax_msgpack import wire
 from cordwood.io.leaves_to_write import Array, LazyArray, Leaves
 from cordwood.keypath import DictKey, Key, KeyPath, format_path
 from cordwood.plan.file_plan import FilePlan, LeafBytes, LiteralBytes, Segment
-from cordwood.state_dict.state_containers import error_text
-from cordwood.state_dict.type_handlers import state_key_path
+from cordwood.state_dict.containers import error_text, state_key_path
 from cordwood.tree.leaves import DeferredArray, describe_leaf, is_jax_array, without_padding
 
 

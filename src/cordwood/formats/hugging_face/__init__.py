@@ -36,7 +36,7 @@ class ShardsFormat(NamedTuple):
         return Match.YES if fnmatch.filter(place.names, self.index_name) else Match.NO
 
     def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
-        from cordwood.formats.hugging_face.open import open_shards
+        from cordwood.formats.hugging_face.shards import open_shards
 
         del options
         return open_shards(path, item)
@@ -74,17 +74,17 @@ class HubFormat:
     def plan_save(
         self, path: Path, tree: Any, options: SaveOptions, rendezvous: Rendezvous
     ) -> SavePlan:
-        from cordwood.formats.hugging_face.write import plan_save
+        from cordwood.formats.hugging_face.shards import plan_save
 
         return plan_save(path, tree, options, rendezvous)
 
     def refuse_foreign(self, path: Path) -> None:
-        from cordwood.formats.hugging_face.write import refuse_existing
+        from cordwood.formats.hugging_face.shards import refuse_existing
 
         refuse_existing(path)
 
     def losses(self, index: Index, metadata: Mapping[str, str]) -> list[str]:
-        from cordwood.formats.hugging_face.write import losses
+        from cordwood.formats.hugging_face.shards import losses
 
         del metadata
         return losses(index, self.name)

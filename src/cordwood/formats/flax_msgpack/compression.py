@@ -1,6 +1,7 @@
-"""Decompression of any number of frames, a few MiB at a time, and compression as one frame.
+"""Compressed streams around a whole file: gzip (RFC 1952) and Zstandard (RFC 8878).
 
-Equal input gives equal output: the gzip header has no time and no system.
+Any number of frames are decompressed, a few MiB at a time, and their checksums are checked. One
+frame is written; equal input gives equal output: the gzip header has no time and no system.
 
 One file because gzip and zstd share a loop: zstd's decoder has no limit of what it returns at once,
 so that loop counts the blocks of a frame (RFC 8878) before it feeds them.

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from cordwood.state_dict import type_handlers
-from cordwood.state_dict.state_dicts import from_state_dict, to_state_dict
-from cordwood.state_dict.type_handlers import (
+from cordwood.state_dict import containers
+from cordwood.state_dict.containers import (
     current_path,
     is_serializable,
     register_serialization_state,
 )
+from cordwood.state_dict.state_dicts import from_state_dict, to_state_dict
 
 
 class Point(NamedTuple):
@@ -33,7 +33,7 @@ class Own:
 @pytest.fixture
 def handlers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a test registers is forgotten after it."""
-    monkeypatch.setattr(type_handlers, "_handlers", {})
+    monkeypatch.setattr(containers, "_handlers", {})
 
 
 def test_register(handlers: None) -> None:
