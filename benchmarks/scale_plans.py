@@ -22,13 +22,12 @@ from cordwood.formats.packs.index_item import (
     written_pack,
 )
 from cordwood.formats.packs.write import own_packs, pack_name, pack_tree
-from cordwood.formats.save_plan import Snapshot
 from cordwood.index import Box, HeaderDigest, LeafSpec, Pieces
 from cordwood.plan.assign_to_files import packs_of_all, packs_of_process
 from cordwood.plan.load_boxes import plan_boxes
 from cordwood.sharding.boxes import device_boxes, element_count, shard_grid
 from cordwood.storage.local_storage import LocalStorage
-from cordwood.tree.flatten import flatten
+from cordwood.tree.flatten import DescribedTree, flatten
 
 __all__ = ["Load", "Save", "plan_load", "plan_save"]
 
@@ -96,7 +95,7 @@ def plan_save(processes: int) -> tuple[Save, bytes]:
             grids[key] = shard_grid(*key)
         shards.append(grids[key])
     shards_seconds = clock.lap()
-    described = Snapshot(structure, tuple(specs), tuple(shards), (), ())
+    described = DescribedTree(structure, tuple(specs), tuple(shards), (), ())
     layout = pack_tree(described, process_count=processes, sizes=LocalStorage.file_sizes)
     layout_seconds = clock.lap()
     packs = packs_of_process(layout.shares, 0)

@@ -64,8 +64,8 @@ SHARED = {
 
 # Modules directly under formats/ that every format may use, and those that know all formats.
 FOR_EVERY_FORMAT = (
+    "format_losses",
     "format_protocol",
-    "save_plan",
     "single_file",
     "step_names",
 )

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from cordwood.dtypes import to_numpy
+from cordwood.formats.format_protocol import SaveOptions
 from cordwood.formats.packs.write import plan_save
-from cordwood.formats.save_plan import SaveOptions
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.processes.coordination import SINGLE_PROCESS
 from cordwood.processes.rendezvous import Rendezvous

@@ -24,16 +24,18 @@ from cordwood.errors import CordwoodError, LossError, UnsupportedFormatError
 from cordwood.formats.detect_format import format_of, written_format
 from cordwood.formats.format_for_saving import format_for_saving
 from cordwood.formats.format_protocol import (
+    SaveOptions,
     WritableFormat,
     has_runs,
     is_directory_format,
     item_names,
+    plan_save,
+    require_strings,
 )
 from cordwood.formats.packs import store_at
 from cordwood.formats.packs.cordwood_json import decode_index
 from cordwood.formats.packs.open import read_index_bytes
 from cordwood.formats.registry import file_formats, suffixes_of
-from cordwood.formats.save_plan import SaveOptions, plan_save, require_strings
 from cordwood.formats.step_names import number_in_name
 from cordwood.index import Index
 from cordwood.io.background_save import raise_unreported_failures, wait_for_saves

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from cordwood.formats.format_for_saving import format_for_saving
-from cordwood.formats.format_protocol import Format, is_directory_format
+from cordwood.formats.format_protocol import Format, SaveOptions, is_directory_format, plan_save
 from cordwood.formats.registry import DEFAULT
-from cordwood.formats.save_plan import SaveOptions, plan_save
 from cordwood.io.background_save import raise_unreported_failures, wait_for_saves
 from cordwood.io.buffers import release_memory
 from cordwood.io.leaves_to_write import Leaves

@@ -9,8 +9,7 @@ from typing import Any, Literal
 from cordwood.api.save import announce_errors, rendezvous_for
 from cordwood.devices.host_snapshot import snapshot_leaves
 from cordwood.formats.format_for_saving import format_for_saving
-from cordwood.formats.format_protocol import WritableFormat
-from cordwood.formats.save_plan import Linking, SaveOptions, plan_save
+from cordwood.formats.format_protocol import Linking, SaveOptions, WritableFormat, plan_save
 from cordwood.io.background_save import PendingSave, raise_unreported_failures, save_in_background
 from cordwood.io.buffers import release_memory
 from cordwood.io.leaves_to_write import Leaves

@@ -13,7 +13,7 @@ from cordwood.api.save_async import SnapshotSave
 from cordwood.encoding.step_record import KEY, PREFIX_KEY, Record, encode_record
 from cordwood.errors import CordwoodError, PendingSaveError, StepError
 from cordwood.formats.format_for_saving import format_for_saving
-from cordwood.formats.save_plan import SaveOptions
+from cordwood.formats.format_protocol import SaveOptions
 from cordwood.formats.step_names import step_name
 from cordwood.io.background_save import (
     NOTHING_STARTED,

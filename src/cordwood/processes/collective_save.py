@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -31,6 +31,10 @@ from cordwood.processes.join_rendezvous import process_names
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.sharding.boxes import ShardGrid
 from cordwood.tree.structure import Structure
+
+if TYPE_CHECKING:
+    from cordwood.io.leaves_to_write import Leaves
+    from cordwood.tree.flatten import DescribedTree
 
 PROBE_SECONDS = 40.0  # how long a network file system may hide what another machine has created
 _HALF_BYTES = 8  # one half is a digest of the type of a leaf, the other half of its value
@@ -125,12 +129,31 @@ def fingerprints(
     return prints
 
 
-def joined_fingerprints(trees: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
-    """Return the `fingerprints` of one tree that holds several trees in this order."""
-    if len(trees) == 1:
-        return trees[0]
-    structure = digest_of(b"".join([prints[0] for prints in trees]))
-    return [structure, *[each for prints in trees for each in prints[1:]]]
+def tree_fingerprints(
+    trees: Sequence[DescribedTree], leaves: Leaves, process: int
+) -> Sequence[bytes]:
+    """Return the `fingerprints` of a tree, or of one tree that holds several trees in this order.
+
+    Args:
+        trees: the trees.
+        leaves: their leaves, tree by tree. All processes but the first one drop those that each
+            process holds for itself, because process 0 writes them.
+        process: the number of this process.
+    """
+    prints: list[list[bytes]] = []
+    first_leaf = 0
+    for structure, specs, shards, _, local in trees:
+        elements = {}
+        for leaf in local:
+            elements[leaf] = np.asarray(leaves.view(first_leaf + leaf))
+            if process > 0:
+                leaves.drop(first_leaf + leaf)
+        prints.append(fingerprints(structure, specs, shards, elements))
+        first_leaf += len(specs)
+    if len(prints) == 1:
+        return prints[0]
+    structure_digest = digest_of(b"".join([each[0] for each in prints]))
+    return [structure_digest, *[digest for each in prints for digest in each[1:]]]
 
 
 def require_agreement(

@@ -1,4 +1,4 @@
-"""Flattening and unflattening of trees, natively and without recursion.
+"""Flattening and unflattening of trees, natively and without recursion; trees as formats see them.
 
 dict, list, tuple, named tuple, OrderedDict, defaultdict and None are handled here. Any other type
 that is registered with jax as a pytree node is flattened by its registration, one level at a
@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from cordwood.errors import LimitError, UnsupportedLeafError
+from cordwood.index import ARRAY_KINDS, LeafSpec
 from cordwood.keypath import DictKey, Key, KeyPath, format_path, is_dict_key, path_label
-from cordwood.tree.leaves import is_jax_array, is_tree_def
+from cordwood.sharding.boxes import ShardGrid, shard_grid, single_process_grid
+from cordwood.tree.leaves import describe_leaf, is_jax_array, is_tree_def
 from cordwood.tree.structure import LEAF, MAX_DEPTH, Node, Structure
 
 Builder: TypeAlias = Callable[[list[Any]], Any]
@@ -245,3 +247,79 @@ def entry_key(entry: Any) -> Any:
         if hasattr(entry, attribute):
             return getattr(entry, attribute)
     return entry
+
+
+class DescribedTree(NamedTuple):
+    """The structure, leaves and shards of a tree to save, without an element."""
+
+    structure: Structure
+    specs: tuple[LeafSpec, ...]
+    shards: tuple[ShardGrid, ...]  # of each leaf: its cells, and which processes hold them
+    leaves: tuple[Any, ...]  # the caller's
+    local: tuple[int, ...]  # the arrays that every process holds for itself
+
+
+def describe_tree(tree: Any, *, process: int, process_count: int) -> DescribedTree:
+    """Return the structure of a tree, and the type and shards of its leaves.
+
+    What jax has not spread over several processes (numpy arrays, Python values, arrays on this
+    process's devices) counts as process 0's: every process has its own.
+
+    Raises UnsupportedLeafError for a leaf that cannot be stored; names its key path.
+    """
+    flat = flatten(tree)
+    specs = tuple(
+        [
+            describe_leaf(path, leaf, allow_remote=process_count > 1)
+            for path, leaf in zip(flat.paths, flat.leaves, strict=True)
+        ]
+    )
+    cache: dict[tuple[Any, tuple[int, ...]], ShardGrid] = {}
+    shards = [
+        _shards(spec, leaf, process, process_count, cache)
+        for spec, leaf in zip(specs, flat.leaves, strict=True)
+    ]
+    single_holder = ((0,),)
+    local = [
+        i
+        for i, (spec, shard) in enumerate(zip(specs, shards, strict=True))
+        if spec.kind in ARRAY_KINDS and single_holder == tuple(set(shard.holders))
+    ]
+    return DescribedTree(flat.structure, specs, tuple(shards), flat.leaves, tuple(local))
+
+
+def _shards(
+    spec: LeafSpec,
+    leaf: Any,
+    process: int,
+    process_count: int,
+    cache: dict[tuple[Any, tuple[int, ...]], ShardGrid],
+) -> ShardGrid:
+    sharding = leaf.sharding if is_jax_array(leaf) else None
+    if sharding is not None and len(sharding.device_set) == 1 and sharding.is_fully_addressable:
+        sharding = None
+    key = (sharding, spec.shape)
+    grid = cache.get(key)
+    if grid is None:
+        grid = cache[key] = _map(sharding, spec, leaf, process, process_count)
+    return grid
+
+
+def _map(sharding: Any, spec: LeafSpec, leaf: Any, process: int, process_count: int) -> ShardGrid:
+    shape = spec.shape
+    if sharding is None:
+        return single_process_grid(shape)
+    # Of a PRNG key array the shape is that of its data, which has axes more, all whole.
+    grid = shard_grid(sharding, leaf.shape)
+    holders = grid.holders
+    processes = {holder for each in holders for holder in each}
+    if process_count == 1 or processes == {process}:
+        holders = ((0,),) * len(holders)
+    elif len(processes) == 1:
+        raise UnsupportedLeafError(
+            f"{format_path(spec.key_path) or 'the tree itself'}: an array on devices of process "
+            f"{processes.pop()} alone, which process {process} holds too; spread it over all "
+            "processes, or keep it out of the tree"
+        )
+    more = ((0,),) * (len(shape) - len(leaf.shape))
+    return ShardGrid(shape, (*grid.cuts, *more), holders)

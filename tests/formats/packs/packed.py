@@ -19,14 +19,13 @@ from cordwood.formats.packs.index_item import (
     written_pack,
 )
 from cordwood.formats.packs.write import own_packs, pack_tree
-from cordwood.formats.save_plan import Snapshot
 from cordwood.index import HeaderDigest, Index, Inline, Leaf, LeafSpec, Span
 from cordwood.io.leaves_to_write import FileContents, Leaves
 from cordwood.plan.assign_to_files import packs_of_process
 from cordwood.plan.file_plan import FilePlan, LeafBytes
 from cordwood.sharding.boxes import ShardGrid, shape_of, single_process_grid, slices
 from cordwood.storage.local_storage import LocalStorage
-from cordwood.tree.flatten import build_tree, flatten
+from cordwood.tree.flatten import DescribedTree, build_tree, flatten
 from cordwood.tree.leaves import describe_leaf, host_array
 
 SAVE_ID = "00112233445566ff"
@@ -76,7 +75,7 @@ def item_of(
         for i, leaf in enumerate(flat.leaves)
     ]
     packed = pack_tree(
-        Snapshot(flat.structure, tuple(specs), tuple(maps), (), ()),
+        DescribedTree(flat.structure, tuple(specs), tuple(maps), (), ()),
         process_count=process_count,
         sizes=SIZES,
         metadata=metadata or {},

@@ -23,12 +23,11 @@ from cordwood.formats.packs.index_item import (
 )
 from cordwood.formats.packs.link_unchanged import base_files
 from cordwood.formats.packs.write import pack_tree
-from cordwood.formats.save_plan import Snapshot
 from cordwood.index import HeaderDigest
 from cordwood.plan.assign_to_files import Gap, PackPart
 from cordwood.plan.choose_hard_links import UNUSED, StoredCell, linked_parts
 from cordwood.sharding.boxes import ShardGrid, single_process_grid
-from cordwood.tree.flatten import flatten
+from cordwood.tree.flatten import DescribedTree, flatten
 from cordwood.tree.leaves import describe_leaf
 from tests.formats.packs.packed import SIZES, Directory, directory_of, tree_in
 
@@ -45,7 +44,7 @@ def packed_tree(
         (shards or {}).get(i, single_process_grid(np.shape(leaf)))
         for i, leaf in enumerate(flat.leaves)
     ]
-    tree = Snapshot(flat.structure, tuple(specs), tuple(maps), (), ())
+    tree = DescribedTree(flat.structure, tuple(specs), tuple(maps), (), ())
     return pack_tree(tree, process_count=count, sizes=SIZES)
 
 

@@ -18,7 +18,6 @@ from cordwood.formats.packs.index_item import encode_item, hugging_face_index, r
 from cordwood.formats.packs.write import own_packs, pack_tree
 from cordwood.formats.safetensors.read_index import read_index as read_file_index
 from cordwood.formats.safetensors.read_index import sealed_digests
-from cordwood.formats.save_plan import Snapshot
 from cordwood.index import Box, HeaderDigest, Inline, LeafSpec, Piece, Pieces, Span
 from cordwood.io.open_files import MemoryFile
 from cordwood.plan.assign_to_files import packs_of_process
@@ -26,7 +25,7 @@ from cordwood.plan.file_plan import LeafBytes
 from cordwood.sharding.boxes import ShardGrid, grid_cells, intersect
 from cordwood.testing import assert_trees_equal
 from cordwood.testing import strategies as some
-from cordwood.tree.flatten import flatten
+from cordwood.tree.flatten import DescribedTree, flatten
 from tests.formats.packs.packed import SAVE_ID, SIZES, Directory, directory_of, item_of, tree_in
 
 TREE = {
@@ -276,17 +275,21 @@ def test_refused_leaves() -> None:
     deep = LeafSpec((), "numpy", (1,) * 64, "float32")
     shards = ShardGrid((1,) * 64, ((0,),) * 64, ((0,),))
     with pytest.raises(UnsupportedLeafError, match="64 dimensions; packs take fewer than 64"):
-        pack_tree(Snapshot(structure, (deep,), (shards,), (), ()), process_count=1, sizes=SIZES)
+        pack_tree(
+            DescribedTree(structure, (deep,), (shards,), (), ()), process_count=1, sizes=SIZES
+        )
     opaque = LeafSpec((), "opaque", (), "")
     shards = ShardGrid((), (), ((0,),))
     with pytest.raises(UnsupportedLeafError, match="only its own format understands"):
-        pack_tree(Snapshot(structure, (opaque,), (shards,), (), ()), process_count=1, sizes=SIZES)
+        pack_tree(
+            DescribedTree(structure, (opaque,), (shards,), (), ()), process_count=1, sizes=SIZES
+        )
 
 
 def test_what_was_written_must_be_what_was_laid_out() -> None:
     spec = LeafSpec((), "numpy", (3,), "float32")
     shards = ShardGrid((3,), ((0,),), ((0,),))
-    described = Snapshot(flatten(0).structure, (spec,), (shards,), (), ())
+    described = DescribedTree(flatten(0).structure, (spec,), (shards,), (), ())
     packed = pack_tree(described, process_count=1, sizes=SIZES)
     packs = packs_of_process(packed.shares, 0)
     (pack,) = own_packs(packed, packs, 0, save_id=SAVE_ID)

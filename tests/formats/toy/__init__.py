@@ -15,8 +15,16 @@ from typing import Any
 from cordwood import dtypes
 from cordwood.encoding.strict_json import decode_value, encode_value
 from cordwood.errors import FormatError, IncompleteCheckpointError, NotACheckpointError
-from cordwood.formats.format_protocol import Match, Opened, OpenOptions, Path, Place
-from cordwood.formats.save_plan import SaveOptions, SavePlan, refuse_opaque
+from cordwood.formats.format_losses import refuse_opaque
+from cordwood.formats.format_protocol import (
+    Match,
+    Opened,
+    OpenOptions,
+    Path,
+    Place,
+    SaveOptions,
+    SavePlan,
+)
 from cordwood.index import ARRAY_KINDS, Index, Inline, Leaf, LeafSpec, Piece, Pieces, Source, Span
 from cordwood.io.leaves_to_write import Array, LazyArray, Leaves
 from cordwood.processes.rendezvous import Rendezvous

@@ -46,7 +46,7 @@ def save_tree(
         covered=covered,
         rendezvous=rendezvous,
     )
-    save_draft(path, item, Leaves(item.snapshot.leaves), rendezvous)
+    save_draft(path, item, Leaves(item.tree.leaves), rendezvous)
 
 
 def index_at(path: str | os.PathLike[str], prefix: str | None = None) -> Index:

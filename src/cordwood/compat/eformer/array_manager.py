@@ -89,7 +89,7 @@ def save_with_manager(
         for number, each in zip(ours, written_files, strict=True):
             written.setdefault(owners[number], []).append(each)
 
-    leaves = item.snapshot.leaves
+    leaves = item.tree.leaves
     stages: list[StagingDirectory] = []  # it, once it exists
 
     def write() -> None:
@@ -124,7 +124,7 @@ def save_with_manager(
 
 
 def _can_manage(item: Draft, array: ArrayPlan, process_count: int) -> bool:
-    leaf = item.snapshot.leaves[array.leaf]
+    leaf = item.tree.leaves[array.leaf]
     if not is_jax_array(leaf) or type(leaf.dtype).__module__.startswith("jax"):
         return False
     if process_count > 1 and leaf.is_fully_addressable:

@@ -106,7 +106,7 @@ def tree_serialize_leaves(
             if manager is not None:
                 save_with_manager(path, item, manager, callback, rendezvous)
                 return
-            leaves = Leaves(item.snapshot.leaves)
+            leaves = Leaves(item.tree.leaves)
             run_in_worker(lambda: save_draft(path, item, leaves, rendezvous))
     if rendezvous.index == 0:
         callback()

@@ -9,10 +9,18 @@ import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from cordwood.formats.format_protocol import IndexListing, Match, Opened, OpenOptions, Path, Place
+from cordwood.formats.format_protocol import (
+    IndexListing,
+    Match,
+    Opened,
+    OpenOptions,
+    Path,
+    Place,
+    SaveOptions,
+    SavePlan,
+)
 
 if TYPE_CHECKING:
-    from cordwood.formats.save_plan import SaveOptions, SavePlan
     from cordwood.index import Index
     from cordwood.io.leaves_to_write import Leaves
     from cordwood.io.open_files import ReadableFile
@@ -81,7 +89,6 @@ class FlaxMsgpackFormat(NamedTuple):
         self, path: Path, tree: Any, options: SaveOptions, rendezvous: Rendezvous
     ) -> SavePlan:
         from cordwood.formats.flax_msgpack.plan_save import plan_buffers, plan_state
-        from cordwood.formats.save_plan import SavePlan
         from cordwood.state_dict.state_dicts import to_state_dict
         from cordwood.storage.write_file import write_file, write_stream
         from cordwood.tree.flatten import FlatTree, build_tree
@@ -122,7 +129,7 @@ class FlaxMsgpackFormat(NamedTuple):
             read_index(file)
 
     def losses(self, index: Index, metadata: Mapping[str, str]) -> list[str]:
-        from cordwood.formats.save_plan import losses_in_a_state_dict
+        from cordwood.formats.format_losses import losses_in_a_state_dict
 
         return losses_in_a_state_dict(index, metadata)
 

@@ -6,11 +6,18 @@ import fnmatch
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cordwood.formats.format_protocol import Match, Opened, OpenOptions, Path, Place
+from cordwood.formats.format_protocol import (
+    Match,
+    Opened,
+    OpenOptions,
+    Path,
+    Place,
+    SaveOptions,
+    SavePlan,
+)
 from cordwood.storage.paths import path_exists
 
 if TYPE_CHECKING:
-    from cordwood.formats.save_plan import SaveOptions, SavePlan
     from cordwood.index import Index
     from cordwood.processes.rendezvous import Rendezvous
 

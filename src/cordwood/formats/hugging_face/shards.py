@@ -22,11 +22,11 @@ from cordwood.errors import (
     NotACheckpointError,
     UnsupportedLeafError,
 )
-from cordwood.formats.format_protocol import Opened
+from cordwood.formats.format_losses import losses_in_tensors, refuse_opaque
+from cordwood.formats.format_protocol import Opened, SaveOptions, SavePlan
 from cordwood.formats.safetensors.header import stored_dtype
 from cordwood.formats.safetensors.plan_save import plan_save as plan_file
 from cordwood.formats.safetensors.read_index import read_index as read_safetensors_index
-from cordwood.formats.save_plan import SaveOptions, SavePlan, losses_in_tensors, refuse_opaque
 from cordwood.index import ARRAY_KINDS, Index, Inline, Leaf, LeafSpec, Source, size_in_memory
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import LocalFile, ReadableFile, read_whole

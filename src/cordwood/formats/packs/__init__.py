@@ -8,11 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cordwood.formats.format_protocol import IndexListing, Match, Opened, OpenOptions, Path, Place
+from cordwood.formats.format_protocol import (
+    IndexListing,
+    Match,
+    Opened,
+    OpenOptions,
+    Path,
+    Place,
+    SaveOptions,
+    SavePlan,
+)
 from cordwood.storage.paths import parse_url, path_exists
 
 if TYPE_CHECKING:
-    from cordwood.formats.save_plan import SaveOptions, SavePlan
     from cordwood.index import Index
     from cordwood.processes.rendezvous import Rendezvous
     from cordwood.storage.storage_protocol import Storage
@@ -59,7 +67,7 @@ class PacksFormat:
         refuse_foreign(path)
 
     def losses(self, index: Index, metadata: Mapping[str, str]) -> list[str]:
-        from cordwood.formats.save_plan import refuse_opaque
+        from cordwood.formats.format_losses import refuse_opaque
 
         del metadata
         refuse_opaque(index, self.name)

@@ -49,7 +49,7 @@ from cordwood.tree.structure import (
 )
 
 if TYPE_CHECKING:
-    from cordwood.formats.save_plan import Snapshot
+    from cordwood.tree.flatten import DescribedTree
 
 FORMAT = "packs"
 
@@ -480,7 +480,7 @@ def _leaves(item: Item, pieces: _Found) -> Iterator[Leaf]:
 class PackedTree(NamedTuple):
     """A tree to save, and the process that writes each part of it; before a byte is written."""
 
-    described: Snapshot
+    described: DescribedTree
     tensors: tuple[Tensor | None, ...]  # of each leaf; None: the index holds it
     grids: tuple[Grid | None, ...]
     shares: CellAssignment

@@ -13,6 +13,7 @@ from typing import Any
 
 from cordwood.encoding.leaf_table import BYTE_KINDS, tensor_names
 from cordwood.errors import CordwoodError, NotACheckpointError, StorageError, UnsupportedLeafError
+from cordwood.formats.format_protocol import SaveOptions, SavePlan
 from cordwood.formats.packs import store_at
 from cordwood.formats.packs.cordwood_json import (
     HUGGING_FACE_NAME,
@@ -38,13 +39,6 @@ from cordwood.formats.packs.index_item import (
 from cordwood.formats.packs.link_unchanged import NOTHING, Links, link_packs
 from cordwood.formats.safetensors.plan_save import check_metadata
 from cordwood.formats.safetensors.plan_save import plan_save as plan_file
-from cordwood.formats.save_plan import (
-    SaveOptions,
-    SavePlan,
-    Snapshot,
-    snapshot_fingerprints,
-    take_apart,
-)
 from cordwood.index import Box, LeafSpec
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.keypath import KeyPath
@@ -60,11 +54,15 @@ from cordwood.plan.assign_to_files import (
 )
 from cordwood.plan.choose_hard_links import exclude_cells, include_cells
 from cordwood.plan.file_plan import FilePlan, LeafPart, leaves_of
-from cordwood.processes.collective_save import begin_together, joined_fingerprints
+from cordwood.processes.collective_save import (
+    begin_together,
+    tree_fingerprints,
+)
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.sharding.boxes import shape_of, single_process_grid
 from cordwood.storage.atomic_file import storage_error
 from cordwood.storage.storage_protocol import IndexChange, NewDataFile, Transaction, new_save_id
+from cordwood.tree.flatten import DescribedTree, describe_tree
 from cordwood.tree.structure import LEAF, Node
 
 _MAX_SHOWN = 3
@@ -113,7 +111,9 @@ def plan_save(
         _check_prefix(name)
         check_metadata(metadata)
         try:
-            described = take_apart(each, process=rendezvous.index, process_count=rendezvous.count)
+            described = describe_tree(
+                each, process=rendezvous.index, process_count=rendezvous.count
+            )
             tree_to_save = pack_tree(
                 described,
                 process_count=rendezvous.count,
@@ -134,41 +134,27 @@ def plan_save(
         sizes += cell_bytes_of_leaves(tree_to_save.shares, rendezvous.index, len(described.leaves))
 
     def write(leaves: Leaves) -> None:
-        def fingerprints() -> Sequence[bytes]:
-            keep = rendezvous.index == 0
-            return joined_fingerprints(
-                [
-                    snapshot_fingerprints(
-                        each.described, leaves, first_leaf=each.first_leaf, keep=keep
-                    )
-                    for each in packed
-                ]
-            )
-
         transaction = store.transaction(
             others_commit=rendezvous.index > 0, timeout_seconds=rendezvous.timeout_seconds
         )
         with rendezvous, transaction as save:
-            common_id, base = begin_together(
-                rendezvous,
-                save,
-                path=store.name,
-                save_id=save_id or new_save_id(),
-                base="" if linking is None else linking.base,
-                fingerprints=fingerprints,
-                specs=_specs(packed),
-            )
+            common_id, base = save_id or new_save_id(), "" if linking is None else linking.base
+            if rendezvous.count > 1:
+                described = [each.described for each in packed]
+                common_id, base = begin_together(
+                    rendezvous,
+                    save,
+                    path=store.name,
+                    save_id=common_id,
+                    base=base,
+                    fingerprints=lambda: tree_fingerprints(described, leaves, rendezvous.index),
+                    specs=_specs(packed),
+                )
             links = [NOTHING] * len(packed)
             if linking is not None and base:
+                process = rendezvous.index
                 links = [
-                    link_packs(
-                        save,
-                        store.name,
-                        base,
-                        each,
-                        process=rendezvous.index,
-                        leaves=leaves,
-                    )
+                    link_packs(save, store.name, base, each, process=process, leaves=leaves)
                     for each in packed
                 ]
                 linking.linked_bytes += sum([each.size_bytes for each in links])
@@ -189,7 +175,7 @@ def plan_save(
 
 
 def pack_tree(
-    tree: Snapshot,
+    tree: DescribedTree,
     *,
     process_count: int,
     sizes: FileSizes,

@@ -9,10 +9,18 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cordwood.formats.format_protocol import IndexListing, Match, Opened, OpenOptions, Path, Place
+from cordwood.formats.format_protocol import (
+    IndexListing,
+    Match,
+    Opened,
+    OpenOptions,
+    Path,
+    Place,
+    SaveOptions,
+    SavePlan,
+)
 
 if TYPE_CHECKING:
-    from cordwood.formats.save_plan import SaveOptions, SavePlan
     from cordwood.index import Index
     from cordwood.processes.rendezvous import Rendezvous
 
@@ -56,7 +64,6 @@ class SafetensorsFormat:
         self, path: Path, tree: Any, options: SaveOptions, rendezvous: Rendezvous
     ) -> SavePlan:
         from cordwood.formats.safetensors.plan_save import plan_save
-        from cordwood.formats.save_plan import SavePlan
         from cordwood.storage.write_file import write_file
         from cordwood.tree.flatten import flatten
         from cordwood.tree.leaves import describe_leaf
@@ -74,7 +81,7 @@ class SafetensorsFormat:
         refuse_foreign_file(path, read_header, name=self.name)
 
     def losses(self, index: Index, metadata: Mapping[str, str]) -> list[str]:
-        from cordwood.formats.save_plan import refuse_opaque
+        from cordwood.formats.format_losses import refuse_opaque
 
         del metadata
         refuse_opaque(index, self.name)

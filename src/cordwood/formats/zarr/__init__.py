@@ -8,11 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cordwood.formats.format_protocol import IndexListing, Match, Opened, OpenOptions, Path, Place
+from cordwood.formats.format_protocol import (
+    IndexListing,
+    Match,
+    Opened,
+    OpenOptions,
+    Path,
+    Place,
+    SaveOptions,
+    SavePlan,
+)
 from cordwood.storage.paths import path_exists
 
 if TYPE_CHECKING:
-    from cordwood.formats.save_plan import SaveOptions, SavePlan
     from cordwood.index import Index
     from cordwood.processes.rendezvous import Rendezvous
 
@@ -59,7 +67,7 @@ class ZarrFormat:
         refuse_to_fill(path)
 
     def losses(self, index: Index, metadata: Mapping[str, str]) -> list[str]:
-        from cordwood.formats.save_plan import refuse_opaque
+        from cordwood.formats.format_losses import refuse_opaque
 
         del metadata
         refuse_opaque(index, self.name)

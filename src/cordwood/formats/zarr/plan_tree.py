@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cordwood import dtypes
-from cordwood.formats.save_plan import Snapshot, take_apart
 from cordwood.formats.zarr.array_metadata import COMPRESSORS
 from cordwood.formats.zarr.array_paths import array_paths
 from cordwood.formats.zarr.plan_save import ItemPlan, finish_item, new_files, plan_save
@@ -16,6 +15,7 @@ from cordwood.plan.assign_to_files import assign_chunk_files, merge_small_shards
 from cordwood.plan.chunk_files import ChunkFile, PlannedFile
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.write_chunk_files import WrittenFile
+from cordwood.tree.flatten import DescribedTree, describe_tree
 
 
 class Draft(NamedTuple):
@@ -23,7 +23,7 @@ class Draft(NamedTuple):
 
     plan: ItemPlan
     key_paths: Sequence[KeyPath]  # of its arrays
-    snapshot: Snapshot  # of the caller's leaves
+    tree: DescribedTree  # of the caller's leaves
     prefix: str
     metadata: Mapping[str, str]
     covered: bool  # the index is to say what its files must be
@@ -56,21 +56,21 @@ def draft(
     if compression is not None and compression not in COMPRESSORS:
         names = ", ".join(map(repr, COMPRESSORS))
         raise ValueError(f"compression={compression!r}: expected None or one of {names}")
-    snapshot = take_apart(tree, process=rendezvous.index, process_count=rendezvous.count)
-    specs = snapshot.specs
+    described = describe_tree(tree, process=rendezvous.index, process_count=rendezvous.count)
+    specs = described.specs
     shards = [
         merge_small_shards(each, dtypes.itemsize(spec.dtype)) if spec.kind in ARRAY_KINDS else each
-        for spec, each in zip(specs, snapshot.shards, strict=True)
+        for spec, each in zip(specs, described.shards, strict=True)
     ]
     cuts = {i: shards[i].cuts for i, spec in enumerate(specs) if spec.kind in ARRAY_KINDS}
     plan = plan_save(
-        snapshot.structure, specs, cuts, compression=compression, metadata=metadata, marked=covered
+        described.structure, specs, cuts, compression=compression, metadata=metadata, marked=covered
     )
     key_paths = [specs[array.leaf].key_path for array in plan.arrays]
     paths = array_paths(key_paths, prefix)
     files = new_files(plan, paths)
     shared = assign_chunk_files(files, shards, process_count=rendezvous.count)
-    return Draft(plan, key_paths, snapshot, prefix, metadata, covered, paths, files, shared)
+    return Draft(plan, key_paths, described, prefix, metadata, covered, paths, files, shared)
 
 
 def finish(item: Draft, written: Sequence[WrittenFile]) -> dict[str, Any] | None:

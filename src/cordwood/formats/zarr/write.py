@@ -6,14 +6,14 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cordwood.formats.save_plan import SaveOptions, SavePlan, snapshot_fingerprints
+from cordwood.formats.format_protocol import SaveOptions, SavePlan
 from cordwood.formats.zarr.commit import place, refuse_foreign
 from cordwood.formats.zarr.plan_tree import Draft, draft, finish
 from cordwood.io.encode_chunk import chunk_encoder
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.plan.assign_to_files import chunk_bytes_of_leaves
 from cordwood.plan.chunk_files import PlannedFile
-from cordwood.processes.collective_save import begin_together
+from cordwood.processes.collective_save import begin_together, tree_fingerprints
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.multiprocess_staging import MultiprocessStaging
 from cordwood.storage.staging_directory import StagingDirectory
@@ -32,10 +32,10 @@ def plan_save(
         covered=True,
         rendezvous=rendezvous,
     )
-    leaves = item.snapshot.leaves
+    leaves = item.tree.leaves
     sizes = chunk_bytes_of_leaves(item.files, item.writers, rendezvous.index, len(leaves))
     # Leaves are taken when they are written; until then nothing here holds them.
-    item = item._replace(snapshot=item.snapshot._replace(leaves=()))
+    item = item._replace(tree=item.tree._replace(leaves=()))
     return SavePlan(leaves, lambda leaves: save_draft(path, item, leaves, rendezvous), sizes)
 
 
@@ -101,15 +101,14 @@ def write_together(
         then(shared.stage, [next(written_files[item.writers[number]]) for number in chosen])
 
     with shared.transaction():
-        begin_together(
-            rendezvous,
-            shared,
-            path=os.fspath(path),
-            fingerprints=lambda: snapshot_fingerprints(
-                item.snapshot, leaves, keep=rendezvous.index == 0
-            ),
-            specs=item.snapshot.specs,
-        )
+        if rendezvous.count > 1:
+            begin_together(
+                rendezvous,
+                shared,
+                path=os.fspath(path),
+                fingerprints=lambda: tree_fingerprints([item.tree], leaves, rendezvous.index),
+                specs=item.tree.specs,
+            )
         report = shared.write_files(process_files[rendezvous.index], leaves, encode)
         rendezvous.exchange(report, commit)
     return shared.stage

@@ -1,0 +1,85 @@
+"""Losses: lines about what a format cannot store of an index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from cordwood.errors import UnsupportedLeafError
+from cordwood.index import ARRAY_KINDS, Index
+from cordwood.keypath import DictKey, Key, KeyPath, format_path, path_label
+from cordwood.message_text import counted, first_names
+
+_SHOWN = 3  # leaves of a kind that a format cannot store, named in a message
+
+
+def losses_in_a_state_dict(index: Index, metadata: Mapping[str, str]) -> list[str]:
+    """Return a line for each kind of thing that Flax's msgpack cannot store, with key paths.
+
+    That arrays load as numpy arrays, and named tuples as dicts of their fields, is not counted.
+    """
+    sequences: list[KeyPath] = []
+    keyed: list[KeyPath] = []
+    stack: list[KeyPath] = [()]
+    for node in index.structure:
+        path = stack.pop()
+        if node.kind in ("list", "tuple"):
+            sequences.append(path)
+        if any(isinstance(key, DictKey) for key in node.keys) and node.kind == "dict":
+            keyed.append(path)
+        keys: Sequence[Key] = node.keys or range(node.size)
+        stack.extend([(*path, key) for key in reversed(keys)])
+    weak = [leaf.key_path for leaf in index.leaves if leaf.weak_type]
+    losses = []
+    if sequences:
+        what = counted(len(sequences), "list or tuple", "lists and tuples")
+        becomes = "becomes a dict" if len(sequences) == 1 else "become dicts"
+        losses.append(f"{what} ({becomes} with the keys '0', '1' ...): {_listed(sequences)}")
+    if keyed:
+        what = counted(len(keyed), "dict")
+        losses.append(
+            f"{what} with keys that are not strings (they become strings): {_listed(keyed)}"
+        )
+    if weak:
+        losses.append(f"{counted(len(weak), 'weak type')}: {_listed(weak)}")
+    losses += _prng_keys(index)
+    if metadata:
+        losses.append(f"{counted(len(metadata), 'string')} beside the tree: {', '.join(metadata)}")
+    return losses
+
+
+def losses_in_tensors(index: Index) -> list[str]:
+    """Return a line for each kind of thing that files of named arrays cannot store, with key paths.
+
+    That names take the place of containers is not counted.
+    """
+    values = [leaf.key_path for leaf in index.leaves if leaf.kind not in ARRAY_KINDS]
+    losses = []
+    if values:
+        what = counted(len(values), "value that is no array", "values that are no arrays")
+        losses.append(f"{what}: {_listed(values)}")
+    losses += _prng_keys(index)
+    return losses
+
+
+def refuse_opaque(index: Index, format_name: str) -> None:
+    """Raise UnsupportedLeafError for values that only the format of the index understands."""
+    opaque = [leaf for leaf in index.leaves if leaf.kind == "opaque"]
+    if opaque:
+        names = ", ".join([format_path(leaf.key_path) for leaf in opaque[:_SHOWN]])
+        raise UnsupportedLeafError(
+            f"{names}: a value that only {index.format} understands cannot be stored as "
+            f"{format_name}; select the other leaves"
+        )
+
+
+def _prng_keys(index: Index) -> list[str]:
+    """Return a line about the PRNG keys, if there are any."""
+    keys = [leaf.key_path for leaf in index.leaves if leaf.kind == "prng_key"]
+    if not keys:
+        return []
+    what = counted(len(keys), "PRNG key array")
+    return [f"{what}, of which only the key data stays: {_listed(keys)}"]
+
+
+def _listed(paths: Sequence[KeyPath]) -> str:
+    return first_names([path_label(path) for path in paths], _SHOWN)
