@@ -45,6 +45,8 @@ docs: $(STAMP)
 	rm -rf build/docs
 	$(BIN)/python -m sphinx -q -E -W -n --keep-going -c docs/site -d build/doctrees . build/docs
 
+# Hundreds of tests start Python, which is to keep what it compiles.
+unexport PYTHONDONTWRITEBYTECODE
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import sys
@@ -56,7 +57,9 @@ def kill_calls(scenario: Scenario, folder: str, *, torn: bool = False) -> Iterat
         with_old(scenario, folder, f"kill-{number}", template)
         for number in range(1, len(calls) + 1)
     ]
-    ended = run_child("kill", scenario, {"places": places, "torn": torn})
+    modules = sorted(name for name in sys.modules if name.startswith("cordwood."))
+    options = {"places": places, "torn": torn, "modules": modules}
+    ended = run_child("kill", scenario, options)
     for number, (call, place, status) in enumerate(
         zip(calls, places, ended["statuses"], strict=True), start=1
     ):
@@ -69,9 +72,16 @@ def kill_calls(scenario: Scenario, folder: str, *, torn: bool = False) -> Iterat
         shutil.rmtree(place)
 
 
-def fork_kills(scenario: Scenario, places: list[str], *, torn: bool) -> list[int]:
-    """Fork once for each place, in the child process; the forks exit at call 1, 2, 3 and so on."""
+def fork_kills(
+    scenario: Scenario, places: list[str], *, torn: bool, modules: list[str]
+) -> list[int]:
+    """Fork once for each place, in the child process; the forks exit at call 1, 2, 3 and so on.
+
+    `modules` are imported before, once, or else each fork would import what its save needs.
+    """
     names = bind_trees(scenario)
+    for name in modules:
+        importlib.import_module(name)
     if "jax" in sys.modules:
         raise RuntimeError("the scenario imports jax, whose threads do not survive a fork")
     statuses: list[int] = []

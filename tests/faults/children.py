@@ -52,9 +52,8 @@ def _main(task: str) -> None:
     if task == "kill":
         from tests.faults.calls import fork_kills
 
-        print(
-            json.dumps({"statuses": fork_kills(scenario, request["places"], torn=request["torn"])})
-        )
+        del request["scenario"]
+        print(json.dumps({"statuses": fork_kills(scenario, **request)}))
         return
     names = bind_trees(scenario)
     _mark(BEGIN)

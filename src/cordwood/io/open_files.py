@@ -112,7 +112,8 @@ class OpenDescriptor(Closable):
             raise with_file_name(e, self.name) from e
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if self.opened and not ending():  # the names of this module may be gone then
+        # An interrupt may have ended __init__; at the end the names of this module may be gone.
+        if getattr(self, "opened", ()) and not ending():
             self.close()
 
 
