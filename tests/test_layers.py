@@ -18,7 +18,6 @@ LAYERS = {
     "errors": 0,
     "public_names": 0,
     "message_text": 0,
-    "did_you_mean": 1,
     "index": 1,
     "keypath": 1,
     "sharding": 1,

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from cordwood.api.save_async import save_async as save_async
     from cordwood.api.stored_leaf import StoredLeaf as StoredLeaf
     from cordwood.api.verify import verify as verify
-    from cordwood.compat.eformer.tree_leaves import (
+    from cordwood.compat.eformer.serialization import (
         tree_deserialize_leaves as tree_deserialize_leaves,
     )
-    from cordwood.compat.eformer.tree_leaves import (
+    from cordwood.compat.eformer.serialization import (
         tree_serialize_leaves as tree_serialize_leaves,
     )
     from cordwood.errors import CordwoodError as CordwoodError
@@ -76,7 +76,7 @@ _NAMES_OF = {
     "cordwood.api.save_async": "save_async",
     "cordwood.api.stored_leaf": "StoredLeaf",
     "cordwood.api.verify": "verify",
-    "cordwood.compat.eformer.tree_leaves": "tree_deserialize_leaves tree_serialize_leaves",
+    "cordwood.compat.eformer.serialization": "tree_deserialize_leaves tree_serialize_leaves",
     "cordwood.errors": "CordwoodError",
     "cordwood.io.background_save": "PendingSave",
     "cordwood.io.buffers": "release_memory",

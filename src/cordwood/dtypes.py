@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from cordwood.errors import UnsupportedFormatError
+from cordwood.message_text import nearest_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -103,10 +104,8 @@ def parse(dtype: object) -> str:
         name = _SHORT.get(dtype, dtype)
         if is_storable(name):
             return name
-        import difflib
-
-        close = difflib.get_close_matches(name, [*DTYPES, *_SHORT], n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        close = nearest_name(name, [*DTYPES, *_SHORT])
+        hint = f"; did you mean {close!r}?" if close else ""
         raise ValueError(f"unknown dtype {dtype!r}{hint}")
     import numpy as np
 

@@ -3,17 +3,43 @@
 The `read_index` of a format makes an `Index`; planners, `verify`, `open` and all other tools work
 on it alone. These are named tuples and not dataclasses because reading an index of 20,000 leaves
 makes 60,000 of them, and a frozen dataclass takes four times as long to make.
+
+A structure has the containers of a tree without its leaves. It is a flat list in pre-order, so that
+deep nesting needs no recursion and no deeply nested JSON.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from cordwood import dtypes
-from cordwood.keypath import KeyPath
-from cordwood.tree.structure import Structure
+from cordwood.errors import LimitError
+from cordwood.keypath import DictKey, Key, KeyPath
+
+NodeKind: TypeAlias = Literal["leaf", "none", "dict", "list", "tuple", "namedtuple", "object"]
+
+
+class Node(NamedTuple):
+    """One node; its children follow it in the list, each with its descendants."""
+
+    kind: NodeKind
+    size: int = 0  # the number of children
+    keys: tuple[str | DictKey, ...] = ()  # dict keys or field names; empty for list and tuple
+    type_name: str = ""  # of a namedtuple or object; only displayed, never imported
+
+
+LEAF = Node("leaf")
+Structure: TypeAlias = tuple[Node, ...]
+
+MAX_DEPTH = 1000  # of nesting; the limit of flattening too
+MAX_LEAVES = 1 << 24
+# The number of keys in all leaf paths together. A path repeats the keys above it, so without this
+# limit a few bytes of deep structure could need gigabytes of paths.
+MAX_PATH_KEYS = 1 << 20
+MAX_PATH_KEYS_PER_NODE = 64  # added for each node
+
 
 LeafKind: TypeAlias = Literal[
     "jax",  # a jax.Array
@@ -212,3 +238,102 @@ def leaf_text(value: Leaf | LeafSpec) -> str:
 
 def _shape(shape: tuple[int, ...]) -> str:
     return ",".join(map(str, shape))
+
+
+def leaf_paths(structure: Structure) -> list[KeyPath]:
+    """Return the key paths of the leaves, in order.
+
+    Raises:
+        LimitError: together they hold more keys than MAX_PATH_KEYS allows.
+    """
+    paths: list[KeyPath] = []
+    above: list[tuple[KeyPath, Iterator[Key]]] = []
+    budget = MAX_PATH_KEYS + MAX_PATH_KEYS_PER_NODE * len(structure)
+    path: KeyPath = ()
+    i = 0
+    while i < len(structure):
+        while above:
+            prefix, keys = above[-1]
+            for key in keys:
+                path = (*prefix, key)
+                break
+            else:
+                above.pop()
+                continue
+            break
+        kind, size, node_keys, _ = structure[i]
+        i += 1
+        if kind == "leaf":
+            paths.append(path)
+            budget -= len(path)
+        elif size and structure[i : i + size].count(LEAF) == size:
+            budget -= (len(path) + 1) * size
+            if budget >= 0:
+                paths += [(*path, key) for key in node_keys or range(size)]
+            i += size
+        elif size:
+            above.append((path, iter(node_keys or range(size))))
+        if budget < 0:
+            raise LimitError(
+                f"the key paths of {len(structure)} nodes hold more keys than the limit: "
+                f"{MAX_PATH_KEYS} (MAX_PATH_KEYS) and {MAX_PATH_KEYS_PER_NODE} per node; "
+                "the tree is both very deep and very wide"
+            )
+    return paths
+
+
+def jax_order(structure: Structure) -> list[int]:
+    """Return the positions of the leaves in the structure, in the order of jax.tree.leaves.
+
+    jax sorts the keys of dicts; a structure has them in the order of the dict. If keys cannot be
+    compared, jax refuses the tree; here they keep their order.
+    """
+    leaves, ends = _extents(structure)
+    order: list[int] = []
+    stack = [0]
+    while stack:
+        at = stack.pop()
+        node = structure[at]
+        if node.kind == "leaf":
+            order.append(leaves[at])
+            continue
+        children = []
+        child = at + 1
+        for _ in range(node.size):
+            children.append(child)
+            child = ends[child]
+        stack += [children[i] for i in reversed(_child_order(node))]
+    return order
+
+
+def _extents(structure: Structure) -> tuple[list[int], list[int]]:
+    """Return, for each node, the number of leaves before it and the end of its descendants."""
+    count = len(structure)
+    leaves = [0] * count
+    seen = 0
+    for i, node in enumerate(structure):
+        leaves[i] = seen
+        seen += node.kind == "leaf"
+    ends = [0] * count
+    stack: list[int] = []  # nodes after the current one, the next one uppermost
+    for i in range(count - 1, -1, -1):
+        size = structure[i].size
+        if size:
+            last = stack[-size]
+            del stack[-size:]
+            ends[i] = ends[last]
+        else:
+            ends[i] = i + 1
+        stack.append(i)
+    return leaves, ends
+
+
+def _child_order(node: Node) -> list[int]:
+    positions = list(range(node.size))
+    if node.kind != "dict" or node.type_name == "OrderedDict":
+        return positions
+    keys: list[Any] = [key.value if isinstance(key, DictKey) else key for key in node.keys]
+    try:
+        return sorted(positions, key=keys.__getitem__)
+    except TypeError:
+        return positions

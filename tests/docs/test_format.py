@@ -9,6 +9,7 @@ from pathlib import Path
 from cordwood.dtypes import DTYPES
 from cordwood.encoding import digests
 from cordwood.encoding.leaf_table import MAX_NAME_BYTES
+from cordwood.encoding.strict_json import MAX_KEY_DEPTH
 from cordwood.formats.numpy_files import read_npy
 from cordwood.formats.numpy_files.read_npz import MAX_RATIO
 from cordwood.formats.orbax import ocdbt
@@ -18,9 +19,9 @@ from cordwood.formats.safetensors.header import CODES, MAX_HEADER_BYTES, stored_
 from cordwood.formats.zarr import array_metadata, array_paths, array_reader
 from cordwood.formats.zarr import plan_save as zarr_layout
 from cordwood.formats.zarr import tensorstore_index as zarr_index
+from cordwood.index import MAX_DEPTH
 from cordwood.storage.local_storage import LocalStorage
 from cordwood.storage.object_storage import GRACE_SECONDS, ObjectStorage
-from cordwood.tree import structure
 from tests.golden.orbax_checkpoints import WRITTEN_BY
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -54,8 +55,8 @@ def test_limits_and_constants() -> None:
     assert f"more than {plan_save.INLINE_BYTES} bytes" in TEXT
     assert f"`{digests.HEADER_START}`" in TEXT
     assert f"bytes {8 + len(digests.HEADER_START)} to {40 + len(digests.HEADER_START)}" in TEXT
-    assert f"At most {structure.MAX_DEPTH} levels" in TEXT
-    assert f"at most {structure.MAX_KEY_DEPTH} deep" in TEXT
+    assert f"At most {MAX_DEPTH} levels" in TEXT
+    assert f"at most {MAX_KEY_DEPTH} deep" in TEXT
     assert f"| `{digests.VERSION_KEY}` | `{digests.VERSION}` |" in TEXT
 
 

@@ -17,11 +17,10 @@ from cordwood.api import stored_leaf
 from cordwood.api.checkpoint import Checkpoint
 from cordwood.api.stored_leaf import plan_slice
 from cordwood.formats.format_protocol import Opened
-from cordwood.index import Box, Codec, Encoded, Index, Leaf, Piece, Pieces, Source
+from cordwood.index import LEAF, Box, Codec, Encoded, Index, Leaf, Piece, Pieces, Source
 from cordwood.io.open_files import MemoryFile
 from cordwood.loading.leaf_reader import LeafReader
 from cordwood.sharding.boxes import grid_cells, shape_of, slices
-from cordwood.tree.structure import LEAF
 
 SHAPES = st.lists(st.integers(0, 5), max_size=4).map(tuple)
 

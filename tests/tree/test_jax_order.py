@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import pytest
 
+from cordwood.index import jax_order
 from cordwood.tree.flatten import flatten
-from cordwood.tree.structure import jax_order
 
 
 class Pair(NamedTuple):

@@ -11,14 +11,13 @@ from typing import Any, Self, Unpack
 
 from cordwood.api.load import load
 from cordwood.api.stored_leaf import StoredLeaf
-from cordwood.did_you_mean import absent_leaf
 from cordwood.formats.format_protocol import OpenOptions
 from cordwood.index import Leaf, leaf_text
 from cordwood.keypath import format_path
 from cordwood.loading.leaf_reader import LeafReader, open_reader
 from cordwood.loading.load_options import LoadOptions, ReadOptions
 from cordwood.loading.load_tree import load_tree
-from cordwood.message_text import counted, printable, size_text
+from cordwood.message_text import absent_leaf, counted, printable, size_text
 from cordwood.storage.paths import expand_home
 
 

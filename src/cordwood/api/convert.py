@@ -37,7 +37,7 @@ from cordwood.formats.packs.cordwood_json import decode_index
 from cordwood.formats.packs.open import read_index_bytes
 from cordwood.formats.registry import file_formats, suffixes_of
 from cordwood.formats.step_names import number_in_name
-from cordwood.index import Index
+from cordwood.index import Index, leaf_paths
 from cordwood.io.background_save import raise_unreported_failures, wait_for_saves
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.progress import ProgressMeter, ProgressOption
@@ -62,7 +62,6 @@ from cordwood.storage.paths import (
 from cordwood.storage.staging_directory import locate_directory
 from cordwood.storage.temporary_file import scratch_directory
 from cordwood.tree.flatten import FlatTree
-from cordwood.tree.structure import leaf_paths
 
 _log = logging.getLogger("cordwood")
 

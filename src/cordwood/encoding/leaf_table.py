@@ -3,7 +3,7 @@
 A leaf table is the value of `cordwood.structure`, a JSON object of five members; docs/format.md
 describes them:
 
-    nodes   the containers, in the JSON form of cordwood.tree.structure
+    nodes   the containers, in the JSON form of cordwood.encoding.strict_json
     types   each distinct way to store a leaf
     leaves  [type, count, type, count, ...]: the types of the leaves in order, run by run
     names   [leaf, name, leaf, name, ...]: tensor names other than the dotted key path
@@ -26,11 +26,16 @@ from typing import Any, NamedTuple, cast
 
 from cordwood import dtypes
 from cordwood.encoding.digests import digest_of
-from cordwood.encoding.strict_json import VALUE_KINDS, decode_value, parse_json
+from cordwood.encoding.strict_json import (
+    VALUE_KINDS,
+    decode_value,
+    parse_json,
+    structure_from_json,
+    structure_to_json,
+)
 from cordwood.errors import FormatError
-from cordwood.index import ARRAY_KINDS, LeafKind
+from cordwood.index import ARRAY_KINDS, LEAF, LeafKind, Structure
 from cordwood.keypath import DictKey, Key, KeyPath, key_literal
-from cordwood.tree.structure import LEAF, Structure, structure_from_json, structure_to_json
 
 METADATA_KEY = "__metadata__"
 MAX_NAME_BYTES = 1024

@@ -7,7 +7,6 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from cordwood.did_you_mean import nearest_name
 from cordwood.errors import IncompleteCheckpointError, NotACheckpointError, UnsupportedFormatError
 from cordwood.formats.format_protocol import (
     Format,
@@ -33,7 +32,7 @@ from cordwood.formats.registry import (
 )
 from cordwood.formats.step_names import MAX_STEPS_OPENED, is_named_step, listed, sorted_steps
 from cordwood.io.open_files import LocalFile, ReadableFile
-from cordwood.message_text import counted, printable
+from cordwood.message_text import counted, nearest_name, printable
 from cordwood.storage.directories import list_names, list_subdirectories, scan_directory
 from cordwood.storage.paths import is_folder, is_link, kind_at, parse_url
 from cordwood.storage.staging_directory import locate_directory, stale_stages

@@ -6,9 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cordwood.errors import FormatError
-from cordwood.index import Naming
+from cordwood.index import Naming, Structure
 from cordwood.keypath import KeyPath, path_label
-from cordwood.tree.structure import Structure
 
 _EMPTY = "an empty container"
 _NOTHING = frozenset({"None", _EMPTY})

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from cordwood.did_you_mean import Nesting
 from cordwood.index import Leaf, LeafSpec, Naming
 from cordwood.keypath import KeyPath, format_path
 from cordwood.plan.path_patterns import path_name
@@ -191,3 +190,46 @@ def prng_key_hint(leaf: Leaf, spec: LeafSpec) -> str:
             "jax.random.key_data on the loaded key)"
         )
     return ""
+
+
+class Nesting(NamedTuple):
+    """The place of one tree inside another: one side has a container around the leaves."""
+
+    container: KeyPath
+    is_deeper: bool  # True: the stored tree has the container; False: the requested tree
+
+    def stored_path(self, path: KeyPath) -> KeyPath:
+        """Return the stored path of a requested leaf."""
+        if self.is_deeper:
+            return (*self.container, *path)
+        return path[len(self.container) :]
+
+
+def find_nestings(
+    requested: Sequence[KeyPath], stored: Sequence[KeyPath], name_of: Callable[[KeyPath], Hashable]
+) -> list[Nesting]:
+    """Return the containers around all requested leaves that only one of the two sides has.
+
+    There are several where the stored tree has several subtrees with the requested names, such as
+    parameters and the moments of an optimizer. The container with the shortest path comes first.
+
+    Args:
+        requested: the key paths that a load requests.
+        stored: the key paths in the checkpoint.
+        name_of: returns the name by which a key path is compared.
+    """
+    for is_deeper, deep, flat in ((True, stored, requested), (False, requested, stored)):
+        names = {name_of(path) for path in flat}
+        counts: dict[Hashable, int] = {}
+        containers: dict[Hashable, KeyPath] = {}
+        for path in deep:
+            for stop in range(1, len(path)):
+                if name_of(path[stop:]) in names:
+                    container = path[:stop]
+                    name = name_of(container)
+                    counts[name] = counts.get(name, 0) + 1
+                    containers.setdefault(name, container)
+        fitting = [containers[name] for name, count in counts.items() if count == len(requested)]
+        if fitting:
+            return [Nesting(container, is_deeper) for container in sorted(fitting, key=len)]
+    return []

@@ -12,9 +12,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cordwood.did_you_mean import Nesting, find_nestings, nearest_path
 from cordwood.errors import MismatchError
-from cordwood.index import ARRAY_KINDS, Index, Leaf, LeafKind, LeafSpec, Naming, leaf_text
+from cordwood.index import (
+    ARRAY_KINDS,
+    Index,
+    Leaf,
+    LeafKind,
+    LeafSpec,
+    Naming,
+    jax_order,
+    leaf_text,
+)
 from cordwood.keypath import KeyPath, format_path, path_label
 from cordwood.loading.leaf_target import Target
 from cordwood.loading.load_options import LoadOptions, Missing
@@ -32,7 +40,9 @@ from cordwood.loading.match_containers import (
 from cordwood.loading.match_hints import (
     NO_COMMON_NAME,
     RENAME_ADVICE,
+    Nesting,
     equinox_hint,
+    find_nestings,
     joined_names,
     nesting_hint,
     nnx_variable_hint,
@@ -41,10 +51,9 @@ from cordwood.loading.match_hints import (
     python_number_hint,
     transpose_hints,
 )
-from cordwood.message_text import counted, first_lines, first_names
+from cordwood.message_text import counted, first_lines, first_names, nearest_path
 from cordwood.tree.flatten import FlatTree, flatten, unflatten
 from cordwood.tree.leaves import describe_leaf, is_static_leaf
-from cordwood.tree.structure import jax_order
 
 _MAX_LINES = 50
 _KEEPS = ' (missing="keep" keeps the value of `like`)'

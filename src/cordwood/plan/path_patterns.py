@@ -21,11 +21,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from cordwood.did_you_mean import nearest_path
 from cordwood.errors import MismatchError
 from cordwood.index import Naming
 from cordwood.keypath import Key, KeyPath, format_path, parse_path
-from cordwood.message_text import first_names
+from cordwood.message_text import first_names, nearest_path
 
 Select: TypeAlias = str | Sequence[str]
 

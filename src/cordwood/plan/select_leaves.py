@@ -12,11 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from cordwood.errors import MismatchError
-from cordwood.index import Box, Index, Leaf, Naming
+from cordwood.index import Box, Index, Leaf, Naming, Node, Structure
 from cordwood.keypath import DictKey, Key, KeyPath, format_path, path_label
 from cordwood.message_text import first_lines
 from cordwood.plan.path_patterns import Select, match_patterns, path_name, rename_key_paths
-from cordwood.tree.structure import Node, Structure
 
 Axes: TypeAlias = tuple[int, ...]
 Transpose: TypeAlias = Select | Mapping[str, Sequence[int]]

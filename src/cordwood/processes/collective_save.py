@@ -24,13 +24,12 @@ import numpy as np
 
 from cordwood.encoding.digests import digest_of
 from cordwood.errors import ProcessError
-from cordwood.index import LeafSpec
+from cordwood.index import LeafSpec, Structure
 from cordwood.keypath import path_label
 from cordwood.message_text import counted, first_lines
 from cordwood.processes.join_rendezvous import process_names
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.sharding.boxes import ShardGrid
-from cordwood.tree.structure import Structure
 
 if TYPE_CHECKING:
     from cordwood.io.leaves_to_write import Leaves

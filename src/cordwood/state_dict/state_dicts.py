@@ -9,15 +9,15 @@ way and lists all differences in one message.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from cordwood.errors import LimitError, MismatchError, UnsupportedLeafError
+from cordwood.index import MAX_DEPTH
 from cordwood.keypath import DictKey, Key, KeyPath, format_path, is_dict_key
-from cordwood.message_text import counted
+from cordwood.message_text import counted, nearest_name
 from cordwood.state_dict.containers import (
     PLAIN_DICT,
     Container,
@@ -33,7 +33,6 @@ from cordwood.state_dict.containers import (
     state_key_path,
     upgrade_state,
 )
-from cordwood.tree.structure import MAX_DEPTH
 
 # An entry that is a container and still has to be converted: the dict that holds it, its name
 # there, its container, its depth, and the entry of that dict itself. (A bare tuple, because there
@@ -377,8 +376,8 @@ def _extra(key: Any) -> str:
 
 
 def _missing(name: str, extras: Sequence[Any]) -> str:
-    close = difflib.get_close_matches(name, [key for key in extras if isinstance(key, str)], 1)
-    hint = f"; did you mean {format_path((close[0],))}?" if close else ""
+    close = nearest_name(name, [key for key in extras if isinstance(key, str)])
+    hint = f"; did you mean {format_path((close,))}?" if close is not None else ""
     return f"not in the state dict{hint}"
 
 

@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from cordwood.errors import LimitError, UnsupportedLeafError
-from cordwood.index import ARRAY_KINDS, LeafSpec
+from cordwood.index import ARRAY_KINDS, LEAF, MAX_DEPTH, LeafSpec, Node, Structure
 from cordwood.keypath import DictKey, Key, KeyPath, format_path, is_dict_key, path_label
 from cordwood.sharding.boxes import ShardGrid, shard_grid, single_process_grid
 from cordwood.tree.leaves import describe_leaf, is_jax_array, is_tree_def
-from cordwood.tree.structure import LEAF, MAX_DEPTH, Node, Structure
 
 Builder: TypeAlias = Callable[[list[Any]], Any]
 

@@ -20,14 +20,13 @@ from cordwood.errors import LimitError
 from cordwood.formats.flax_msgpack import wire
 from cordwood.formats.flax_msgpack.plan_save import plan_state
 from cordwood.formats.flax_msgpack.read_index import read_index
-from cordwood.index import Inline, Leaf, Piece, Pieces, Source, Span
+from cordwood.index import LEAF, Inline, Leaf, Node, Piece, Pieces, Source, Span
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import LocalFile, MemoryFile
 from cordwood.keypath import DictKey
 from cordwood.state_dict.state_dicts import to_state_dict
 from cordwood.storage.write_file import write_file
 from cordwood.tree.leaves import host_array
-from cordwood.tree.structure import LEAF, Node
 from tests.random_trees import Trees, assert_same
 
 # Written by flax 0.12.8 and by eformer 0.0.101 alike.

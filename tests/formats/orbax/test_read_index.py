@@ -13,11 +13,10 @@ from cordwood.errors import FormatError, IncompleteCheckpointError, LimitError, 
 from cordwood.formats.orbax.locate_trees import OrbaxDirectory, inspect_directory, select_tree
 from cordwood.formats.orbax.ocdbt import INLINE_NAME
 from cordwood.formats.orbax.tree_metadata import parse_tree_metadata
-from cordwood.index import Box, Codec, Encoded, Inline, Leaf, Pieces
+from cordwood.index import LEAF, MAX_DEPTH, Box, Codec, Encoded, Inline, Leaf, Node, Pieces
 from cordwood.keypath import format_path
 from cordwood.storage.directory_reader import LocalDirectory, open_beneath
 from cordwood.tree.flatten import build_tree
-from cordwood.tree.structure import LEAF, MAX_DEPTH, Node
 from tests.formats.orbax.orbax_trees import EVERY, index_at, tree_folder
 from tests.golden.orbax_checkpoints import GOLDEN
 

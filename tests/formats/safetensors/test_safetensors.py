@@ -27,10 +27,9 @@ from cordwood.errors import (
 from cordwood.formats.safetensors import plan_save as planning
 from cordwood.formats.safetensors.plan_save import plan_save
 from cordwood.formats.safetensors.read_index import read_index
-from cordwood.index import Index, Inline, LeafSpec, Pieces
+from cordwood.index import LEAF, Index, Inline, LeafSpec, Node, Pieces
 from cordwood.io.open_files import MemoryFile
 from cordwood.keypath import DictKey
-from cordwood.tree.structure import LEAF, Node
 from tests.formats.safetensors.assemble import equal, file_bytes, header_of, read_bytes
 
 

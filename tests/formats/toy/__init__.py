@@ -13,7 +13,12 @@ from math import prod
 from typing import Any
 
 from cordwood import dtypes
-from cordwood.encoding.strict_json import decode_value, encode_value
+from cordwood.encoding.strict_json import (
+    decode_value,
+    encode_value,
+    structure_from_json,
+    structure_to_json,
+)
 from cordwood.errors import FormatError, IncompleteCheckpointError, NotACheckpointError
 from cordwood.formats.format_losses import refuse_opaque
 from cordwood.formats.format_protocol import (
@@ -25,7 +30,18 @@ from cordwood.formats.format_protocol import (
     SaveOptions,
     SavePlan,
 )
-from cordwood.index import ARRAY_KINDS, Index, Inline, Leaf, LeafSpec, Piece, Pieces, Source, Span
+from cordwood.index import (
+    ARRAY_KINDS,
+    Index,
+    Inline,
+    Leaf,
+    LeafSpec,
+    Piece,
+    Pieces,
+    Source,
+    Span,
+    leaf_paths,
+)
 from cordwood.io.leaves_to_write import Array, LazyArray, Leaves
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directories import list_names
@@ -34,7 +50,6 @@ from cordwood.storage.paths import path_exists
 from cordwood.storage.staging_directory import StagingDirectory
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe_leaf
-from cordwood.tree.structure import leaf_paths, structure_from_json, structure_to_json
 
 INDEX_NAME, ELEMENTS_NAME = "toy.json", "elements.bin"
 _MAX_INDEX_BYTES = 1 << 20

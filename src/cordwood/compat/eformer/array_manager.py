@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from cordwood import dtypes
+from cordwood.devices.jax_private import set_weak_type
 from cordwood.errors import FormatError
 from cordwood.formats.format_protocol import Opened
 from cordwood.formats.zarr.array_metadata import (
@@ -186,7 +187,7 @@ def load_leaves(
     arrays = manager.deserialize_with_paths(shardings=shardings, paths=paths)
     manager.wait_until_finished()
     for i, array in zip(managed_arrays, arrays, strict=True):
-        values[i] = _with_weak_type(array) if targets[i].weak_type else array
+        values[i] = set_weak_type(array) if targets[i].weak_type else array
     return values
 
 
@@ -210,9 +211,3 @@ def _place(item: Opened, leaf: Leaf) -> str:
     if len(leaf.shape) > 1 and "." not in chunk:  # a directory for each axis but the last
         folder = "/".join(name.split("/")[: -len(leaf.shape)])
     return folder
-
-
-def _with_weak_type(array: Any) -> Any:
-    from cordwood.devices.jax_private import set_weak_type
-
-    return set_weak_type(array)

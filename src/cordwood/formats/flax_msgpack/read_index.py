@@ -27,6 +27,7 @@ from cordwood.formats.flax_msgpack.wire import (
     trailing_bytes_error,
 )
 from cordwood.index import (
+    LEAF,
     MAX_ARRAY_BYTES,
     MAX_DIMS,
     Encoding,
@@ -34,6 +35,8 @@ from cordwood.index import (
     Inline,
     Leaf,
     LeafKind,
+    Node,
+    NodeKind,
     Piece,
     Pieces,
     Source,
@@ -42,7 +45,6 @@ from cordwood.index import (
 from cordwood.io.open_files import ReadableFile
 from cordwood.keypath import DictKey, KeyPath
 from cordwood.message_text import counted
-from cordwood.tree.structure import LEAF, Node, NodeKind
 
 
 def read_index(file: ReadableFile) -> Index:

@@ -13,10 +13,9 @@ from cordwood.errors import FormatError, LimitError, TruncatedError
 from cordwood.formats.flax_msgpack.read_index import MAX_NODES, MAX_PATH_KEYS
 from cordwood.formats.flax_msgpack.read_index import read_index as read_value_index
 from cordwood.formats.flax_msgpack.wire import decode_text, read_token
-from cordwood.index import Index, Leaf, Pieces, Source
+from cordwood.index import Index, Leaf, Node, Pieces, Source
 from cordwood.io.open_files import MemoryFile, ReadableFile
 from cordwood.io.threads import gc_paused
-from cordwood.tree.structure import Node
 
 FORMAT = "msgpack-records"
 MAX_KEYS = 64  # of one record

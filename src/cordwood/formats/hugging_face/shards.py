@@ -27,7 +27,17 @@ from cordwood.formats.format_protocol import Opened, SaveOptions, SavePlan
 from cordwood.formats.safetensors.header import stored_dtype
 from cordwood.formats.safetensors.plan_save import plan_save as plan_file
 from cordwood.formats.safetensors.read_index import read_index as read_safetensors_index
-from cordwood.index import ARRAY_KINDS, Index, Inline, Leaf, LeafSpec, Source, size_in_memory
+from cordwood.index import (
+    ARRAY_KINDS,
+    LEAF,
+    Index,
+    Inline,
+    Leaf,
+    LeafSpec,
+    Node,
+    Source,
+    size_in_memory,
+)
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import LocalFile, ReadableFile, read_whole
 from cordwood.keypath import format_path
@@ -42,7 +52,6 @@ from cordwood.storage.staging_directory import StagingDirectory
 from cordwood.storage.write_file import fill_file
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe_leaf
-from cordwood.tree.structure import LEAF, Node
 
 _PATTERN = "*.safetensors.index.json"
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from cordwood import dtypes
 from cordwood.errors import FormatError, LimitError, TruncatedError, UnsupportedFormatError
 from cordwood.index import (
+    LEAF,
     MAX_ARRAY_BYTES,
     MAX_DIMS,
     Box,
@@ -27,6 +28,7 @@ from cordwood.index import (
     Encoded,
     Index,
     Leaf,
+    Node,
     Piece,
     Pieces,
     Source,
@@ -35,7 +37,6 @@ from cordwood.index import (
 from cordwood.io.open_files import ReadableFile
 from cordwood.message_text import counted
 from cordwood.sharding.boxes import element_count, whole_box
-from cordwood.tree.structure import LEAF, Node
 
 
 def read_index(file: ReadableFile) -> Index:

@@ -30,6 +30,7 @@ from cordwood.formats.numpy_files.read_npy import (
     raw_storage,
 )
 from cordwood.index import (
+    LEAF,
     Box,
     Checksum,
     Codec,
@@ -37,6 +38,7 @@ from cordwood.index import (
     Index,
     Leaf,
     Naming,
+    Node,
     Piece,
     Pieces,
     Source,
@@ -44,7 +46,6 @@ from cordwood.index import (
 )
 from cordwood.io.open_files import ReadableFile
 from cordwood.keypath import format_path
-from cordwood.tree.structure import LEAF, Node
 
 FORMAT = "npz"
 

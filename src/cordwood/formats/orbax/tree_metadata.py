@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import FormatError, LimitError
+from cordwood.index import LEAF, MAX_DEPTH, MAX_LEAVES, Node, NodeKind, Structure
 from cordwood.keypath import KeyPath
-from cordwood.tree.structure import LEAF, MAX_DEPTH, MAX_LEAVES, Node, NodeKind, Structure
 
 TREE_NAME = "_METADATA"
 STORES_ZEROS = "store_array_data_equal_to_fill_value"  # a member of the file

@@ -33,7 +33,7 @@ from cordwood.encoding.leaf_table import (
     type_from_json,
     type_to_json,
 )
-from cordwood.encoding.strict_json import VALUE_KINDS, parse_json
+from cordwood.encoding.strict_json import VALUE_KINDS, parse_json, structure_from_json
 from cordwood.errors import (
     CordwoodError,
     CorruptionError,
@@ -47,12 +47,11 @@ from cordwood.errors import (
 from cordwood.formats.format_protocol import IndexListing
 from cordwood.formats.safetensors.header import stored_dtype
 from cordwood.formats.safetensors.plan_save import INLINE_BYTES
-from cordwood.index import MAX_ARRAY_BYTES, MAX_DIMS, Box, LeafRuns, LeafSpec
+from cordwood.index import LEAF, MAX_ARRAY_BYTES, MAX_DIMS, Box, LeafRuns, LeafSpec, leaf_paths
 from cordwood.io.open_files import LocalFile, read_whole
 from cordwood.keypath import format_path
 from cordwood.sharding.boxes import Cuts, cell_box
 from cordwood.storage.storage_protocol import NamingRules
-from cordwood.tree.structure import LEAF, leaf_paths, structure_from_json
 
 INDEX_NAME = "cordwood.json"
 HUGGING_FACE_NAME = "model.safetensors.index.json"

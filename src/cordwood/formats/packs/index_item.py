@@ -17,7 +17,7 @@ import numpy as np
 
 from cordwood.encoding.digests import DIGEST_BYTES
 from cordwood.encoding.leaf_table import encode_runs, parse_runs, parse_values, tensor_names
-from cordwood.encoding.strict_json import encode_value
+from cordwood.encoding.strict_json import encode_value, structure_from_json, structure_to_json
 from cordwood.errors import FormatError, LimitError
 from cordwood.formats.packs.cordwood_json import (
     PACK_NAME,
@@ -36,17 +36,23 @@ from cordwood.formats.packs.cordwood_json import (
     type_of,
 )
 from cordwood.formats.safetensors.header import MAX_HEADER_BYTES
-from cordwood.index import Box, HeaderDigest, Index, Inline, Leaf, Piece, Pieces, Source, Span
+from cordwood.index import (
+    LEAF,
+    Box,
+    HeaderDigest,
+    Index,
+    Inline,
+    Leaf,
+    Piece,
+    Pieces,
+    Source,
+    Span,
+    Structure,
+    leaf_paths,
+)
 from cordwood.io.threads import gc_paused
 from cordwood.plan.assign_to_files import CellAssignment, Gap, PackPart, packs_of_all
 from cordwood.plan.choose_hard_links import UNUSED, StoredCell
-from cordwood.tree.structure import (
-    LEAF,
-    Structure,
-    leaf_paths,
-    structure_from_json,
-    structure_to_json,
-)
 
 if TYPE_CHECKING:
     from cordwood.tree.flatten import DescribedTree

@@ -22,7 +22,7 @@ from cordwood.formats.packs.index_item import (
     written_pack,
 )
 from cordwood.formats.safetensors.read_index import sealed_digests
-from cordwood.index import Source
+from cordwood.index import Source, leaf_paths
 from cordwood.io.compare_bytes import (
     Difference,
     changed_cells,
@@ -42,7 +42,6 @@ from cordwood.plan.choose_hard_links import (
     should_separate_unchanged,
 )
 from cordwood.storage.storage_protocol import Storage, Transaction
-from cordwood.tree.structure import leaf_paths
 
 _log = logging.getLogger("cordwood")
 

@@ -39,7 +39,7 @@ from cordwood.formats.packs.index_item import (
 from cordwood.formats.packs.link_unchanged import NOTHING, Links, link_packs
 from cordwood.formats.safetensors.plan_save import check_metadata
 from cordwood.formats.safetensors.plan_save import plan_save as plan_file
-from cordwood.index import Box, LeafSpec
+from cordwood.index import LEAF, Box, LeafSpec, Node
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.keypath import KeyPath
 from cordwood.message_text import first_names
@@ -63,7 +63,6 @@ from cordwood.sharding.boxes import shape_of, single_process_grid
 from cordwood.storage.atomic_file import storage_error
 from cordwood.storage.storage_protocol import IndexChange, NewDataFile, Transaction, new_save_id
 from cordwood.tree.flatten import DescribedTree, describe_tree
-from cordwood.tree.structure import LEAF, Node
 
 _MAX_SHOWN = 3
 _MAX_PACKS = 99_999  # of a process, if the caller gives their size

@@ -26,12 +26,11 @@ from cordwood.encoding.leaf_table import BYTE_KINDS, LeafType, encode_table, ten
 from cordwood.encoding.strict_json import VALUE_KINDS, encode_value
 from cordwood.errors import LimitError, UnsupportedLeafError
 from cordwood.formats.safetensors.header import MAX_HEADER_BYTES, stored_dtype
-from cordwood.index import MAX_DIMS, Digests, LeafSpec
+from cordwood.index import MAX_DIMS, Digests, LeafSpec, Structure, leaf_paths
 from cordwood.io.threads import gc_paused
 from cordwood.keypath import format_path
 from cordwood.plan.assign_to_files import data_order
 from cordwood.plan.file_plan import FilePlan, LeafBytes, LeafPart
-from cordwood.tree.structure import Structure, leaf_paths
 
 DATA_ALIGNMENT = 4096  # of the data in the file: a mapping of it begins at a page
 INLINE_BYTES = 4096  # a longer str or bytes is a tensor

@@ -37,6 +37,7 @@ from cordwood.formats.safetensors.header import (
     tensor_table,
 )
 from cordwood.index import (
+    LEAF,
     Digests,
     Encoding,
     HeaderDigest,
@@ -44,15 +45,16 @@ from cordwood.index import (
     Inline,
     Leaf,
     LeafKind,
+    Node,
     Piece,
     Pieces,
     Source,
     Span,
+    leaf_paths,
 )
 from cordwood.io.open_files import ReadableFile
 from cordwood.io.threads import gc_paused
 from cordwood.keypath import KeyPath
-from cordwood.tree.structure import LEAF, Node, leaf_paths
 
 FORMAT = "safetensors"
 

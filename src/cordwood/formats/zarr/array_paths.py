@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from cordwood.encoding.digests import digest_of
 from cordwood.encoding.leaf_table import dotted_name
+from cordwood.index import LEAF, Node, Structure
 from cordwood.keypath import KeyPath, format_path
-from cordwood.tree.structure import LEAF, Node, Structure
 
 MAX_COMPONENT_BYTES = 255  # of a file name on Linux file systems
 MAX_PATH_BYTES = 1024  # of an array's path; Linux takes 4096 in all

@@ -13,11 +13,10 @@ from cordwood.errors import UnsupportedLeafError
 from cordwood.formats.zarr.array_metadata import MAX_DIMS, METADATA_NAME, encode_metadata, stored_as
 from cordwood.formats.zarr.chunk_grid import chunk_shape, chunks
 from cordwood.formats.zarr.tensorstore_index import Entry, encode_item
-from cordwood.index import Box, LeafSpec
+from cordwood.index import Box, LeafSpec, Structure, jax_order
 from cordwood.keypath import format_path
 from cordwood.plan.chunk_files import ChunkFile, PlannedFile, SmallFile
 from cordwood.sharding.boxes import Cuts
-from cordwood.tree.structure import Structure, jax_order
 
 # Of a chunk: a reader of TensorStore's takes the memory of a whole one. Compressed ones are
 # also the unit of what threads do at once.

@@ -34,13 +34,12 @@ from cordwood.formats.zarr.tensorstore_index import (
     parse_item,
     select_item,
 )
-from cordwood.index import Digests, Index, Inline, Leaf, Source
+from cordwood.index import Digests, Index, Inline, Leaf, Source, leaf_paths
 from cordwood.io.open_files import LocalFile, read_whole
 from cordwood.io.threads import gc_paused
 from cordwood.keypath import KeyPath
 from cordwood.storage.directory_reader import FileOwningDirectory, LocalDirectory, ReadableDirectory
 from cordwood.storage.staging_directory import locate_directory
-from cordwood.tree.structure import leaf_paths
 
 FORMAT = "zarr"
 _ATTEMPTS = 100  # to open a directory; each ended by a save that replaced it

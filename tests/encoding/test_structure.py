@@ -10,16 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cordwood.encoding.strict_json import structure_from_json, structure_to_json
 from cordwood.errors import FormatError, LimitError, UnsupportedLeafError
+from cordwood.index import LEAF, Node, leaf_paths
 from cordwood.keypath import DictKey
 from cordwood.tree.flatten import flatten
-from cordwood.tree.structure import (
-    LEAF,
-    Node,
-    leaf_paths,
-    structure_from_json,
-    structure_to_json,
-)
 
 
 @pytest.mark.parametrize(
