@@ -16,8 +16,7 @@ from cordwood.dtypes import to_numpy
 from cordwood.formats.format_protocol import SaveOptions
 from cordwood.formats.packs.write import plan_save
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.processes.coordination import SINGLE_PROCESS
-from cordwood.processes.rendezvous import Rendezvous
+from cordwood.processes.rendezvous import SINGLE_PROCESS, Rendezvous
 
 FOLDER = Path(__file__).parent
 WHOLE_AT, SPREAD_AT = FOLDER / "packs-v1-whole", FOLDER / "packs-v1-spread"

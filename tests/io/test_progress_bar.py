@@ -17,7 +17,7 @@ import pytest
 import cordwood
 from cordwood.io.progress import Progress
 from cordwood.io.progress_bar import progress_display
-from cordwood.processes.coordination import SINGLE_PROCESS, override
+from cordwood.processes.rendezvous import SINGLE_PROCESS, override
 from tests.children import SRC
 
 TREE = {f"w{i}": np.full(1 << 16, i, np.float32) for i in range(8)}

@@ -13,8 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 import cordwood
 from cordwood.io.open_files import LocalFile
-from cordwood.processes.coordination import JaxProcesses, Processes, current_processes
-from cordwood.processes.rendezvous import Rendezvous
+from cordwood.processes.rendezvous import JaxProcesses, Processes, Rendezvous, current_processes
 
 
 def devices() -> tuple[int, int, int]:

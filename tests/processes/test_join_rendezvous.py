@@ -10,10 +10,9 @@ import pytest
 
 import cordwood
 from cordwood.errors import ProcessError
-from cordwood.processes import coordination
-from cordwood.processes.coordination import Processes
+from cordwood.io import progress
 from cordwood.processes.join_rendezvous import compare_purposes, encode_failure, key_of
-from cordwood.processes.rendezvous import Rendezvous
+from cordwood.processes.rendezvous import Processes, Rendezvous
 from tests.processes.fake_processes import FakeProcesses, Outcome, Store, run_processes
 
 TIMEOUT_SECONDS = 4.0
@@ -147,7 +146,7 @@ def test_whoever_is_behind_is_told_so_at_once() -> None:
 def test_a_wait_is_reported(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coordination, "REPORT_SECONDS", 0.5)
+    monkeypatch.setattr(progress, "REPORT_SECONDS", 0.5)
 
     def work(processes: FakeProcesses) -> None:
         if processes.index != 1:

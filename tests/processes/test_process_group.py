@@ -16,7 +16,7 @@ from cordwood import CheckpointManager, EverySeconds, EverySteps, KeepLast, Step
 from cordwood.errors import MismatchError, ProcessError, StepError
 from cordwood.io.background_save import PendingSave
 from cordwood.policies import WhenIdle
-from cordwood.processes.rendezvous import ProcessGroup
+from cordwood.processes.agreement import ProcessGroup
 from tests.manager.counters import Counter
 from tests.processes.fake_processes import FakeProcesses, Outcome, Store, run_processes
 

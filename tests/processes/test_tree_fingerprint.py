@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from cordwood.errors import ProcessError
-from cordwood.processes.collective_save import fingerprints, require_agreement
-from cordwood.processes.coordination import SINGLE_PROCESS, Processes
-from cordwood.processes.rendezvous import Rendezvous
+from cordwood.processes.agreement import fingerprints, require_agreement
+from cordwood.processes.rendezvous import SINGLE_PROCESS, Processes, Rendezvous
 from cordwood.sharding.boxes import ShardGrid, single_process_grid
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe_leaf

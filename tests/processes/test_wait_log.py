@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from cordwood.processes.coordination import WaitLogger
+from cordwood.io.progress import WaitLogger
 
 
 class Clock:

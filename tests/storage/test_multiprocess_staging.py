@@ -17,10 +17,9 @@ from cordwood.errors import ProcessError, StorageError
 from cordwood.index import Box
 from cordwood.io.threads import StoppedError
 from cordwood.plan.chunk_files import ChunkFile, PlannedFile, SmallFile
-from cordwood.processes import collective_save
-from cordwood.processes.collective_save import begin_together
-from cordwood.processes.coordination import SINGLE_PROCESS, Processes
-from cordwood.processes.rendezvous import Rendezvous
+from cordwood.processes import agreement
+from cordwood.processes.agreement import begin_together
+from cordwood.processes.rendezvous import SINGLE_PROCESS, Processes, Rendezvous
 from cordwood.storage.multiprocess_staging import MultiprocessStaging
 from cordwood.storage.write_chunk_files import WrittenFile
 from tests.deaths import SILENCE_SECONDS, die_at_any_call
@@ -176,7 +175,7 @@ def test_process_0_dies(tmp_path: Path) -> None:
 
 
 def test_directories_that_are_not_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collective_save, "PROBE_SECONDS", 0.1)
+    monkeypatch.setattr(agreement, "PROBE_SECONDS", 0.1)
     for index in range(COUNT):
         (tmp_path / f"{index}").mkdir()
 

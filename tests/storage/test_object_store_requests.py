@@ -12,7 +12,7 @@ import pytest
 
 import cordwood
 from cordwood.errors import StorageError
-from cordwood.processes import coordination
+from cordwood.io import progress
 from cordwood.storage import object_store_client
 from cordwood.testing import assert_trees_equal
 from tests.storage.web_stores import Answer, Request, WebStore, web_store
@@ -154,7 +154,7 @@ def test_a_request_without_an_answer_is_told(
     web: WebStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cordwood.save(f"{web.url}/run", TREE)
-    monkeypatch.setattr(coordination, "REPORT_SECONDS", 0.01)
+    monkeypatch.setattr(progress, "REPORT_SECONDS", 0.01)
     go = threading.Event()
 
     def stall(_: Request) -> None:

@@ -47,8 +47,7 @@ from cordwood.loading.cast import Cast, cast_dtypes
 from cordwood.message_text import counted, printable, size_text
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.select_leaves import Axes, Transpose, select_leaves
-from cordwood.processes.coordination import SINGLE_PROCESS
-from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
+from cordwood.processes.rendezvous import SINGLE_PROCESS, TIMEOUT_SECONDS, Rendezvous
 from cordwood.public_names import document_fields
 from cordwood.sharding.boxes import element_count, whole_box
 from cordwood.storage.paths import (

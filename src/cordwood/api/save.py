@@ -16,8 +16,12 @@ from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.progress import ProgressMeter, ProgressOption
 from cordwood.io.progress_bar import progress_display
 from cordwood.io.threads import gc_paused, run_in_worker
-from cordwood.processes.coordination import SINGLE_PROCESS, current_processes
-from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
+from cordwood.processes.rendezvous import (
+    SINGLE_PROCESS,
+    TIMEOUT_SECONDS,
+    Rendezvous,
+    current_processes,
+)
 from cordwood.storage.paths import local_or_url
 
 

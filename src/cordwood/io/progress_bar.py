@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from cordwood.io.progress import Progress, ProgressOption, Report
 from cordwood.message_text import printable, size_text
-from cordwood.processes.coordination import current_processes
+from cordwood.processes.rendezvous import current_processes
 
 _MAX_DOING = 40  # characters of the leaf or file at hand
 

@@ -9,8 +9,8 @@ from cordwood.errors import CordwoodError
 from cordwood.manager.save_queue import SaveQueue
 from cordwood.manager.steps import Steps
 from cordwood.policies import Moment, SavePolicy, asks_for_notice
+from cordwood.processes.agreement import ProcessGroup
 from cordwood.processes.preemption import PreemptionNotice
-from cordwood.processes.rendezvous import ProcessGroup
 
 
 class SaveDecider:

@@ -27,8 +27,8 @@ from cordwood.manager.delete_steps import StepCleaner
 from cordwood.manager.steps import Step, Steps, best_of_each
 from cordwood.message_text import size_text
 from cordwood.policies import KeepPolicy
-from cordwood.processes.coordination import current_processes
-from cordwood.processes.rendezvous import ProcessGroup, Rendezvous
+from cordwood.processes.agreement import ProcessGroup
+from cordwood.processes.rendezvous import Rendezvous, current_processes
 from cordwood.public_names import document_fields
 from cordwood.storage.paths import local_or_url, parse_url
 

@@ -31,7 +31,8 @@ from cordwood.manager.restore_step import (
 )
 from cordwood.manager.step_items import is_stateful, require_mapping, set_state
 from cordwood.manager.steps import Step, Steps
-from cordwood.processes.rendezvous import TIMEOUT_SECONDS, ProcessGroup
+from cordwood.processes.agreement import ProcessGroup
+from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 from cordwood.storage.step_storage import open_step_storage
 
 T = TypeVar("T")

@@ -36,10 +36,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 from cordwood.encoding.digests import digest_of
 from cordwood.errors import ProcessError
-from cordwood.processes.coordination import Processes, WaitLogger
+from cordwood.io.progress import WaitLogger
+
+if TYPE_CHECKING:
+    from cordwood.processes.rendezvous import Processes
 
 TOKEN_BYTES = 8
 MAX_TEXT = 4000  # characters of an error that are sent

@@ -1,4 +1,7 @@
-"""The rendezvous of the processes of one call, and what process 0 decides for all of them.
+"""The processes of a job, the key-value store that they share, and the rendezvous of one call.
+
+`current_processes()` returns the processes that take part: this process alone, or all processes of
+`jax.distributed.initialize`. Nothing here runs on devices, so background threads may use it.
 
 A rendezvous is a sequence of rounds. In each round every process sends a value to process 0, which
 computes one answer from all values and sends it to all processes. So each process waits for few
@@ -14,23 +17,27 @@ The processes come together by `join_rendezvous.Joining`, which returns a namesp
     heartbeats/<process>        the latest heartbeat, and how many steps of work it had done by then
     finished/<process>          set when the process no longer needs the namespace
 
-One file, because both ways of deciding for all processes, with rounds and without, are here.
+One file, because a process without others needs this module only.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
+import secrets
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
-from cordwood.encoding.digests import digest_of
 from cordwood.errors import ProcessError
+from cordwood.io.progress import WaitLogger
 from cordwood.io.threads import current_stop_check, never_stop, stop_check
-from cordwood.processes.coordination import Processes, WaitLogger, current_processes
 from cordwood.processes.join_rendezvous import (
     WAKE_SECONDS,
     Heartbeats,
@@ -47,7 +54,213 @@ TIMEOUT_SECONDS = 600.0  # how long a process may be late, and make no progress
 SILENCE_SECONDS = 30.0  # a process without a heartbeat for this long counts as dead
 _HEARTBEATS = 10  # in that time
 _ANSWER, _FAILURE = b"A", b"F"
-_CLEAR_EVERY = 64  # decisions
+
+
+class RendezvousState:
+    """The state that a process keeps from one rendezvous to the next.
+
+    See `cordwood.processes.join_rendezvous`.
+
+    Attributes:
+        incarnation: random bytes of this process; a process that is started in its place has
+            others.
+        is_registered: True once the store holds the incarnation.
+        background_purposes: the latest purposes of background rendezvous of this process.
+        failure_counts: by purpose, how often this process has failed since the processes last met
+            for that purpose.
+        announced_keys: the keys of announcements by this process that are still in the store, the
+            oldest first.
+        joined: on process 0, by lane and process, the last arrival that a namespace was opened for.
+        incarnations: on process 0, the incarnation of each process.
+        skipped: on process 0, by process, the last arrival that process 0 did not wait for.
+        refused: on process 0, by process, the last arrival that process 0 refused.
+        finished: on process 0, namespaces that process 0 no longer needs; other processes may
+            still read there.
+    """
+
+    MAX_ENTRIES = 64
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self.incarnation = secrets.token_bytes(8)
+        self.is_registered = False
+        self.background_purposes: deque[str] = deque(maxlen=self.MAX_ENTRIES)
+        self.failure_counts: dict[str, int] = {}
+        self.announced_keys: deque[str] = deque()
+        self.joined: dict[tuple[str, int], bytes] = {}
+        self.incarnations: dict[int, bytes] = {}
+        self.skipped: dict[int, bytes] = {}
+        self.refused: dict[int, bytes] = {}
+        self.finished: deque[str] = deque()
+
+    def new_namespace(self) -> int:
+        """Return the number of a new namespace; for process 0."""
+        return next(self._numbers)
+
+    def remember(self, key: str) -> str | None:
+        """Note an announcement, and drop the oldest entries; return a key to delete, or None."""
+        keys, failure_counts = self.announced_keys, self.failure_counts
+        if key in keys:
+            keys.remove(key)
+        keys.append(key)
+        while len(failure_counts) > self.MAX_ENTRIES:
+            del failure_counts[next(iter(failure_counts))]
+        return keys.popleft() if len(keys) > self.MAX_ENTRIES else None
+
+
+class Processes(Protocol):
+    """This process, which is one of `count` processes, and the key-value store that they share.
+
+    Every method raises ProcessError if the store cannot be reached.
+    """
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def state(self) -> RendezvousState: ...
+
+    def put(self, key: str, value: bytes) -> None:
+        """Set a key, and replace its value if it has one."""
+
+    def get(self, key: str, timeout_seconds: float) -> bytes | None:
+        """Wait until a key has a value, and return it; None after `timeout_seconds`."""
+
+    def list(self, prefix: str) -> Mapping[str, bytes]:
+        """Return the keys under a prefix that ends in a slash, and their values.
+
+        The keys come without the prefix.
+        """
+
+    def delete(self, prefix: str) -> None:
+        """Delete a key, or all keys under a prefix that ends in a slash."""
+
+
+def key_matches(prefix: str, key: str) -> bool:
+    """Return True if `delete(prefix)` deletes a key.
+
+    >>> [key_matches("answer/6", "answer/64"), key_matches("answer/", "answer/64")]
+    [False, True]
+    """
+    return key == prefix or (prefix.endswith("/") and key.startswith(prefix))
+
+
+class _SingleProcess:
+    """A job of one process: no other process sets a key, so `get` does not wait."""
+
+    index = 0
+    count = 1
+
+    def __init__(self) -> None:
+        self.state = RendezvousState()
+        self._values: dict[str, bytes] = {}
+
+    def put(self, key: str, value: bytes) -> None:
+        self._values[key] = value
+
+    def get(self, key: str, timeout_seconds: float) -> bytes | None:  # noqa: ARG002
+        return self._values.get(key)
+
+    def list(self, prefix: str) -> Mapping[str, bytes]:
+        return {k[len(prefix) :]: v for k, v in self._values.items() if k.startswith(prefix)}
+
+    def delete(self, prefix: str) -> None:
+        for key in [k for k in self._values if key_matches(prefix, k)]:
+            del self._values[key]
+
+
+SINGLE_PROCESS: Processes = _SingleProcess()
+
+
+class JaxProcesses:
+    """The processes of `jax.distributed`, with the store of its coordination service.
+
+    The service runs in process 0. If process 0 dies, jax ends the other processes at once with its
+    own message. If another process dies, jax ends the rest after its heartbeat timeout (100 s
+    unless `jax.distributed.initialize` sets another), unless `jax_enable_recoverability` is on.
+    """
+
+    def __init__(self, client: Any, index: int, count: int) -> None:
+        self._client = client
+        self.index = index
+        self.count = count
+        self.state = RendezvousState()
+
+    def put(self, key: str, value: bytes) -> None:
+        with self._explaining_errors():
+            self._client.key_value_set_bytes(key, value, allow_overwrite=True)
+
+    def get(self, key: str, timeout_seconds: float) -> bytes | None:
+        milliseconds = max(1, round(timeout_seconds * 1000))
+        try:
+            with self._explaining_errors():
+                value: bytes = self._client.blocking_key_value_get_bytes(key, milliseconds)
+        except ProcessError as e:
+            if "DEADLINE_EXCEEDED" in str(e.__cause__):
+                return None
+            raise
+        return value
+
+    def list(self, prefix: str) -> Mapping[str, bytes]:
+        with self._explaining_errors():
+            items = self._client.key_value_dir_get_bytes(prefix)
+        return {key.removeprefix(prefix): value for key, value in items}
+
+    def delete(self, prefix: str) -> None:
+        with self._explaining_errors():
+            self._client.key_value_delete(prefix)
+
+    @contextmanager
+    def _explaining_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as e:  # jax.errors.JaxRuntimeError
+            raise ProcessError(
+                f"process {self.index} cannot reach jax's coordination service, which runs in "
+                f"process 0: {str(e).splitlines()[0]}; if process 0 died, restart the job"
+            ) from e
+
+
+_overriding: ContextVar[Processes | None] = ContextVar("cordwood_processes", default=None)
+_lock = threading.Lock()
+_jax_processes: tuple[Any, JaxProcesses] | None = None  # jax's client, and the object made for it
+
+
+def current_processes() -> Processes:
+    """Return the processes that take part, as this process sees them now; never import jax.
+
+    Raises ProcessError if several processes run and cordwood cannot communicate with them.
+    """
+    global _jax_processes
+    processes = _overriding.get()
+    if processes is not None:
+        return processes
+    jax = sys.modules.get("jax")
+    if jax is None or not hasattr(jax, "distributed"):  # another thread may be importing it now
+        return SINGLE_PROCESS
+    if not jax.distributed.is_initialized() or jax.process_count() == 1:
+        return SINGLE_PROCESS
+    from cordwood.devices.jax_private import coordination_client
+
+    client = coordination_client()
+    with _lock:
+        if _jax_processes is None or _jax_processes[0] is not client:
+            made = JaxProcesses(client, jax.process_index(), jax.process_count())
+            _jax_processes = client, made
+        return _jax_processes[1]
+
+
+@contextmanager
+def override(processes: Processes) -> Iterator[None]:
+    """Take part as `processes` in the block, in this thread only."""
+    token = _overriding.set(processes)
+    try:
+        yield
+    finally:
+        _overriding.reset(token)
 
 
 class Rendezvous:
@@ -81,8 +294,11 @@ class Rendezvous:
         self._purpose = purpose
         self._timeout = timeout_seconds
         self._silence = SILENCE_SECONDS if silence_seconds is None else silence_seconds
-        self._joining: Joining  # only where there are other processes
+        # Only where there are other processes:
+        self._joining: Joining
+        self._heartbeats: Heartbeats
         if processes.count > 1:
+            self._heartbeats = Heartbeats()
             self._joining = Joining(
                 processes,
                 purpose,
@@ -98,7 +314,6 @@ class Rendezvous:
         self._outer_check: Callable[[], None] = never_stop
         self._ended = threading.Event()
         self._lock = threading.Lock()  # of `_heartbeats`
-        self._heartbeats = Heartbeats()
 
     def __enter__(self) -> Self:
         """Wait for all processes to arrive.
@@ -363,186 +578,3 @@ def _delete_finished(processes: Processes) -> None:
             processes.delete(namespace)
         else:
             state.finished.append(namespace)
-
-
-class ProcessGroup:
-    """This process and the others of its job, or this process alone.
-
-    All processes ask for the same decisions in the same order; one that left some out catches up.
-
-    Args:
-        root: the directory of the steps, for errors.
-        timeout_seconds: how long a process may be late.
-    """
-
-    def __init__(self, root: str, timeout_seconds: float) -> None:
-        self._root = root
-        self._timeout_seconds = timeout_seconds
-        self._processes: Processes | None = None  # the processes that use the namespace
-        self._namespace: str | None = None  # of the decisions; None: not known yet
-        self._number = 0  # of the next decision
-
-    @property
-    def index(self) -> int:
-        """The number of this process."""
-        return current_processes().index
-
-    @property
-    def count(self) -> int:
-        """The number of processes."""
-        return current_processes().count
-
-    def rendezvous(self, what: str, *, timeout_seconds: float | None = None) -> Rendezvous:
-        """Return a rendezvous of all processes, not entered yet.
-
-        Args:
-            what: its purpose, the same on all processes: "delete step 3 of".
-            timeout_seconds: how long a round may take; None: that of this group.
-        """
-        return Rendezvous(
-            current_processes(),
-            f"{what} {self._root}",
-            timeout_seconds=timeout_seconds or self._timeout_seconds,
-            arrival_seconds=self._timeout_seconds,
-        )
-
-    def agree(self, what: str, choose: Callable[[], _Answer]) -> _Answer:
-        """Return on all processes the JSON value that `choose` returns on process 0.
-
-        Args:
-            what: the purpose, as for `rendezvous`.
-            choose: called on process 0 only.
-
-        Raises ProcessError if a process does not come; and what `choose` raises, on process 0.
-        """
-        with self.rendezvous(what) as rendezvous:
-            return rendezvous.exchange(None, lambda _: choose())
-
-    def decide(
-        self, step: int, ask: Callable[[bool], str | None], *, preempted: bool
-    ) -> tuple[bool, str | None]:
-        """Return what process 0 decides about a step: True if the job is preempted, and a reason.
-
-        It costs one key of the shared store and no round, so it can be made in every step of a
-        loop. Decisions about steps that this process has left out are passed over.
-
-        Args:
-            step: the step.
-            ask: called on process 0 with True if any process is preempted; returns the reason.
-            preempted: True if this process has been told to end.
-
-        Raises ProcessError if process 0 does not come, or has left this step out.
-        """
-        processes = current_processes()
-        if processes.count == 1:
-            return preempted, ask(preempted)
-        if processes is not self._processes:
-            self._processes, self._namespace = processes, None
-        if processes.index == 0:
-            return self._publish(processes, step, ask, preempted=preempted)
-        return self._receive(processes, step, preempted=preempted)
-
-    def restart_decisions(self) -> None:
-        """Begin the decisions anew in another namespace; where all processes are together.
-
-        Process 0 calls this before the others do.
-        """
-        processes, old = current_processes(), self._namespace
-        self._processes, self._namespace = processes, None
-        if processes.count > 1 and processes.index == 0:
-            self._open_namespace(processes)
-            if old is not None:
-                processes.delete(old)
-
-    def _open_namespace(self, processes: Processes) -> str:
-        self._namespace, self._number = f"cordwood/{processes.state.new_namespace()}/", 0
-        processes.put(self._key(), self._namespace.encode())
-        return self._namespace
-
-    def _key(self) -> str:
-        """Return the key that holds the namespace of the decisions about this root."""
-        return f"cordwood/decisions/{digest_of(self._root.encode('utf-8', 'surrogatepass')).hex()}"
-
-    def _publish(
-        self,
-        processes: Processes,
-        step: int,
-        ask: Callable[[bool], str | None],
-        *,
-        preempted: bool,
-    ) -> tuple[bool, str | None]:
-        """Make a decision on process 0, and put it into the store."""
-        namespace = self._namespace or self._open_namespace(processes)
-        number, self._number = self._number, self._number + 1
-        preempted = preempted or bool(processes.list(f"{namespace}preempted/"))
-        reason = ask(preempted)
-        message = json.dumps([step, preempted, reason]).encode()
-        processes.put(f"{namespace}decisions/{number}", message)
-        if number % _CLEAR_EVERY == 0:
-            received = processes.list(f"{namespace}received/")
-            if len(received) == processes.count - 1:
-                received_by_all = min(map(int, received.values()))
-                for name in processes.list(f"{namespace}decisions/"):
-                    if int(name) < received_by_all:
-                        processes.delete(f"{namespace}decisions/{name}")
-        return preempted, reason
-
-    def _receive(
-        self, processes: Processes, step: int, *, preempted: bool
-    ) -> tuple[bool, str | None]:
-        """Wait, on another process, for the decision about a step."""
-        wait = _Wait(processes, f"say whether step {step} of {self._root} is to be saved")
-        if self._namespace is None:
-            self._namespace = wait.value(self._key(), self._timeout_seconds).decode()
-            self._number = 0
-        namespace = self._namespace
-        if preempted:
-            processes.put(f"{namespace}preempted/{processes.index}", b"")
-        while True:
-            self._namespace = None  # if no decision comes, look for another namespace next time
-            message = wait.value(f"{namespace}decisions/{self._number}", self._timeout_seconds)
-            self._namespace = namespace
-            decided_step, preempted, reason = json.loads(message)
-            if decided_step > step:  # in a run that went back, this step is decided again later
-                number = self._later_decision(processes, step)
-                if number is None:
-                    raise ProcessError(
-                        f"process {processes.index} came to save step {step} of {self._root}, "
-                        f"process 0 to save step {decided_step}: every process must call save for "
-                        "the same steps, in their order"
-                    )
-                self._number = number
-                continue
-            number, self._number = self._number, self._number + 1
-            if decided_step == step:
-                break  # a decision about an earlier step is one that this process left out
-        if number % _CLEAR_EVERY == 0:
-            processes.put(f"{self._namespace}received/{processes.index}", str(number).encode())
-        return preempted, reason
-
-    def _later_decision(self, processes: Processes, step: int) -> int | None:
-        """Return the number of the next decision about a step; None if there is none yet."""
-        decisions = processes.list(f"{self._namespace}decisions/").items()
-        later = [(int(name), json.loads(value)[0]) for name, value in decisions]
-        return min((n for n, each in later if each == step and n > self._number), default=None)
-
-
-class _Wait:
-    """A wait for values that process 0 sets, with one time limit for all of them."""
-
-    def __init__(self, processes: Processes, what: str) -> None:
-        self._processes = processes
-        self._what = what
-        self._start = time.monotonic()
-        self._wait_logger = WaitLogger(f"process 0 to {what}")
-
-    def value(self, key: str, timeout_seconds: float) -> bytes:
-        """Return the value of a key. Raises ProcessError if it has none in time."""
-        while (value := self._processes.get(key, WAKE_SECONDS)) is None:
-            if time.monotonic() - self._start > timeout_seconds:
-                raise ProcessError(
-                    f"process 0 did not come within {timeout_seconds:g} s to {self._what}"
-                )
-            self._wait_logger.tick()
-        self._wait_logger.end()
-        return value

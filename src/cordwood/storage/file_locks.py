@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from cordwood.errors import StorageError
+from cordwood.io.progress import WaitLogger
 from cordwood.io.threads import check_stop
-from cordwood.processes.coordination import WaitLogger
 from cordwood.storage import syscalls
 from cordwood.storage.syscalls import close_quietly, open_fd, opened_fd
 

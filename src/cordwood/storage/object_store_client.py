@@ -35,7 +35,7 @@ from cordwood.errors import (
     TruncatedError,
     UnsupportedFormatError,
 )
-from cordwood.processes.coordination import WaitLogger
+from cordwood.io.progress import WaitLogger
 from cordwood.storage.paths import Url
 from cordwood.storage.storage_protocol import new_save_id
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from cordwood.processes.coordination import WaitLogger
+from cordwood.io.progress import WaitLogger
 
 if TYPE_CHECKING:  # listing a checkpoint needs the names in it, and not what its writers need
     from cordwood.index import HeaderDigest, Source

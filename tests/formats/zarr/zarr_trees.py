@@ -19,8 +19,7 @@ from cordwood.io.decode_chunk import decode_chunk
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.verify_files import check_files
 from cordwood.plan.load_plan import EncodedChunk, Scatter
-from cordwood.processes.coordination import SINGLE_PROCESS
-from cordwood.processes.rendezvous import Rendezvous
+from cordwood.processes.rendezvous import SINGLE_PROCESS, Rendezvous
 from cordwood.sharding.boxes import shape_of, slices
 from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.tree.flatten import build_tree

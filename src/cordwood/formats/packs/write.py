@@ -54,7 +54,7 @@ from cordwood.plan.assign_to_files import (
 )
 from cordwood.plan.choose_hard_links import exclude_cells, include_cells
 from cordwood.plan.file_plan import FilePlan, LeafPart, leaves_of
-from cordwood.processes.collective_save import (
+from cordwood.processes.agreement import (
     begin_together,
     tree_fingerprints,
 )

@@ -13,7 +13,7 @@ from cordwood.io.encode_chunk import chunk_encoder
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.plan.assign_to_files import chunk_bytes_of_leaves
 from cordwood.plan.chunk_files import PlannedFile
-from cordwood.processes.collective_save import begin_together, tree_fingerprints
+from cordwood.processes.agreement import begin_together, tree_fingerprints
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.multiprocess_staging import MultiprocessStaging
 from cordwood.storage.staging_directory import StagingDirectory
