@@ -151,6 +151,7 @@ class CheckpointOperand:
         self.name = checkpoint.path
         self.index, self._numbers = _renamed(checkpoint.index, rename, self.name)
         self._checkpoint = checkpoint
+        self._sizes = [source.size_bytes for source in checkpoint.index.sources]
         self._located: Sequence[Leaf] | None = None
 
     def pieces(self, number: int) -> Leaf | None:
@@ -160,9 +161,8 @@ class CheckpointOperand:
         return None if isinstance(leaf.storage, Inline) else leaf
 
     def stored(self, piece: Piece) -> StoredRange:
-        reader, source = self._checkpoint._reader, piece.source
-        size_bytes = reader.index.sources[source].size_bytes
-        return StoredRange(reader.digests[source], piece.offset, piece.length, size_bytes)
+        digests = self._checkpoint._reader.digests[piece.source]
+        return StoredRange(digests, piece.offset, piece.length, self._sizes[piece.source])
 
     def value(self, number: int) -> object:
         leaf = self._checkpoint.index.leaves[self._numbers[number]]

@@ -197,7 +197,7 @@ function details(checkpoint) {
       ]),
     ),
   );
-  const count = checkpoint.file_count ?? checkpoint.files.length;
+  const count = checkpoint.file_count;
   const files = element("details.panel", element("summary", `Files (${formatCount(count)})`));
   files.addEventListener("toggle", () => files.children.length < 2 && files.append(fileTable(checkpoint)));
   return element("div.columns", entries.length > 0 && metadata, element("div", files));
@@ -226,14 +226,6 @@ function fileTable(checkpoint) {
     label: "Files",
     nouns: ["file", "files"],
     rows: checkpoint.files.map((file) => ({ path: file.name, size: file.size_bytes })),
-    columns: [
-      {
-        name: "path",
-        label: "Name",
-        value: (row) => naturalKey(row.path),
-        cell: (row) => element("span.key", { title: printable(row.path) }, printable(row.path)),
-      },
-      cordwood.numberColumn("size", "Size", formatBytes),
-    ],
+    columns: [cordwood.nameColumn("path", "Name"), cordwood.numberColumn("size", "Size", formatBytes)],
   }).element;
 }

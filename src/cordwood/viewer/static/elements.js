@@ -5,7 +5,8 @@ const SVG = "http://www.w3.org/2000/svg";
 /**
  * Return an element: `element("p.muted.small", { title }, "text", [more])`.
  * The names behind the tag are classes. The attributes may be left out. A function under `on...` is a
- * listener; false, null and undefined attributes are left out; children that are no nodes become text.
+ * listener, an object under `style` sets its members; false, null and undefined attributes are left out;
+ * children that are no nodes become text.
  */
 const element = (cordwood.element = function (tag, ...rest) {
   const [name, classes] = cut(tag);
@@ -33,6 +34,7 @@ function fill(made, classes, rest) {
   for (const [name, value] of Object.entries(hasAttributes ? rest.shift() : {})) {
     if (value === undefined || value === null || value === false) continue;
     if (typeof value === "function") made.addEventListener(name.slice(2), value);
+    else if (name === "style") Object.assign(made.style, value);
     else made.setAttribute(name, value === true ? "" : value);
   }
   cordwood.append(made, rest);
@@ -122,6 +124,21 @@ cordwood.select = function (label, choices, value, onChange) {
     { "aria-label": label, onchange: ({ target }) => onChange(target.value) },
     options,
   );
+};
+
+/** Return a field to search with; `onInput(text)` follows each change. `hint` is shown in it behind the label. */
+cordwood.searchInput = function (label, hint, value, onInput, attributes = {}) {
+  const input = element("input.search", {
+    type: "search",
+    placeholder: label + hint,
+    "aria-label": label,
+    autocomplete: "off",
+    spellcheck: "false",
+    oninput: () => onInput(input.value),
+    ...attributes,
+  });
+  input.value = value;
+  return input;
 };
 
 /** Return buttons of which one is pressed: `choices` are `[value, label]`. */

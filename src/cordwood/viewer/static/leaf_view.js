@@ -2,7 +2,7 @@
 const {
   ResourceError, append, copy, copyButton, counted, element, fetchResource, formatBytes, formatCount,
   formatNumber, formatShape, formatShare, go, hasResource, inExport, keyPath, leafNumber, leafPart, leftOut,
-  link, naturalKey, panel, printable, replace, resourceName, svg,
+  link, panel, printable, replace, resourceName, svg,
 } = cordwood;
 
 /** Draw the view of a leaf. */
@@ -185,31 +185,20 @@ function value(leaf) {
   );
 }
 
-/** Return the drawing of the parts of an array; null if it is whole. */
-function sharding(leaf) {
-  if (leaf.value !== null || leaf.parts.length < 2) return null;
-  const shape = leaf.stored_shape ?? leaf.shape;
-  return cordwood.shardingDrawing(shape, leaf.parts, leaf.part_count ?? leaf.parts.length);
+/** Return the range of a box along each axis: `[0:4, 8:16]`. */
+function rangesOf(sides) {
+  return `[${sides.map(([start, stop]) => `${start}:${stop}`).join(", ")}]`;
 }
 
 /** Return the panel of where the bytes are: a drawing of the parts, and a table. */
 function places(leaf) {
-  const box = (piece) =>
-    piece.start === null ? "" : `[${piece.start.map((start, i) => `${start}:${piece.stop[i]}`).join(", ")}]`;
-  const rows = leaf.pieces.map((piece, number) => ({
-    ...piece,
-    number,
-    path: piece.file,
-    box: box(piece),
-  }));
+  const rows = leaf.pieces.map((piece, number) => {
+    const sides = piece.start?.map((start, i) => [start, piece.stop[i]]);
+    return { ...piece, number, path: piece.file, box: sides ? rangesOf(sides) : "" };
+  });
   const longest = rows.reduce((most, row) => Math.max(most, row.box.length), 6);
   const columns = [
-    {
-      name: "file",
-      label: "File",
-      value: (row) => naturalKey(row.file),
-      cell: (row) => element("span.key", { title: printable(row.file) }, printable(row.file)),
-    },
+    cordwood.nameColumn("file", "File"),
     {
       name: "box",
       label: "Part",
@@ -229,7 +218,7 @@ function places(leaf) {
           : element("code.small", { title: row.digest }, printable(row.digest, 120)),
     },
   ];
-  const count = leaf.piece_count ?? leaf.pieces.length;
+  const count = leaf.piece_count;
   const table = cordwood.table({ label: "Pieces", nouns: ["piece", "pieces"], rows, columns });
   return panel(
     `Where its bytes are: ${counted(count, "piece")}`,
@@ -245,11 +234,12 @@ const TOP = 22;
 const MOST_LABELS = 64;
 
 /**
- * Return a drawing of the boxes of an array, and a sentence on it.
+ * Return a drawing of the boxes of an array, and a sentence on it; null if the array is whole.
  * Of more than two axes the two that are cut the most are drawn. Boxes that fall on each other
  * there are one box with their number.
  */
-cordwood.shardingDrawing = function (shape, parts, count) {
+function sharding({ value, stored_shape: shape, parts, part_count: count }) {
+  if (value !== null || parts.length < 2) return null;
   const axes = drawnAxes(shape, parts);
   const boxes = new Map();
   for (const [number, { start, stop }] of parts.entries()) {
@@ -265,7 +255,7 @@ cordwood.shardingDrawing = function (shape, parts, count) {
     drawing(shape, axes, [...boxes.values()], sentence),
     element("figcaption.muted.small", sentence),
   );
-};
+}
 
 /** Return the numbers of the one or two axes to draw, in order. */
 function drawnAxes(shape, parts) {
@@ -309,12 +299,11 @@ function drawing(shape, axes, boxes, label) {
     const high = ((bottom - top) / rows) * height;
     const text = numbers.length === 1 ? String(numbers[0]) : `${numbers.length} parts`;
     const fits = labelled && wide > 7 * text.length + 4 && high > 13;
-    const range = sides.map(([start, stop]) => `${start}:${stop}`).join(", ");
     return [
       svg(
         "rect",
         { x, y, width: Math.max(1, wide), height: Math.max(1, high), class: `shade-${shadeOf(sides, i)}` },
-        svg("title", `[${range}] part ${numbers.slice(0, 8).join(", ")}`),
+        svg("title", `${rangesOf(sides)} part ${numbers.slice(0, 8).join(", ")}`),
       ),
       fits && svg("text", { x: x + wide / 2, y: y + high / 2 + 4, "text-anchor": "middle" }, text),
     ];

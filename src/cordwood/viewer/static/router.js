@@ -6,13 +6,8 @@ let visit = 0;
 
 /** Return the address of a view: `#/name/part/part?query`. */
 cordwood.link = function (name, parts = [], query = {}) {
-  const [first, ...rest] = parts.map(encodePart);
-  const segments =
-    name === "diff-leaf"
-      ? ["diff", first, rest[0], "leaf", ...rest.slice(1)]
-      : parts.length
-        ? [name, first, ...rest]
-        : [name];
+  const segments = [name, ...parts.map(encodePart)];
+  if (name === "diff-leaf") segments.splice(0, 4, "diff", segments[1], segments[2], "leaf", segments[3]);
   const search = new URLSearchParams(
     Object.entries(query).filter(([, value]) => value !== null && value !== undefined),
   ).toString();

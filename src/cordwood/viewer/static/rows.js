@@ -1,6 +1,6 @@
 // The rows of a table: as a tree or in an order, which of them are shown, and their cells.
 // The generators run in small tasks: `cordwood.inTasks`.
-const { copyButton, element, formatCount, printable, toNumber } = cordwood;
+const { copyButton, element, formatCount, naturalKey, printable, toNumber } = cordwood;
 const MAX_DEPTH = 40; // keys below are shown as one key
 const ROWS_AT_ONCE = 512;
 
@@ -231,6 +231,12 @@ cordwood.numberColumn = function (name, label, format, { of = (row) => row[name]
   return { name, label, value, cell, align: "end", width: 7, ...options };
 };
 
+/** Return a column of names that are cut where there is no room; a pointer shows all of them. */
+cordwood.nameColumn = function (name, label) {
+  const cell = (row) => element("span.key", { title: printable(row[name]) }, printable(row[name]));
+  return { name, label, value: (row) => naturalKey(row[name]), cell };
+};
+
 /** Return the head of a column; `sortBy(column)` follows a click if the column has values. */
 cordwood.headCell = function (column, state, sortBy) {
   const { title, label, align = "" } = column;
@@ -255,8 +261,7 @@ cordwood.headCell = function (column, state, sortBy) {
 /** Return the contents of the first cell of a tree: its key, a link for a leaf. */
 cordwood.keyCell = function (entry, column, tree, search) {
   const { node, row, depth, label } = entry;
-  const indent = element("span.indent");
-  indent.style.width = `${Math.min(depth, 12) * 16}px`;
+  const indent = element("span.indent", { style: { width: `${Math.min(depth, 12) * 16}px` } });
   const text = cordwood.markedText(label === "" ? "(root)" : label, search);
   if (row === null) {
     const twisty = element("span.twisty", { "aria-hidden": "true" });

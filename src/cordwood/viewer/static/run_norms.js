@@ -268,7 +268,6 @@ cordwood.runNorms = function ({ steps, onPick, marker, initial, onChange }) {
   }
 
   const treeBox = element("span");
-  const readBox = element("span");
 
   /** Return a list to choose from, for one member of the state. */
   function choice(label, name, choices) {
@@ -285,29 +284,19 @@ cordwood.runNorms = function ({ steps, onPick, marker, initial, onChange }) {
     replace(treeBox, choice("Leaves of", "tree", choices));
   }
 
-  /** Offer what is read. */
-  function fillReads() {
-    const choices = [
-      ["sample", "samples"],
-      ["all", "everything"],
-    ];
-    replace(readBox, choice("Read", "read", choices));
-  }
-
+  const reads = choice("Read", "read", [
+    ["sample", "samples"],
+    ["all", "everything"],
+  ]);
   const kinds = choice("One line for each", "by", [
     ["layer", "layer"],
     ["kind", "kind of weight"],
     ["leaf", "leaf"],
     ["group", "tree"],
   ]);
-  const search = element("input.search", {
-    type: "search",
-    placeholder: "Key paths that contain…",
-    "aria-label": "Key paths that contain",
-    spellcheck: "false",
-    oninput: () => change("search", search.value),
-  });
-  search.value = state.search;
+  const search = cordwood.searchInput("Key paths that contain", "…", state.search, (text) =>
+    change("search", text),
+  );
 
   /** Follow a change of the controls. */
   function change(name, value) {
@@ -334,14 +323,13 @@ cordwood.runNorms = function ({ steps, onPick, marker, initial, onChange }) {
 
   const tools = element(
     "div.table-tools",
-    labelled("Read", readBox),
+    labelled("Read", reads),
     taskBox,
     labelled("Leaves of", treeBox),
     labelled("One line for each", kinds),
     search,
   );
   fillTrees();
-  fillReads();
   if (inExport) loadEmbedded();
   else makeTask();
   update();
@@ -356,7 +344,7 @@ cordwood.runNorms = function ({ steps, onPick, marker, initial, onChange }) {
         state.read = read;
       }
     }
-    fillReads();
+    reads.value = state.read;
     if (!computed[state.read].size) replace(note, "This file holds no norms.");
     update();
   }

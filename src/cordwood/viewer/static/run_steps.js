@@ -339,9 +339,8 @@ function sizes(step, most) {
     return element("p.muted", "Sizes are not known: the run is in an object store.");
   }
   const part = (name, bytes) => {
-    const piece = element("span", { class: `size-${name}` });
-    piece.style.width = `${(100 * (bytes ?? 0)) / Math.max(1, most)}%`;
-    return piece;
+    const width = `${(100 * (bytes ?? 0)) / Math.max(1, most)}%`;
+    return element("span", { class: `size-${name}`, style: { width } });
   };
   return element(
     "div.step-sizes",

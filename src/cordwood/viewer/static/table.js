@@ -44,13 +44,7 @@ cordwood.table = function (options) {
   let shownColumns = columns;
   const drawn = new Map(); // elements of rows by position
 
-  const input = element("input.search", {
-    type: "search",
-    placeholder: "Search key paths  ( / )",
-    "aria-label": "Search key paths",
-    autocomplete: "off",
-    spellcheck: "false",
-    oninput: () => setSearch(input.value),
+  const input = cordwood.searchInput("Search key paths", "  ( / )", state.search, setSearch, {
     onkeydown: (event) =>
       cordwood.followKey(event, {
         Escape: () => input.value !== "" && setSearch(""),
@@ -58,7 +52,6 @@ cordwood.table = function (options) {
         Enter: () => scroller.focus(),
       }),
   });
-  input.value = state.search;
   const count = element("span.table-count", { role: "status" });
   const fold = (opened, label) => element("button.button.quiet", { onclick: () => openAll(opened) }, label);
   const folding = element("span.button-group", fold(false, "Fold all"), fold(true, "Unfold all"));

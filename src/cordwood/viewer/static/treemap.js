@@ -116,31 +116,30 @@ cordwood.treemap = function ({ root, colourings, href, initial, onChange }) {
   function drawLegend() {
     const { scale } = coloured;
     if (scale) {
-      const bar = element("span.scale");
       const stops = scale.ends.map((end) => css(coloured.colourOf(end)));
-      bar.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
-      const none = element("span.swatch");
-      none.style.background = css(coloured.colourOf({ layer: -1 }));
-      replace(legend, scale.low, bar, scale.high, none, "no layer");
+      const background = `linear-gradient(to right, ${stops.join(", ")})`;
+      const none = swatch(coloured.colourOf({ layer: -1 }));
+      replace(
+        legend,
+        scale.low,
+        element("span.scale", { style: { background } }),
+        scale.high,
+        none,
+        "no layer",
+      );
       return;
     }
     const entries = coloured.legend.map(({ name, number, bytes }) => {
-      const swatch = element("span.swatch");
-      swatch.style.background = css(coloured.colour(number));
-      return element(
-        "button",
-        {
-          "aria-pressed": String(highlighted === number),
-          onclick: () => {
-            highlighted = highlighted === number ? null : number;
-            drawLegend();
-            paint();
-          },
+      const attributes = {
+        "aria-pressed": String(highlighted === number),
+        onclick: () => {
+          highlighted = highlighted === number ? null : number;
+          drawLegend();
+          paint();
         },
-        swatch,
-        printable(name, 80),
-        element("span.muted", formatBytes(bytes)),
-      );
+      };
+      const size = element("span.muted", formatBytes(bytes));
+      return element("button", attributes, swatch(coloured.colour(number)), printable(name, 80), size);
     });
     replace(legend, entries);
   }
@@ -348,6 +347,11 @@ cordwood.treemap = function ({ root, colourings, href, initial, onChange }) {
   );
   return { element: box, zoomOut: () => zoom !== root && (zoomTo(outside()), true) };
 };
+
+/** Return a sample of a colour, for the legend. */
+function swatch(colour) {
+  return element("span.swatch", { style: { background: css(colour) } });
+}
 
 /** Return a height for a width. */
 function heightFor(width) {
