@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import cordwood
+from cordwood.viewer.checkpoint_view import OpenArguments, Sources, open_sources
 from cordwood.viewer.resources import Resources
-from cordwood.viewer.sources import OpenArguments, Sources, open_sources
 from tests.descriptors import open_descriptors
 from tests.threads import in_threads
 

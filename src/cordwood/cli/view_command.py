@@ -78,10 +78,10 @@ def command(
     this process, which only this machine can reach, and only with the token in the address. Nothing
     is written, and no other host is asked for anything. Ctrl-C ends it.
     """
+    from cordwood.viewer.checkpoint_view import OpenArguments, open_sources
     from cordwood.viewer.page import page, refuse_existing, refuse_source
     from cordwood.viewer.resources import Resources
     from cordwood.viewer.server import serve
-    from cordwood.viewer.sources import OpenArguments, open_sources
 
     html = page()  # before anything is opened: Jinja2 may be missing
     if file is None:

@@ -1,19 +1,28 @@
-"""The resources of one checkpoint: what was opened, its leaves, one leaf, and all digests."""
+"""The checkpoints that the viewer shows, opened on demand, and the resources of one of them.
+
+One file: a checkpoint that is open is what its resources are made from.
+"""
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from itertools import islice
+from typing import Literal, NamedTuple, TypeAlias
 
 from cordwood.api.array_change import has_numbers
 from cordwood.api.checkpoint import Checkpoint
+from cordwood.api.checkpoint import open as open_checkpoint
+from cordwood.api.detect import detect
 from cordwood.api.leaf_statistics import HeatMap, leaf_statistics
 from cordwood.api.verify import verify
 from cordwood.encoding.digests import DIGEST_BYTES, block_count
-from cordwood.errors import CorruptionError
+from cordwood.errors import CorruptionError, IncompleteCheckpointError
 from cordwood.formats.registry import by_name
 from cordwood.formats.step_names import number_in_name
 from cordwood.index import (
@@ -34,8 +43,10 @@ from cordwood.io.threads import gc_paused
 from cordwood.keypath import format_path, format_paths, key_literal
 from cordwood.message_text import counted, size_text
 from cordwood.sharding.boxes import whole_box
-from cordwood.viewer.sources import Sources
 
+Kind: TypeAlias = Literal["checkpoint", "diff", "run"]
+
+_MAX_OPEN = 4
 _MAX_FILES = 4096
 _MAX_VALUE = 200  # characters of a value in the list of leaves
 _MAX_PIECES = 4096
@@ -43,6 +54,142 @@ _MAX_WHOLE_VALUE = 100_000  # characters
 _MAX_VALUE_BYTES = 1 << 20
 _MAX_NAMES = 100
 _BINS = 48
+
+
+class OpenArguments(NamedTuple):
+    """The arguments of `cordwood.open` for each source."""
+
+    format: str | None = None
+    prefix: str | None = None
+    scratch: str | None = None
+
+
+class _Entry:
+    """An open checkpoint, and the number of threads that use it."""
+
+    def __init__(self) -> None:
+        self.checkpoint: Checkpoint | None = None
+        self.users = 0
+        self.opening = threading.Lock()
+
+
+class Sources:
+    """The checkpoints that the viewer shows, by name; at most four are open and unused.
+
+    Threads may use it at the same time.
+
+    Attributes:
+        kind: what was opened: one checkpoint, a difference of two, or a run.
+        paths: the path of each source. The names are "a" and "b", or the entries of a run.
+        root: the directory of a run; "" for checkpoints.
+        arguments: how sources are opened.
+    """
+
+    def __init__(
+        self, kind: Kind, paths: Mapping[str, str], root: str, arguments: OpenArguments
+    ) -> None:
+        self.kind = kind
+        self.paths = paths
+        self.root = root
+        self.arguments = arguments
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()  # the last used last
+        self._lock = threading.Lock()
+
+    def path(self, name: str) -> str:
+        """Return the path of a source. Raises KeyError with the names that there are."""
+        try:
+            return self.paths[name]
+        except KeyError:
+            names = ", ".join(list(self.paths)[:10])
+            raise KeyError(f"there is no source {name!r:.80}; expected one of {names}") from None
+
+    @contextmanager
+    def checkpoint(self, name: str) -> Iterator[Checkpoint]:
+        """Yield the open checkpoint of a source; it stays open at least until the block ends.
+
+        Raises KeyError for a name that does not exist, and whatever `cordwood.open` does.
+        """
+        path = self.path(name)
+        with self._lock:
+            entry = self._entries.setdefault(name, _Entry())
+            entry.users += 1
+            self._entries.move_to_end(name)
+        try:
+            with entry.opening:
+                if entry.checkpoint is None:
+                    entry.checkpoint = open_checkpoint(path, **self.arguments._asdict())
+            yield entry.checkpoint
+        finally:
+            with self._lock:
+                entry.users -= 1
+                unused = self._take_unused(_MAX_OPEN)
+            _close(unused)
+
+    def _take_unused(self, most: int) -> list[_Entry]:
+        """Remove entries that no thread uses, the least recently used first, until few remain."""
+        taken = []
+        for name, entry in list(self._entries.items()):
+            if len(self._entries) <= most:
+                break
+            if not entry.users:
+                taken.append(self._entries.pop(name))
+        return taken
+
+    def list_steps(self) -> None:
+        """List the steps of a run again: a job may save and delete some meanwhile.
+
+        Raises FileNotFoundError if there are none any more.
+        """
+        detected = detect(self.root)
+        self.paths = _paths_of(self.root, detected.steps)
+
+    def close(self) -> None:
+        """Close all checkpoints that no thread uses."""
+        with self._lock:
+            unused = self._take_unused(0)
+        _close(unused)
+
+
+def _close(entries: list[_Entry]) -> None:
+    for entry in entries:
+        if entry.checkpoint is not None:
+            entry.checkpoint.close()
+
+
+def _paths_of(root: str, steps: Sequence[str]) -> dict[str, str]:
+    return {step: f"{root.rstrip('/')}/{step}" for step in steps}
+
+
+def open_sources(path: str, other: str | None, arguments: OpenArguments) -> Sources:
+    """Open what the viewer shows: a checkpoint, two, or the steps of a run.
+
+    Each checkpoint is opened now, so that an error is raised here; the steps of a run are not.
+
+    Raises:
+        ValueError: one of two paths is a directory of steps.
+        Exception: whatever `cordwood.open` raises.
+    """
+    paths = {"a": path} if other is None else {"a": path, "b": other}
+    sources = Sources("checkpoint" if other is None else "diff", paths, "", arguments)
+    for name, each in paths.items():
+        try:
+            with sources.checkpoint(name):
+                pass
+        except IncompleteCheckpointError:
+            detected = detect(each)
+            if detected.format != "steps":
+                raise
+            sources.close()
+            if other is not None:
+                raise ValueError(
+                    f"{each}: expected a checkpoint to compare, found {detected.description}; "
+                    f"name one of its steps, such as {each.rstrip('/')}/{detected.steps[-1]}"
+                ) from None
+            return Sources("run", _paths_of(each, detected.steps), each, arguments)
+        except BaseException:
+            sources.close()
+            raise
+    return sources
 
 
 def start_view(sources: Sources, report: Report | None) -> dict[str, object]:  # noqa: ARG001

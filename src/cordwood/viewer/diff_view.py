@@ -24,7 +24,7 @@ from cordwood.io.progress import Report
 from cordwood.io.threads import gc_paused
 from cordwood.keypath import KeyPath, format_path, format_paths
 from cordwood.message_text import counted
-from cordwood.viewer.checkpoint_view import leaf_at, split_path, value_text
+from cordwood.viewer.checkpoint_view import Sources, leaf_at, split_path, value_text
 from cordwood.viewer.leaf_kinds import (
     FIRST_MOMENTS,
     SECOND_MOMENTS,
@@ -34,7 +34,6 @@ from cordwood.viewer.leaf_kinds import (
     kind_of,
     place_of,
 )
-from cordwood.viewer.sources import Sources
 
 _MAX_VALUE = 80  # characters of a Python value in a row
 _MAX_STRUCTURE_LINES = 1000

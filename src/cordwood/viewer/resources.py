@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote
 from cordwood.errors import CordwoodError
 from cordwood.io.progress import Report
 from cordwood.viewer.checkpoint_view import (
+    Sources,
     checkpoint_view,
     leaf_view,
     start_view,
@@ -21,7 +22,6 @@ from cordwood.viewer.checkpoint_view import (
 )
 from cordwood.viewer.diff_view import diff_leaf_view, diff_view
 from cordwood.viewer.run_view import norms_view, run_view
-from cordwood.viewer.sources import Sources
 
 _MAX_KEPT_BYTES = 32 << 20
 _READS = ("digests", "sample", "all")
