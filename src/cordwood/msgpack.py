@@ -326,7 +326,7 @@ def _leaves_and_structure(tree: Any) -> tuple[list[Any], str]:
     tree_util = getattr(sys.modules.get("jax"), "tree_util", None)
     if tree_util is not None:
         with suppress(Exception):  # keys that cannot be sorted, or errors of registered nodes
-            leaves, structure = tree_util.tree_leaves_and_structure(tree)
+            leaves, structure = tree_util.tree_flatten(tree)
             return leaves, str(structure)
     with suppress(Exception):  # keys that no format can store
         flat = flatten(tree)
