@@ -198,15 +198,7 @@ cordwood.charts.lines = function (options) {
 
   /** Return the position of the x that is nearest to the pointer. */
   function nearest(event) {
-    if (!scales) return -1;
-    const at = event.clientX - plot.getBoundingClientRect().left;
-    let best = -1;
-    let distance = Infinity;
-    xs.forEach((x, i) => {
-      const far = Math.abs(scales.x(x) - at);
-      if (far < distance) [best, distance] = [i, far];
-    });
-    return best;
+    return scales ? cordwood.nearestTo(event, plot, xs.map(scales.x)) : -1;
   }
 
   /** Show the values at an x; -1 shows none. */

@@ -114,6 +114,13 @@ cordwood.chartFrame = function (title, tools, ...parts) {
   return { element: element("figure.chart", head, parts, readout), show };
 };
 
+/** Return the position of the place, in pixels from the left of a drawing, that is nearest to the pointer. */
+cordwood.nearestTo = function (event, drawing, places) {
+  const at = event.clientX - drawing.getBoundingClientRect().left;
+  const distances = places.map((place) => Math.abs(place - at));
+  return distances.indexOf(distances.reduce((x, y) => Math.min(x, y), Infinity));
+};
+
 /** Return a box to tick, with its label. */
 cordwood.toggle = function (label, isOn, onChange) {
   const box = element("input", { type: "checkbox", onchange: () => onChange(box.checked) });

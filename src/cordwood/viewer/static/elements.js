@@ -190,10 +190,7 @@ let timer = 0;
 
 /** Show a short message at the foot of the page, and tell it to screen readers. */
 cordwood.announce = function (text) {
-  if (!announcement) {
-    announcement = element("div.toast", { role: "status" });
-    document.body.append(announcement);
-  }
+  announcement ??= document.body.appendChild(element("div.toast", { role: "status" }));
   cordwood.replace(announcement, text);
   announcement.classList.add("shown");
   clearTimeout(timer);
@@ -204,10 +201,7 @@ let tooltip = null;
 
 /** Show a tooltip (lines of text) beside a point of the window; null hides it. */
 cordwood.showTooltip = function (lines, x = 0, y = 0) {
-  if (!tooltip) {
-    tooltip = element("div.tooltip", { "aria-hidden": "true" });
-    document.body.append(tooltip);
-  }
+  tooltip ??= document.body.appendChild(element("div.tooltip", { "aria-hidden": "true" }));
   tooltip.hidden = lines === null;
   if (lines === null) return;
   cordwood.replace(

@@ -209,12 +209,7 @@ cordwood.runTimeline = function ({ steps, axis, value, onPick }) {
 
   /** Return the position of the step nearest to the pointer. */
   function nearest(event) {
-    const x = event.clientX - picture.getBoundingClientRect().left;
-    let best = 0;
-    places.forEach((place, i) => {
-      if (Math.abs(place - x) < Math.abs(places[best] - x)) best = i;
-    });
-    return best;
+    return cordwood.nearestTo(event, picture, places);
   }
 
   /** Show the step under the pointer; -1 for none. */
@@ -268,8 +263,7 @@ cordwood.stepSizes = function (step) {
 
 /** Return the position of the nearest earlier step that can be opened; -1 if there is none. */
 cordwood.stepBefore = function (steps, index) {
-  for (let i = index - 1; i >= 0; i--) if (steps[i].state === "whole") return i;
-  return -1;
+  return steps.findLastIndex((step, i) => i < index && step.state === "whole");
 };
 
 /** Return the link to the difference of two steps, if it can be had. */

@@ -117,9 +117,8 @@ function drawHeader() {
       element("span.opened", { title: printable(opened, 1000) }, printable(opened, 200)),
       navigation,
       element("span.spacer"),
-      start.exported || inExport
-        ? element("span.badge", { title: "This file holds all it shows, and asks no server" }, "export")
-        : null,
+      inExport &&
+        element("span.badge", { title: "This file holds all it shows, and asks no server" }, "export"),
       element("button.icon-button", { id: "theme", onclick: nextTheme }, icon("theme")),
       element(
         "button.icon-button",
