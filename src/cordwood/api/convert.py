@@ -229,7 +229,8 @@ def convert(
     if is_directory and (format, layout) == (None, None) and parse_url(path) is None:
         refuse_unknown_suffix(path)
     name = source.path if isinstance(source, Checkpoint) else os.fspath(local_or_url(source))
-    _refuse_itself(name, os.fspath(path))
+    if is_same_path(name, os.fspath(path)):
+        raise ValueError(f"{name} would be converted into itself: write to another path")
     raise_unreported_failures()
     wait_for_saves(path)
     is_one = select is not None or bool(rename) or isinstance(cast, Mapping) or not holds_many
@@ -317,12 +318,17 @@ def _part(
     transpose: Transpose | None,
     cast: Cast | None,
 ) -> _Part:
-    """Return the part of an open tree to write, without its strings and losses."""
-    name = checkpoint.path
-    _refuse_positions(name, checkpoint.index)
-    selected = select_leaves(
-        checkpoint.index, select=select, rename=rename, transpose=transpose, where=name
-    )
+    """Return the part of an open tree to write, without its strings and losses.
+
+    Raises LossError for arrays without names.
+    """
+    name, whole = checkpoint.path, checkpoint.index
+    if whole.naming == "positions":
+        raise LossError(
+            f"{name} holds {counted(len(whole.leaves), 'array')} without names or structure: load "
+            "it with like=, and save what that returns"
+        )
+    selected = select_leaves(whole, select=select, rename=rename, transpose=transpose, where=name)
     index = selected.stored
     dtype_names = [leaf.dtype for leaf in index.leaves]
     if cast is not None:
@@ -380,20 +386,6 @@ def _write(
     options = SaveOptions(part.to_prefix, part.metadata, compression, max_shard_bytes)
     plan = plan_save(format, path, tree, options, rendezvous)
     run_in_worker(lambda: plan.write(Leaves(plan.leaves)))
-
-
-def _refuse_itself(source: str, destination: str) -> None:
-    if is_same_path(source, destination):
-        raise ValueError(f"{source} would be converted into itself: write to another path")
-
-
-def _refuse_positions(name: str, index: Index) -> None:
-    """Raise LossError for arrays without names."""
-    if index.naming == "positions":
-        raise LossError(
-            f"{name} holds {counted(len(index.leaves), 'array')} without names or structure: load "
-            "it with like=, and save what that returns"
-        )
 
 
 def _accepted_losses(
@@ -460,7 +452,8 @@ def refuse_existing(
         others = sorted(set(existing) - set(prefixes))
         if others and not beside:
             what = f"it holds {_tree(others[0])}, which would stay beside what is converted"
-            raise _exists(
+            raise FileExistsError(
+                errno.EEXIST,
                 f"{what}: remove the directory, name the tree to write with to_prefix= "
                 "(--to-prefix), or convert to another path",
                 text,
@@ -479,15 +472,12 @@ def refuse_existing(
     hint = ""
     if is_directory_format(format) and not beside and step is None:
         hint = ", pass to_prefix= (--to-prefix) to write a tree beside it"
-    raise _exists(
+    raise FileExistsError(
+        errno.EEXIST,
         f"the destination is already {what}: pass overwrite=True (--force) to replace it{hint}, or "
         "convert to another path",
         text,
     )
-
-
-def _exists(what: str, path: str) -> FileExistsError:
-    return FileExistsError(errno.EEXIST, what, path)
 
 
 def _tree(prefix: str) -> str:
