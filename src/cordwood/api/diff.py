@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from cordwood import dtypes
@@ -403,27 +403,21 @@ def _operand(value: object, rename: Mapping[str, str] | None, opened: ExitStack)
     return TreeOperand(value, rename)
 
 
+@dataclass
 class _Comparing:
     """Two operands, and what is known about the pairs of their leaves."""
 
-    def __init__(
-        self,
-        one: Operand,
-        other: Operand,
-        *,
-        strict: bool,
-        values: Values,
-        sample_bytes: int | None,
-    ) -> None:
-        self.one = one
-        self.other = other
-        self.strict = strict
-        self.values = values
-        self.sample_bytes = sample_bytes
-        self.incomplete: set[int] = set()  # leaves that were not read, or not all, for a sample
-        self.changes: dict[int, ArrayChange] = {}  # of leaves that were read, by position in a
-        self.by_digest: dict[int, What | State] = {}  # of leaves that were not read, the same
-        self.read_bytes = 0
+    one: Operand
+    other: Operand
+    _: KW_ONLY
+    strict: bool
+    values: Values
+    sample_bytes: int | None
+    incomplete: set[int] = field(default_factory=set)  # not read, or not all, for a sample
+    # Of leaves by position in a: those that were read, and those that were not.
+    changes: dict[int, ArrayChange] = field(default_factory=dict)
+    by_digest: dict[int, What | State] = field(default_factory=dict)
+    read_bytes: int = 0
 
     def run(self, select: Select | None, report: Report | None) -> Comparison:
         first, second = self.one.index.leaves, self.other.index.leaves
