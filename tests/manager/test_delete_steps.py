@@ -12,7 +12,7 @@ import pytest
 
 from cordwood import CheckpointManager
 from cordwood.storage import syscalls
-from cordwood.storage.atomic_file import temporary_path
+from cordwood.storage.paths import temporary_path
 from tests.manager.dying import Dying, Killed
 
 TREE = {"w": np.arange(100.0)}

@@ -17,7 +17,7 @@ import pytest
 import cordwood
 from cordwood import CheckpointManager, StepReader
 from cordwood.errors import IncompleteCheckpointError, MismatchError, StepError
-from cordwood.storage.atomic_file import temporary_path
+from cordwood.storage.paths import temporary_path
 from tests.manager.counters import Counter
 from tests.manager.test_manager import cut_short
 

@@ -22,15 +22,13 @@ from cordwood.plan.file_plan import FilePlan, LeafBytes
 from cordwood.storage.local_storage import LocalStorage
 from cordwood.storage.object_storage import GRACE_SECONDS, ObjectStorage
 from cordwood.storage.object_store_client import ObjectStore, replace_object
-from cordwood.storage.paths import parse_url
+from cordwood.storage.paths import new_save_id, parse_url, start_seconds_of
 from cordwood.storage.storage_protocol import (
     IndexChange,
     NamingRules,
     NewDataFile,
     Storage,
     Transaction,
-    new_save_id,
-    start_seconds_of,
 )
 from tests.threads import in_threads
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cordwood.storage.storage_protocol import new_save_id, start_seconds_of
+from cordwood.storage.paths import new_save_id, start_seconds_of
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,8 @@ from cordwood.io.threads import check_stop, run_in_worker
 from cordwood.storage import syscalls
 from cordwood.storage.directories import count_files, remove_tree
 from cordwood.storage.directory_reader import LocalDirectory
-from cordwood.storage.staging_directory import (
-    StagingDirectory,
-    collect_stages,
-    link_unchanged,
-    locate_directory,
-    stale_stages,
-)
+from cordwood.storage.paths import locate_directory, stale_stages
+from cordwood.storage.staging_directory import StagingDirectory, collect_stages, link_unchanged
 from tests.alarms import interruptions
 from tests.children import run_python
 from tests.descriptors import open_descriptors

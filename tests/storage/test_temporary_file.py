@@ -13,7 +13,7 @@ import pytest
 
 from cordwood.errors import StorageError, TruncatedError
 from cordwood.storage import syscalls
-from cordwood.storage.atomic_file import temporary_path
+from cordwood.storage.paths import temporary_path
 from cordwood.storage.syscalls import SystemCalls
 from cordwood.storage.temporary_file import UnnamedTemporaryFile, scratch_directory
 from tests.faults.systems import CountingSystem, FailingSystem

@@ -56,9 +56,9 @@ from cordwood.storage.paths import (
     kind_at,
     last_name,
     local_or_url,
+    locate_directory,
     parse_url,
 )
-from cordwood.storage.staging_directory import locate_directory
 from cordwood.storage.temporary_file import scratch_directory
 from cordwood.tree.flatten import FlatTree
 

@@ -20,8 +20,7 @@ from cordwood.formats.step_names import listed, sorted_steps
 from cordwood.io.open_files import LocalFile
 from cordwood.message_text import counted
 from cordwood.public_names import document_fields
-from cordwood.storage.paths import kind_at, local_or_url, parse_url
-from cordwood.storage.staging_directory import locate_directory
+from cordwood.storage.paths import kind_at, local_or_url, locate_directory, parse_url
 
 
 @document_fields

@@ -8,8 +8,8 @@ from cordwood.formats.detect_format import written_format
 from cordwood.formats.format_protocol import WritableFormat, is_collectable
 from cordwood.formats.registry import DEFAULT
 from cordwood.io.threads import run_in_worker
-from cordwood.storage.paths import is_folder, local_or_url, parse_url
-from cordwood.storage.staging_directory import collect_stages, locate_directory
+from cordwood.storage.paths import is_folder, local_or_url, locate_directory, parse_url
+from cordwood.storage.staging_directory import collect_stages
 
 
 def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> list[str]:

@@ -34,8 +34,14 @@ from cordwood.formats.step_names import MAX_STEPS_OPENED, is_named_step, listed,
 from cordwood.io.open_files import LocalFile, ReadableFile
 from cordwood.message_text import counted, nearest_name, printable
 from cordwood.storage.directories import list_names, list_subdirectories, scan_directory
-from cordwood.storage.paths import is_folder, is_link, kind_at, parse_url
-from cordwood.storage.staging_directory import locate_directory, stale_stages
+from cordwood.storage.paths import (
+    is_folder,
+    is_link,
+    kind_at,
+    locate_directory,
+    parse_url,
+    stale_stages,
+)
 
 _MAX_SIBLINGS = 1000  # entries beside a path that are compared with its name
 

@@ -26,8 +26,7 @@ from cordwood.formats.registry import (
     unknown_name,
     writable_directory_formats,
 )
-from cordwood.storage.paths import blocking_parent, is_folder, kind_at, parse_url
-from cordwood.storage.staging_directory import locate_directory
+from cordwood.storage.paths import blocking_parent, is_folder, kind_at, locate_directory, parse_url
 
 
 def format_for_saving(

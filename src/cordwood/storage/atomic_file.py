@@ -9,10 +9,7 @@ file unlocked: the next save of the same name removes it.
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
-import re
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,11 +18,9 @@ from cordwood.errors import NotACheckpointError, StorageError
 from cordwood.storage import syscalls
 from cordwood.storage.directories import open_directory_fd
 from cordwood.storage.file_locks import remove_unlocked, wait_and_lock
+from cordwood.storage.paths import temporary_path, temporary_pattern
 from cordwood.storage.permissions import creation_mode, limit_file, rights_of
 from cordwood.storage.syscalls import close_quietly, open_fd, opened_fd, write_all
-
-_NAME_MAX = 255  # bytes in a file name on Linux file systems
-_RANDOM_BYTES = 8
 
 
 class WritableFile:
@@ -184,25 +179,6 @@ def sync_directory(folder: str) -> None:
     except OSError as e:
         if e.errno != errno.EINVAL:
             raise
-
-
-def temporary_prefix(name: str) -> str:
-    """Return the common prefix of the names of all temporary files of `name`."""
-    stem = f".{name}.cordwood-"
-    if len(os.fsencode(stem)) + 2 * _RANDOM_BYTES + len(".tmp") <= _NAME_MAX:
-        return stem
-    short = hashlib.blake2b(os.fsencode(name), digest_size=16).hexdigest()
-    return f".{short}.cordwood-"
-
-
-def temporary_pattern(name: str) -> re.Pattern[str]:
-    """Return a pattern that matches the names of all temporary files of `name`."""
-    return re.compile(re.escape(temporary_prefix(name)) + f"[0-9a-f]{{{2 * _RANDOM_BYTES}}}\\.tmp")
-
-
-def temporary_path(folder: str, name: str) -> str:
-    """Return the path of a new temporary file of `name`, with a random part."""
-    return os.path.join(folder, f"{temporary_prefix(name)}{secrets.token_hex(_RANDOM_BYTES)}.tmp")
 
 
 def remove_stale_temporaries(folder: str, name: str) -> None:

@@ -32,9 +32,6 @@ from cordwood.storage.atomic_file import (
     remove_stale_temporaries,
     storage_error,
     sync_directory,
-    temporary_path,
-    temporary_pattern,
-    temporary_prefix,
 )
 from cordwood.storage.directories import open_directory_fd
 from cordwood.storage.directory_reader import (
@@ -51,6 +48,7 @@ from cordwood.storage.file_locks import (
     unlock,
     wait_for_lock,
 )
+from cordwood.storage.paths import stale_stages, temporary_path, temporary_pattern, temporary_prefix
 from cordwood.storage.permissions import creation_mode, limit_file, rights_of
 from cordwood.storage.staging_directory import collect_stages
 from cordwood.storage.storage_protocol import (
@@ -103,7 +101,8 @@ class LocalStorage:
         save = LocalTransaction(self._path, self._rules, others_commit, timeout_seconds)
         if not others_commit and not os.path.lexists(f"{self._path}/{self._rules.index_name}"):
             with suppress(OSError):  # left by a killed first save in the zarr layout
-                collect_stages(self._path, dry_run=False)
+                if stale_stages(self._path):
+                    collect_stages(self._path, dry_run=False)
         try:
             yield save
         except OSError as e:

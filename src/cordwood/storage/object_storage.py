@@ -44,13 +44,11 @@ from cordwood.storage.object_store_client import (
     storage_error,
     write_if_unchanged,
 )
-from cordwood.storage.paths import Url
+from cordwood.storage.paths import Url, new_save_id, start_seconds_of
 from cordwood.storage.storage_protocol import (
     IndexChange,
     NamingRules,
     NewDataFile,
-    new_save_id,
-    start_seconds_of,
     wait_until_visible,
 )
 

@@ -36,8 +36,7 @@ from cordwood.errors import (
     UnsupportedFormatError,
 )
 from cordwood.io.progress import WaitLogger
-from cordwood.storage.paths import Url
-from cordwood.storage.storage_protocol import new_save_id
+from cordwood.storage.paths import Url, new_save_id
 
 _log = logging.getLogger("cordwood")
 

@@ -1,11 +1,19 @@
-"""Paths and URLs: the distinction between them, and the kind of what a path leads to."""
+"""Paths and URLs: the distinction between them, what a path leads to, and the names that saves make.
+
+Whatever a save creates for a time has a name that begins with a dot, and with the name of the file
+or directory that it will become: so a later save finds what a killed one has left.
+"""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
+import secrets
 import stat
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -13,6 +21,10 @@ from typing import Literal, NamedTuple
 from cordwood.errors import StorageError, UnsupportedFormatError
 
 SCHEMES = ("file", "gs", "memory", "s3")
+
+_NAME_MAX = 255  # bytes in a file name on Linux file systems
+_RANDOM_BYTES = 8
+_TIME_DIGITS = 8  # of the id of a save
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _COLLAPSED = re.compile(rf"({'|'.join(SCHEMES)}):/(?!/)")  # a URL that was a pathlib object
@@ -206,3 +218,73 @@ def path_exists(path: str | os.PathLike[str]) -> bool:
             return False
         raise
     return True
+
+
+def temporary_prefix(name: str) -> str:
+    """Return the common prefix of the names of all temporary files of `name`."""
+    stem = f".{name}.cordwood-"
+    if len(os.fsencode(stem)) + 2 * _RANDOM_BYTES + len(".tmp") <= _NAME_MAX:
+        return stem
+    short = hashlib.blake2b(os.fsencode(name), digest_size=16).hexdigest()
+    return f".{short}.cordwood-"
+
+
+def temporary_pattern(name: str) -> re.Pattern[str]:
+    """Return a pattern that matches the names of all temporary files of `name`."""
+    return re.compile(re.escape(temporary_prefix(name)) + f"[0-9a-f]{{{2 * _RANDOM_BYTES}}}\\.tmp")
+
+
+def temporary_path(folder: str, name: str) -> str:
+    """Return the path of a new temporary file of `name`, with a random part."""
+    return os.path.join(folder, f"{temporary_prefix(name)}{secrets.token_hex(_RANDOM_BYTES)}.tmp")
+
+
+def old_name(name: str) -> str:
+    """Return the name of the directory `name` while a save without exchange replaces it."""
+    return f"{temporary_prefix(name)}old"
+
+
+def stage_pattern(name: str) -> Callable[[str], object]:
+    """Return a function that tells whether a name is of a staging directory of `name`."""
+    stem = re.escape(temporary_prefix(name))
+    return re.compile(f"{stem}[0-9a-f]{{{2 * _RANDOM_BYTES}}}\\.stage").fullmatch
+
+
+def locate_directory(path: str | os.PathLike[str]) -> str:
+    """Return the actual path of a directory: a save without exchange may have renamed it."""
+    text = os.fspath(path)
+    if not os.path.lexists(text):
+        parent, name = os.path.split(os.path.realpath(text))
+        old = f"{parent}/{old_name(name)}"
+        if os.path.isdir(old):
+            return old
+    return text
+
+
+def stale_stages(path: str | os.PathLike[str]) -> list[str]:
+    """Return the staging directories beside `path`, of running or killed saves of `path`."""
+    parent, name = os.path.split(os.path.realpath(path))
+    pattern = stage_pattern(name)
+    with suppress(FileNotFoundError):
+        return [f"{parent}/{entry}" for entry in sorted(os.listdir(parent)) if pattern(entry)]
+    return []
+
+
+def new_save_id() -> str:
+    """Return 16 hexadecimal digits: 8 of the seconds since 1970, and 8 random ones.
+
+    Without locks, only the age of a save shows if it may still be running. If the clock is before
+    1970 or after 2106, the id has the first or the last second of that time.
+    """
+    seconds = min(max(int(time.time()), 0), 16**_TIME_DIGITS - 1)
+    return f"{seconds:0{_TIME_DIGITS}x}{secrets.token_hex(4)}"
+
+
+def start_seconds_of(name: str) -> int | None:
+    """Return the start time of the save whose id is in a name, in seconds since 1970, or None.
+
+    >>> start_seconds_of("data-65f0000000001234-0-0.safetensors")
+    1710227456
+    """
+    match = re.search(r"(?<![0-9a-f])[0-9a-f]{16}(?![0-9a-f])", name)
+    return int(match[0][:_TIME_DIGITS], 16) if match else None

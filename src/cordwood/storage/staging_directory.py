@@ -21,7 +21,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import re
 import secrets
 import stat
 from collections.abc import Callable, Iterable, Iterator
@@ -36,7 +35,6 @@ from cordwood.storage.atomic_file import (
     remove_directories,
     storage_error,
     sync_directory,
-    temporary_prefix,
 )
 from cordwood.storage.directories import list_entries, may_remove, open_directory_fd, remove_tree
 from cordwood.storage.file_locks import (
@@ -47,6 +45,7 @@ from cordwood.storage.file_locks import (
     unlock,
     wait_and_lock,
 )
+from cordwood.storage.paths import old_name, stale_stages, temporary_prefix
 from cordwood.storage.permissions import Rights, limit_folder, make_private, rights_of
 from cordwood.storage.syscalls import open_fd, opened_fd, write_all
 
@@ -226,7 +225,7 @@ class StagingDirectory:
 
         `held` then holds a lock of the old one: it stays until the exchange is flushed.
         """
-        old = f"{self._parent}/{_old_name(self._name)}"
+        old = f"{self._parent}/{old_name(self._name)}"
         self.doing = "bringing in what it does not replace"
         _recover(self.target, old)
         target_exists = os.path.isdir(self.target)
@@ -314,26 +313,6 @@ class StagingDirectory:
             ) from e
 
 
-def locate_directory(path: str | os.PathLike[str]) -> str:
-    """Return the actual path of a directory: a save without exchange may have renamed it."""
-    text = os.fspath(path)
-    if not os.path.lexists(text):
-        parent, name = os.path.split(os.path.realpath(text))
-        old = f"{parent}/{_old_name(name)}"
-        if os.path.isdir(old):
-            return old
-    return text
-
-
-def stale_stages(path: str | os.PathLike[str]) -> list[str]:
-    """Return the staging directories beside `path`, of running or killed saves of `path`."""
-    parent, name = os.path.split(os.path.realpath(path))
-    pattern = _pattern(name)
-    with suppress(FileNotFoundError):
-        return [f"{parent}/{entry}" for entry in sorted(os.listdir(parent)) if pattern(entry)]
-    return []
-
-
 def collect_stages(path: str | os.PathLike[str], *, dry_run: bool) -> list[str]:
     """Remove this user's unused staging directories beside a path; return their paths."""
     return [stage for stage in stale_stages(path) if _remove_unused(stage, dry_run=dry_run)]
@@ -357,15 +336,6 @@ def _resolve(path: str) -> str:
             path,
         )
     return target
-
-
-def _old_name(name: str) -> str:
-    return f"{temporary_prefix(name)}old"
-
-
-def _pattern(name: str) -> Callable[[str], object]:
-    stem = re.escape(temporary_prefix(name))
-    return re.compile(f"{stem}[0-9a-f]{{{2 * _RANDOM_BYTES}}}\\.stage").fullmatch
 
 
 def _remove_unused(path: str, *, replaced: bool = False, dry_run: bool = False) -> bool:

@@ -20,15 +20,10 @@ from typing import NamedTuple, Protocol
 from cordwood.errors import UnsupportedFormatError
 from cordwood.io.threads import run_in_worker
 from cordwood.storage import syscalls
-from cordwood.storage.atomic_file import (
-    WritableFile,
-    sync_directory,
-    temporary_path,
-    temporary_prefix,
-)
+from cordwood.storage.atomic_file import WritableFile, sync_directory
 from cordwood.storage.directories import may_remove, remove_tree, scan_directory
 from cordwood.storage.file_locks import NO_LOCK_ERRORS, is_locked, locked, unlock
-from cordwood.storage.paths import expand_home, parse_url
+from cordwood.storage.paths import expand_home, parse_url, temporary_path, temporary_prefix
 
 _RANDOM_BYTES = 8
 _AWAY = re.compile(rf"\.(.+)\.cordwood-[0-9a-f]{{{2 * _RANDOM_BYTES}}}\.(deleted|damaged)")

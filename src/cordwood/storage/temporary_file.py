@@ -15,7 +15,8 @@ from contextlib import contextmanager, suppress
 from cordwood.errors import StorageError
 from cordwood.io.open_files import OpenFile
 from cordwood.storage import syscalls
-from cordwood.storage.atomic_file import remove_stale_temporaries, temporary_path
+from cordwood.storage.atomic_file import remove_stale_temporaries
+from cordwood.storage.paths import temporary_path
 from cordwood.storage.syscalls import open_into, write_all
 from cordwood.storage.write_file import DirectFile
 

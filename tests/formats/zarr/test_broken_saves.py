@@ -48,7 +48,7 @@ cordwood.save(path, tree, layout="zarr"OPTIONS)
 LOAD = """
 from pathlib import Path
 import cordwood
-from cordwood.storage.staging_directory import locate_directory
+from cordwood.storage.paths import (locate_directory)
 
 found = cordwood.load(path, prefix="")
 assert cordwood.load(path, prefix="other")["other"].tolist() == [1, 1, 1]

@@ -61,7 +61,8 @@ from cordwood.processes.agreement import (
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.sharding.boxes import shape_of, single_process_grid
 from cordwood.storage.atomic_file import storage_error
-from cordwood.storage.storage_protocol import IndexChange, NewDataFile, Transaction, new_save_id
+from cordwood.storage.paths import new_save_id
+from cordwood.storage.storage_protocol import IndexChange, NewDataFile, Transaction
 from cordwood.tree.flatten import DescribedTree, describe_tree
 
 _MAX_SHOWN = 3

@@ -39,7 +39,7 @@ from cordwood.io.open_files import LocalFile, read_whole
 from cordwood.io.threads import gc_paused
 from cordwood.keypath import KeyPath
 from cordwood.storage.directory_reader import FileOwningDirectory, LocalDirectory, ReadableDirectory
-from cordwood.storage.staging_directory import locate_directory
+from cordwood.storage.paths import locate_directory
 
 FORMAT = "zarr"
 _ATTEMPTS = 100  # to open a directory; each ended by a save that replaced it
