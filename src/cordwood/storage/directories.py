@@ -10,6 +10,7 @@ from cordwood.io.threads import check_stop
 from cordwood.storage import syscalls
 from cordwood.storage.directory_reader import open_beneath
 from cordwood.storage.paths import local_or_url, parse_url
+from cordwood.storage.syscalls import open_directory_fd
 
 
 def remove_tree(path: str) -> None:
@@ -27,16 +28,6 @@ def remove_tree(path: str) -> None:
         with suppress(OSError), open_directory_fd(path) as fd:
             _empty(fd)
         syscalls.current().rmdir(path)
-
-
-@contextmanager
-def open_directory_fd(path: str) -> Iterator[int]:
-    """Open a directory in the block. Raises OSError, also for a symbolic link to a directory."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def _empty(root: int) -> None:

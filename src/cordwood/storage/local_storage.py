@@ -27,13 +27,15 @@ from cordwood.plan.assign_to_files import FileSizes
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import (
     WritableFile,
+    creation_mode,
+    limit_file,
     make_ancestors,
     remove_directories,
     remove_stale_temporaries,
+    rights_of,
     storage_error,
     sync_directory,
 )
-from cordwood.storage.directories import open_directory_fd
 from cordwood.storage.directory_reader import (
     MAX_OPEN_FILES,
     LocalDirectory,
@@ -49,7 +51,6 @@ from cordwood.storage.file_locks import (
     wait_for_lock,
 )
 from cordwood.storage.paths import stale_stages, temporary_path, temporary_pattern, temporary_prefix
-from cordwood.storage.permissions import creation_mode, limit_file, rights_of
 from cordwood.storage.staging_directory import collect_stages
 from cordwood.storage.storage_protocol import (
     IndexChange,
@@ -57,6 +58,7 @@ from cordwood.storage.storage_protocol import (
     NewDataFile,
     wait_until_visible,
 )
+from cordwood.storage.syscalls import open_directory_fd
 from cordwood.storage.write_file import fill_file
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Paths and URLs: the distinction between them, what a path leads to, and the names that saves make.
+"""Paths and URLs: their distinction, what a path leads to, and the names that saves make.
 
 Whatever a save creates for a time has a name that begins with a dot, and with the name of the file
 or directory that it will become: so a later save finds what a killed one has left.

@@ -31,12 +31,16 @@ from cordwood.errors import NotACheckpointError, StorageError
 from cordwood.io.threads import never_stop, stop_check
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import (
+    Rights,
+    limit_folder,
     make_ancestors,
+    make_private,
     remove_directories,
+    rights_of,
     storage_error,
     sync_directory,
 )
-from cordwood.storage.directories import list_entries, may_remove, open_directory_fd, remove_tree
+from cordwood.storage.directories import list_entries, may_remove, remove_tree
 from cordwood.storage.file_locks import (
     is_open_file_at,
     lock,
@@ -46,8 +50,7 @@ from cordwood.storage.file_locks import (
     wait_and_lock,
 )
 from cordwood.storage.paths import old_name, stale_stages, temporary_prefix
-from cordwood.storage.permissions import Rights, limit_folder, make_private, rights_of
-from cordwood.storage.syscalls import open_fd, opened_fd, write_all
+from cordwood.storage.syscalls import open_directory_fd, open_fd, opened_fd, write_all
 
 _RANDOM_BYTES = 8
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC

@@ -137,6 +137,16 @@ def opened_fd(
         close_quietly(fd)
 
 
+@contextmanager
+def open_directory_fd(path: str) -> Iterator[int]:
+    """Open a directory in the block. Raises OSError, also for a symbolic link to a directory."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def open_fd(path: str, flags: int, *, mode: int = 0o666, folder: int | None = None) -> int:
     """Open a file; return the descriptor."""
     if folder is not None:
