@@ -17,7 +17,7 @@ from cordwood.plan.assign_to_files import (
     chunk_bytes_of_leaves,
     merge_small_shards,
 )
-from cordwood.plan.chunk_files import ChunkFile, PlannedFile, SmallFile
+from cordwood.plan.file_plan import ChunkFile, PlannedFile, SmallFile
 from cordwood.sharding.boxes import ShardGrid, element_count, grid_cells, intersect
 
 MIB = 1 << 20

@@ -112,7 +112,7 @@ def stage_of_a_save_that_fails(root: Path) -> tuple[Path, Callable[[], object]]:
             stage.begin()
             stage.make_directories(["sub"])
             for name in ("0", "sub/0"):
-                stage.write(name, [b"1"])
+                stage.create_file(name, [b"1"])
             raise ZeroDivisionError
 
     def attempt() -> None:

@@ -18,7 +18,7 @@ from cordwood.storage import syscalls
 from cordwood.storage.directories import count_files, remove_tree
 from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.storage.paths import locate_directory, stale_stages
-from cordwood.storage.staging_directory import StagingDirectory, collect_stages, link_unchanged
+from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory, collect_stages
 from tests.alarms import interruptions
 from tests.children import run_python
 from tests.descriptors import open_descriptors
@@ -40,11 +40,6 @@ def save(
     stage = StagingDirectory(path)
     keep = replaced or (lambda _, names: names)
 
-    def prepare(current: str | None) -> Callable[[str], None]:
-        if current is not None:
-            link_unchanged(current, stage, keep)
-        return lambda old: link_unchanged(old, stage, keep, missing_only=True)
-
     def run() -> None:
         with stage.abandon_on_error():
             stage.begin()
@@ -52,8 +47,8 @@ def save(
                 check_stop()
                 if "/" in name:
                     stage.make_directories([os.path.dirname(name)])
-                stage.write(name, [data])
-            stage.commit(prepare)
+                stage.create_file(name, [data])
+            stage.commit(lambda _: DirectoryChange(keep))
 
     run_in_worker(run)
 
@@ -274,7 +269,7 @@ def test_a_stage_that_was_exchanged_meanwhile_is_not_removed(tmp_path: Path) -> 
     save(path, {"a": b"old"})
     stage = StagingDirectory(path)
     stage.begin()
-    stage.write("a", [b"new"])
+    stage.create_file("a", [b"new"])
 
     class Slow(syscalls.SystemCalls):
         done = False
@@ -283,7 +278,7 @@ def test_a_stage_that_was_exchanged_meanwhile_is_not_removed(tmp_path: Path) -> 
             if operation & fcntl.LOCK_NB and not self.done:
                 self.done = True
                 with syscalls.override(syscalls.SystemCalls()):
-                    stage.commit(lambda _: lambda _: None)
+                    stage.commit(lambda _: DirectoryChange())
             super().flock(fd, operation)
 
     slow = Slow()
@@ -356,7 +351,7 @@ def test_an_exception_while_preparing_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "new" / "ckpt"
     stage = StagingDirectory(path)
 
-    def prepare(_there: str | None) -> Callable[[str], None]:
+    def prepare(_there: str | None) -> DirectoryChange:
         raise ZeroDivisionError
 
     def run() -> None:

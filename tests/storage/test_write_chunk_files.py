@@ -20,7 +20,7 @@ from cordwood.index import Box
 from cordwood.io.encode_chunk import chunk_encoder
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.threads import StoppedError, stop_check
-from cordwood.plan.chunk_files import ChunkFile, PlannedFile, SmallFile
+from cordwood.plan.file_plan import ChunkFile, PlannedFile, SmallFile
 from cordwood.sharding.boxes import slices, whole_box
 from cordwood.storage import syscalls, write_chunk_files
 from cordwood.storage.write_chunk_files import write_new_files

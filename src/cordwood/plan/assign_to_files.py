@@ -15,7 +15,7 @@ from itertools import product
 from math import prod
 from typing import NamedTuple, TypeAlias
 
-from cordwood.plan.chunk_files import ChunkFile, PlannedFile
+from cordwood.plan.file_plan import ChunkFile, PlannedFile
 from cordwood.sharding.boxes import Cuts, ShardGrid, element_count
 
 SMALL_BYTES = 1 << 20  # an array of at most this size is one file, not one for each shard

@@ -1,4 +1,4 @@
-"""Save plans of single files: the segments of a file, before any byte is written. Pure."""
+"""Plans of the files of a save, before any byte is written. Pure."""
 
 from __future__ import annotations
 
@@ -40,6 +40,29 @@ class FilePlan(NamedTuple):
     segments: tuple[Segment, ...]
     header_bytes: int = 0
     make_header: Callable[[Digests], bytes] | None = None
+
+
+class SmallFile(NamedTuple):
+    """A file of a new directory whose bytes the plan holds."""
+
+    path: str  # relative to the directory, with '/'
+    data: bytes
+
+
+class ChunkFile(NamedTuple):
+    """A file of a new directory with the elements of a box of a leaf, in C order, little-endian.
+
+    A box smaller than the chunk, at an edge of the leaf, is padded with zeros.
+    """
+
+    path: str
+    leaf: int
+    box: Box
+    shape: tuple[int, ...]  # of the chunk
+    itemsize: int
+
+
+PlannedFile: TypeAlias = SmallFile | ChunkFile
 
 
 def segment_offsets(plan: FilePlan) -> list[int]:

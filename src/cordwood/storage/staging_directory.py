@@ -23,12 +23,16 @@ import fcntl
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from typing import NamedTuple
 from weakref import finalize
 
 from cordwood.errors import NotACheckpointError, StorageError
+from cordwood.io.encode_chunk import Encoder
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.threads import never_stop, stop_check
+from cordwood.plan.file_plan import PlannedFile
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import (
     Rights,
@@ -50,26 +54,40 @@ from cordwood.storage.file_locks import (
     wait_and_lock,
 )
 from cordwood.storage.paths import old_name, stale_stages, temporary_prefix
+from cordwood.storage.storage_protocol import wait_until_visible
 from cordwood.storage.syscalls import open_directory_fd, open_fd, opened_fd, write_all
+from cordwood.storage.write_chunk_files import WrittenFile, write_new_files
 
 _RANDOM_BYTES = 8
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY)
 
 
+class DirectoryChange(NamedTuple):
+    """The last changes of a staging directory, once it is known what it replaces."""
+
+    # Returns the names of the old directory that the new one does not keep, given the path of a
+    # directory in it ('' for itself) and the names there. None: nothing is kept.
+    dropped: Callable[[str, set[str]], set[str]] | None = None
+    moves: Sequence[tuple[str, str]] = ()  # directories in the new one to rename
+    index: tuple[str, bytes] | None = None  # the name and the bytes of the file to write last
+
+
 class StagingDirectory:
-    """A directory that is being written. `doing` is the current step, for error messages.
+    """A save that replaces a directory: a `Transaction`, see `storage.storage_protocol`.
 
         stage = StagingDirectory(path)
         with stage.abandon_on_error():
-            stage.begin()
-            ...
-            stage.commit(prepare)
+            written = stage.write(files, leaves)
+            stage.commit(update)
 
+    `doing` is the current step, for error messages. Several processes can fill one: one of them
+    creates it, and commits or abandons it; its random name is the probe that the others look for.
     In a thread where no interrupts come (`run_in_worker`): they could leave a lock held.
 
     Args:
         path: the directory that it will replace.
+        encode: compresses a chunk; None for raw chunks.
         timeout_seconds: the longest wait for a lock of another process; None: no limit.
 
     The constructor raises:
@@ -80,9 +98,15 @@ class StagingDirectory:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, timeout_seconds: float | None = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        encode: Encoder | None = None,
+        timeout_seconds: float | None = None,
     ) -> None:
+        self._encode = encode
         self._timeout_seconds = timeout_seconds
+        self._is_shared = False
         self._lock = -1
         self._unlock: finalize[..., StagingDirectory] | None = None
         self.asked = os.fspath(path)
@@ -128,14 +152,36 @@ class StagingDirectory:
     def _wait_and_lock(self, fd: int, path: str, operation: int) -> None:
         wait_and_lock(fd, path, operation, timeout_seconds=self._timeout_seconds)
 
-    def path_beside(self, name: str) -> str:
-        """Return the path of the staging directory of that name, which another process created."""
-        return f"{self._parent}/{name}"
+    def create_probe(self) -> str:
+        self._is_shared = True
+        self.begin()
+        return os.path.basename(self.path)
 
-    def join(self, name: str) -> None:
-        """Write to the one of that name. The process that created it commits or abandons it."""
-        self.path = self.path_beside(name)
+    def sees_probe(self, probe: str, *, timeout_seconds: float) -> bool:
+        """Join the one of that name, if it is visible or becomes so in that time."""
+        path = f"{self._parent}/{probe}"
+        if not wait_until_visible(
+            lambda: os.path.lexists(path), path, timeout_seconds=timeout_seconds
+        ):
+            return False
+        self._is_shared = True
+        self.path = path
         self.doing = "writing"
+        return True
+
+    def write(self, files: Sequence[PlannedFile], leaves: Leaves) -> list[WrittenFile]:
+        """Write new files, with their directories. When this returns, their bytes are on the disk.
+
+        `commit` flushes the directories; a process that does not commit calls `sync_directories`.
+        """
+        if not self.path:
+            self.begin()
+        self.make_directories(dict.fromkeys([os.path.dirname(file.path) for file in files]))
+        written = write_new_files(self.path, files, leaves, self._encode)
+        if self._is_shared:
+            for file in files:
+                self.mark_unsynced(file.path)  # another process may have created its directory
+        return written
 
     def make_directories(self, paths: Iterable[str]) -> None:
         """Make directories in it, with their parents; none of them is flushed yet."""
@@ -163,7 +209,14 @@ class StagingDirectory:
         """Mark the directory of a path for flushing, because a name in it was added or removed."""
         self._unsynced[os.path.dirname(f"{self.path}/{path}")] = None
 
-    def write(self, path: str, chunks: Iterable[bytes], *, mode: int = 0o666) -> None:
+    def size_of(self, path: str) -> int | None:
+        """Return the size of a file in it; None if there is none."""
+        try:
+            return os.stat(f"{self.path}/{path}", follow_symlinks=False).st_size
+        except FileNotFoundError:
+            return None
+
+    def create_file(self, path: str, chunks: Iterable[bytes], *, mode: int = 0o666) -> None:
         """Write a new file in it, and flush the file to the disk."""
         offset = 0
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -179,7 +232,7 @@ class StagingDirectory:
         syscalls.current().unlink(name, self._lock)
         self.mark_unsynced(name)
 
-    def move(self, source: str, target: str) -> None:
+    def _move(self, source: str, target: str) -> None:
         """Rename a directory within it."""
         if "/" in target:
             self.make_directories([os.path.dirname(target)])
@@ -197,16 +250,15 @@ class StagingDirectory:
             sync_directory(next(reversed(self._unsynced)))
             self._unsynced.popitem()
 
-    def commit(self, prepare: Callable[[str | None], Callable[[str], None]]) -> None:
+    def commit(self, update: Callable[[str | None], DirectoryChange]) -> None:
         """Replace the target by it.
 
         Args:
-            prepare: called under the lock of the parent with the path of the current directory
-                (None: there is none), to link the files that are kept. It returns a function
-                that is called with the path of the old directory after the exchange, to link
-                files that were added meanwhile.
+            update: called under the lock of the parent with the path of the current directory
+                (None: there is none); returns what is still to change in the new one. Files that
+                it keeps are linked, also those that come to the old directory meanwhile.
 
-        If `prepare` raises, nothing is replaced. An exception of `check_stop` ends a wait for a
+        If `update` raises, nothing is replaced. An exception of `check_stop` ends a wait for a
         lock.
         """
         self.doing = "flushing its directories to the disk"
@@ -214,15 +266,13 @@ class StagingDirectory:
         self.doing = "waiting for the lock of its parent directory"
         path = f"{self._parent}/{temporary_prefix(self._name)}lock"
         with ExitStack() as held, locked(path, timeout_seconds=self._timeout_seconds):
-            replaced = self._replace(prepare, held)
+            replaced = self._replace(update, held)
         self.close()
         if replaced is not None:
             _remove_unused(replaced, replaced=True)
 
     def _replace(
-        self,
-        prepare: Callable[[str | None], Callable[[str], None]],
-        held: ExitStack,
+        self, update: Callable[[str | None], DirectoryChange], held: ExitStack
     ) -> str | None:
         """Do the part of `commit` under the lock; return the new path of the old directory.
 
@@ -235,7 +285,14 @@ class StagingDirectory:
         if target_exists:
             fd = held.enter_context(opened_for_lock(self.target, _FOLDER))
             self._wait_and_lock(fd, self.target, fcntl.LOCK_SH)
-        link_late_arrivals = prepare(self.target if target_exists else None)
+        change = update(self.target if target_exists else None)
+        for source, target in change.moves:
+            self._move(source, target)
+        if target_exists and change.dropped is not None:
+            _link_unchanged(self.target, self, change.dropped)
+        if change.index is not None:
+            name, data = change.index
+            self.create_file(name, [data])
         self.doing = "flushing its directories to the disk"
         self.sync_directories()
         self.doing = "putting it in place"
@@ -244,9 +301,9 @@ class StagingDirectory:
         self.path = self.target
         self.doing = "flushing its parent directory to the disk"
         sync_directory(self._parent)
-        if replaced is not None:
+        if replaced is not None and change.dropped is not None:
             self.doing = "bringing in what came to the old directory meanwhile"
-            link_late_arrivals(replaced)
+            _link_unchanged(replaced, self, change.dropped, missing_only=True)
             self.sync_directories()
         return replaced
 
@@ -383,10 +440,10 @@ _NO_LINKS = (errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EX
 _COPY_BYTES = 4 << 20
 
 
-def link_unchanged(
+def _link_unchanged(
     source: str,
     stage: StagingDirectory,
-    exclude: Callable[[str, set[str]], set[str]],
+    dropped: Callable[[str, set[str]], set[str]],
     *,
     missing_only: bool = False,
 ) -> None:
@@ -395,8 +452,7 @@ def link_unchanged(
     Args:
         source: the old directory.
         stage: the new one.
-        exclude: returns the names that are not linked, given the path of a directory ('' for
-            `source` itself) and the names in it.
+        dropped: see `DirectoryChange`.
         missing_only: skip files that the new directory has: it is in place already.
 
     Raises NotACheckpointError if the new directory has another file of the same name.
@@ -406,7 +462,7 @@ def link_unchanged(
         path = stack.pop()
         entries = list_entries(f"{source}/{path}" if path else source)
         names = set(entries)
-        kept = names - exclude(path, names)
+        kept = names - dropped(path, names)
         if path and not names:
             _make_folder(source, stage, path)
         for name in sorted(kept):
@@ -465,6 +521,6 @@ def _copy(source: str, stage: StagingDirectory, path: str) -> None:
     fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         mode = stat.S_IMODE(os.fstat(fd).st_mode)
-        stage.write(path, iter(lambda: os.read(fd, _COPY_BYTES), b""), mode=mode)
+        stage.create_file(path, iter(lambda: os.read(fd, _COPY_BYTES), b""), mode=mode)
     finally:
         os.close(fd)

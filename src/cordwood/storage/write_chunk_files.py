@@ -22,7 +22,7 @@ from cordwood.io.encode_chunk import Encoder
 from cordwood.io.leaves_to_write import LazyArray, Leaves, copy_bytes, is_little_endian
 from cordwood.io.open_files import read_views, with_file_name
 from cordwood.io.threads import check_stop, run_tasks
-from cordwood.plan.chunk_files import ChunkFile, PlannedFile, SmallFile
+from cordwood.plan.file_plan import ChunkFile, PlannedFile, SmallFile
 from cordwood.sharding.boxes import is_contiguous, shape_of
 from cordwood.storage import syscalls
 from cordwood.storage.syscalls import close_quietly, open_fd, opened_fd

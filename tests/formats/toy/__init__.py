@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -47,7 +47,7 @@ from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directories import list_names
 from cordwood.storage.directory_reader import FileOwningDirectory, LocalDirectory
 from cordwood.storage.paths import path_exists
-from cordwood.storage.staging_directory import StagingDirectory
+from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe_leaf
 
@@ -102,8 +102,10 @@ class ToyFormat:
             stage = StagingDirectory(path, timeout_seconds=rendezvous.timeout_seconds)
             with stage.abandon_on_error():
                 stage.begin()
-                stage.write(ELEMENTS_NAME, [_bytes_of(leaves.part(n), specs[n]) for n in arrays])
-                stage.write(INDEX_NAME, [data])
+                stage.create_file(
+                    ELEMENTS_NAME, [_bytes_of(leaves.part(n), specs[n]) for n in arrays]
+                )
+                stage.create_file(INDEX_NAME, [data])
                 stage.commit(_replace_all)
 
         return SavePlan(flat.leaves, write)
@@ -139,8 +141,8 @@ def _bytes_of(elements: Array | LazyArray, spec: LeafSpec) -> bytes:
     return bytes(elements.tobytes())
 
 
-def _replace_all(_old: str | None) -> Callable[[str], None]:
-    return lambda _: None
+def _replace_all(_old: str | None) -> DirectoryChange:
+    return DirectoryChange()
 
 
 def _read_index(directory: LocalDirectory) -> Index:

@@ -293,7 +293,7 @@ def test_a_directory_that_is_replaced_while_it_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the question whether there is an index and its reading another save comes."""
-    from cordwood.formats.zarr import commit
+    from cordwood.formats.zarr import write
     from cordwood.formats.zarr.read_index import read_index_file
 
     path = tmp_path / "c"
@@ -305,7 +305,7 @@ def test_a_directory_that_is_replaced_while_it_is_looked_at(
             cordwood.tree_serialize_leaves(path, {"w": jnp.zeros(8)}, prefix="b")
         return read(directory)
 
-    monkeypatch.setattr(commit, "read_index_file", replaced)
-    commit.refuse_foreign(path)
+    monkeypatch.setattr(write, "read_index_file", replaced)
+    write.refuse_foreign(path)
     with cordwood.open(path, prefix="a") as one, cordwood.open(path, prefix="b") as other:
         assert [*one["w"][:], *other["w"][:]] == [1] * 8 + [0] * 8

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from cordwood.dtypes import to_numpy
-from cordwood.formats.zarr.plan_tree import draft
+from cordwood.formats.zarr.plan_save import plan_item
 from cordwood.formats.zarr.read_index import read_index
-from cordwood.formats.zarr.write import save_draft
+from cordwood.formats.zarr.write import save_item
 from cordwood.index import Box, Encoded, Index, Inline, Leaf
 from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.decode_chunk import decode_chunk
@@ -37,7 +37,7 @@ def save_tree(
     covered: bool = True,
 ) -> None:
     rendezvous = Rendezvous(SINGLE_PROCESS, "save", timeout_seconds=1, silence_seconds=1)
-    item = draft(
+    item = plan_item(
         tree,
         prefix=prefix,
         compression=compression,
@@ -45,7 +45,7 @@ def save_tree(
         covered=covered,
         rendezvous=rendezvous,
     )
-    save_draft(path, item, Leaves(item.tree.leaves), rendezvous)
+    save_item(path, item, Leaves(item.tree.leaves), rendezvous)
 
 
 def index_at(path: str | os.PathLike[str], prefix: str | None = None) -> Index:

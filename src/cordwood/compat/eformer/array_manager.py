@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, Protocol
 
 from cordwood import dtypes
@@ -17,10 +18,8 @@ from cordwood.formats.zarr.array_metadata import (
     stored_as,
 )
 from cordwood.formats.zarr.chunk_grid import chunks
-from cordwood.formats.zarr.commit import place
-from cordwood.formats.zarr.plan_save import ArrayPlan, finish_item
-from cordwood.formats.zarr.plan_tree import Draft
-from cordwood.formats.zarr.write import write_together
+from cordwood.formats.zarr.plan_save import ArrayPlan, ItemPlan
+from cordwood.formats.zarr.write import commit_item, write_together
 from cordwood.index import Encoded, Leaf, Piece, Pieces
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.threads import run_in_worker
@@ -56,7 +55,7 @@ class ArrayManager(Protocol):
 
 def save_with_manager(
     path: str,
-    item: Draft,
+    item: ItemPlan,
     manager: ArrayManager,
     commit_callback: Callable[[], None],
     rendezvous: Rendezvous,
@@ -74,9 +73,9 @@ def save_with_manager(
         commit_callback: called on process 0 when the item is committed.
         rendezvous: of the processes that save; it ends before the manager is called.
 
-    Raises as `formats.zarr.write.save_draft`; from the manager's callback too.
+    Raises as `formats.zarr.write.save_item`; from the manager's callback too.
     """
-    arrays = item.plan.arrays
+    arrays = item.arrays
     managed_arrays = [
         k for k, array in enumerate(arrays) if _can_manage(item, array, rendezvous.count)
     ]
@@ -102,8 +101,9 @@ def save_with_manager(
             stage.doing = "flushing what the manager has written"
             for k in managed_arrays:
                 written[k] = _adopt(stage, arrays[k], item.paths[k], item.covered)
-            item_record = _finish(item, [written[k] for k in range(len(arrays))])
-            stage.commit(lambda directory: place(stage, directory, item, item_record))
+            files = [written[k] for k in range(len(arrays))]
+            sizes = [file.size_bytes for each in files for file in each[1:]]
+            commit_item(stage, item, sizes, list(chain.from_iterable(files)))
 
     def on_commit() -> None:
         if rendezvous.index == 0:
@@ -124,7 +124,7 @@ def save_with_manager(
         raise
 
 
-def _can_manage(item: Draft, array: ArrayPlan, process_count: int) -> bool:
+def _can_manage(item: ItemPlan, array: ArrayPlan, process_count: int) -> bool:
     leaf = item.tree.leaves[array.leaf]
     if not is_jax_array(leaf) or type(leaf.dtype).__module__.startswith("jax"):
         return False
@@ -146,21 +146,13 @@ def _adopt(stage: StagingDirectory, array: ArrayPlan, path: str, marked: bool) -
             )
     if marked:
         stage.remove(name)
-        stage.write(name, [marked_metadata(data)])
+        stage.create_file(name, [marked_metadata(data)])
     names = [chunk for chunk, _ in chunks(metadata.shape, metadata.chunks, metadata.separator)]
     for chunk in names:
         steps = chunk.split("/")
         for count in range(len(steps)):
             stage.mark_unsynced("/".join([path, *steps[: count + 1]]))
     return adopt_files(stage.path, [name, *[f"{path}/{chunk}" for chunk in names]])
-
-
-def _finish(item: Draft, written: Sequence[Sequence[WrittenFile]]) -> dict[str, Any] | None:
-    if not item.covered:
-        return None
-    sizes = [file.size_bytes for files in written for file in files[1:]]
-    digests = b"".join([file.digests for files in written for file in files])
-    return finish_item(item.plan, sizes, digests, item.metadata)
 
 
 def load_leaves(

@@ -18,9 +18,9 @@ from cordwood.encoding.leaf_table import dotted_name
 from cordwood.errors import MismatchError, UnsupportedFormatError
 from cordwood.formats.zarr import ZARR
 from cordwood.formats.zarr.array_paths import ordinary_path
-from cordwood.formats.zarr.plan_tree import draft
+from cordwood.formats.zarr.plan_save import plan_item
 from cordwood.formats.zarr.read_index import open_item
-from cordwood.formats.zarr.write import save_draft
+from cordwood.formats.zarr.write import save_item
 from cordwood.index import ARRAY_KINDS, Index, jax_order
 from cordwood.io.background_save import raise_unreported_failures, wait_for_saves
 from cordwood.io.leaves_to_write import Leaves
@@ -143,7 +143,7 @@ def tree_serialize_leaves(
             raise_unreported_failures()
         wait_for_saves(path)
         with gc_paused():
-            item = draft(
+            item = plan_item(
                 pytree,
                 prefix=prefix or "",
                 compression=None,
@@ -155,7 +155,7 @@ def tree_serialize_leaves(
                 save_with_manager(path, item, manager, callback, rendezvous)
                 return
             leaves = Leaves(item.tree.leaves)
-            run_in_worker(lambda: save_draft(path, item, leaves, rendezvous))
+            run_in_worker(lambda: save_item(path, item, leaves, rendezvous))
     if rendezvous.index == 0:
         callback()
     if rendezvous.count > 1:

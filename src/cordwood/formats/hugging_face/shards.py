@@ -10,7 +10,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cordwood.encoding.leaf_table import tensor_names
@@ -48,7 +48,7 @@ from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.atomic_file import atomic_file
 from cordwood.storage.directories import list_names
 from cordwood.storage.paths import kind_at
-from cordwood.storage.staging_directory import StagingDirectory
+from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
 from cordwood.storage.write_file import fill_file
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe_leaf
@@ -325,7 +325,7 @@ def plan_save(
                     fill_file(temporary, plan, leaves)
                 stage.mark_unsynced(file)
             if index is not None:
-                stage.write(INDEX_NAME, [index])
+                stage.create_file(INDEX_NAME, [index])
             stage.commit(_require_empty)
 
     return SavePlan(flat.leaves, write)
@@ -360,11 +360,11 @@ def refuse_existing(path: str | os.PathLike[str]) -> None:
         )
 
 
-def _require_empty(old: str | None) -> Callable[[str], None]:
-    """Return what to do with the directory that was replaced; raise unless it was empty."""
+def _require_empty(old: str | None) -> DirectoryChange:
+    """Raise NotACheckpointError unless the directory to replace is empty; keep nothing of it."""
     if old is not None:
         refuse_existing(old)
-    return lambda _: None
+    return DirectoryChange()
 
 
 def losses(index: Index, format_name: str) -> list[str]:

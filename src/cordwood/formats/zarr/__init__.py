@@ -62,7 +62,7 @@ class ZarrFormat:
         return plan_save(path, tree, options, rendezvous)
 
     def refuse_foreign(self, path: Path) -> None:
-        from cordwood.formats.zarr.commit import refuse_to_fill
+        from cordwood.formats.zarr.write import refuse_to_fill
 
         refuse_to_fill(path)
 

@@ -1,4 +1,4 @@
-"""From a tree's leaves to the files of an item."""
+"""The plan of an item: the stored form of a tree's arrays, its files, and who writes each."""
 
 from __future__ import annotations
 
@@ -10,13 +10,22 @@ from cordwood.encoding.digests import check_metadata_strings
 from cordwood.encoding.leaf_table import LeafType, encode_table
 from cordwood.encoding.strict_json import VALUE_KINDS, encode_value
 from cordwood.errors import UnsupportedLeafError
-from cordwood.formats.zarr.array_metadata import MAX_DIMS, METADATA_NAME, encode_metadata, stored_as
+from cordwood.formats.zarr.array_metadata import (
+    COMPRESSORS,
+    MAX_DIMS,
+    METADATA_NAME,
+    encode_metadata,
+    stored_as,
+)
+from cordwood.formats.zarr.array_paths import array_paths
 from cordwood.formats.zarr.chunk_grid import chunk_shape, chunks
-from cordwood.formats.zarr.tensorstore_index import Entry, encode_item
-from cordwood.index import Box, LeafSpec, Structure, jax_order
-from cordwood.keypath import format_path
-from cordwood.plan.chunk_files import ChunkFile, PlannedFile, SmallFile
+from cordwood.index import ARRAY_KINDS, Box, LeafSpec, jax_order
+from cordwood.keypath import KeyPath, format_path
+from cordwood.plan.assign_to_files import assign_chunk_files, merge_small_shards
+from cordwood.plan.file_plan import ChunkFile, PlannedFile, SmallFile
+from cordwood.processes.rendezvous import Rendezvous
 from cordwood.sharding.boxes import Cuts
+from cordwood.tree.flatten import DescribedTree, describe_tree
 
 # Of a chunk: a reader of TensorStore's takes the memory of a whole one. Compressed ones are
 # also the unit of what threads do at once.
@@ -36,38 +45,55 @@ class ArrayPlan(NamedTuple):
 
 
 class ItemPlan(NamedTuple):
-    """An item, before its files exist."""
+    """An item, before its files exist. Nothing of it depends on the caller's containers."""
 
-    structure: str  # the text of `cordwood.structure`
-    arrays: tuple[ArrayPlan, ...]  # in the order of jax.tree.leaves
+    tree: DescribedTree  # of the caller's leaves
+    prefix: str
+    metadata: Mapping[str, str]
     compression: str | None
+    covered: bool  # the index is to say what its files must be
+    structure: str  # the text of `cordwood.structure`
+    arrays: Sequence[ArrayPlan]  # in the order of jax.tree.leaves
+    key_paths: Sequence[KeyPath]  # of the arrays
+    paths: Sequence[str]  # of the arrays, if no other item is in the way
+    files: Sequence[PlannedFile]  # for each array its .zarray, then its chunks
+    writers: Sequence[int]  # of each file, the process that writes it
 
 
-def plan_save(
-    structure: Structure,
-    specs: Sequence[LeafSpec],
-    cuts: Mapping[int, Cuts],
+def plan_item(
+    tree: Any,
     *,
+    prefix: str,
     compression: str | None,
     metadata: Mapping[str, str],
-    marked: bool,
+    covered: bool,
+    rendezvous: Rendezvous,
 ) -> ItemPlan:
-    """Plan the arrays of a tree.
+    """Take a tree apart, plan its arrays, and share their files out.
 
     The same arguments give the same bytes, but for those of compressors.
 
     Args:
-        structure: the containers, with one leaf for each of `specs`, in order.
-        specs: the leaves. Of a PRNG key array, shape and dtype are those of its key data.
-        cuts: of each leaf that is an array, by position: where its shards begin.
-        compression: a key of COMPRESSORS; None for raw chunks.
+        tree: what to save.
+        prefix: the item's; '' for none.
+        compression: "zstd", "blosc" or None.
         metadata: the user's strings.
-        marked: whether the index will cover the item.
+        covered: False leaves the item out of the index.
+        rendezvous: of the processes that save it.
 
     Raises:
-        UnsupportedLeafError: a leaf cannot be stored in this layout.
-        ValueError, TypeError: `metadata` holds what cannot be stored.
+        UnsupportedLeafError: a leaf cannot be stored in this layout; names its key path.
+        ValueError, TypeError: the compression, or what `metadata` holds, is none that is stored.
     """
+    if compression is not None and compression not in COMPRESSORS:
+        names = ", ".join(map(repr, COMPRESSORS))
+        raise ValueError(f"compression={compression!r}: expected None or one of {names}")
+    described = describe_tree(tree, process=rendezvous.index, process_count=rendezvous.count)
+    specs = described.specs
+    shards = [
+        merge_small_shards(each, dtypes.itemsize(spec.dtype)) if spec.kind in ARRAY_KINDS else each
+        for spec, each in zip(specs, described.shards, strict=True)
+    ]
     check_metadata_strings(metadata)
     arrays: dict[int, ArrayPlan] = {}
     values: list[Any] = []
@@ -79,31 +105,53 @@ def plan_save(
             values.append(encode_value(spec.kind, spec.value))
             leaf_type = LeafType(spec.kind, False)
         else:
-            stored = stored_as(_checked(spec).dtype)
-            logical = spec.dtype if stored.disguised else ""
+            logical = spec.dtype if stored_as(_checked(spec).dtype).disguised else ""
             leaf_type = LeafType(spec.kind, True, logical, spec.weak_type, spec.prng_impl)
-            itemsize = dtypes.itemsize(spec.dtype)
-            extents = chunk_shape(
-                spec.shape, cuts[i], itemsize=itemsize, max_bytes=MAX_CHUNK_BYTES[compression]
-            )
-            shape, full = (*spec.shape, *stored.extra), (*extents, *stored.extra)
-            key = (shape, full, stored.dtype)
-            if key not in zarrays:
-                zarrays[key] = encode_metadata(
-                    shape, full, stored.dtype, compression, marked=marked
-                )
-            axes = len(spec.shape)
-            parts = tuple(
-                [
-                    (name, Box(box.start[:axes], box.stop[:axes]))
-                    for name, box in chunks(shape, full, ".")
-                ]
-            )
-            arrays[i] = ArrayPlan(i, shape, stored.dtype, extents, itemsize, zarrays[key], parts)
+            arrays[i] = _plan_array(i, spec, shards[i].cuts, compression, zarrays, marked=covered)
         leaf_types.append(types.setdefault(leaf_type, len(types)))
-    order = [i for i in jax_order(structure) if i in arrays]
-    text = encode_table(structure, types, leaf_types, (), values)
-    return ItemPlan(text, tuple([arrays[i] for i in order]), compression)
+    ordered = [arrays[i] for i in jax_order(described.structure) if i in arrays]
+    key_paths = [specs[array.leaf].key_path for array in ordered]
+    paths = array_paths(key_paths, prefix)
+    files = _files_of(ordered, paths)
+    return ItemPlan(
+        described,
+        prefix,
+        metadata,
+        compression,
+        covered,
+        encode_table(described.structure, types, leaf_types, (), values),
+        ordered,
+        key_paths,
+        paths,
+        files,
+        assign_chunk_files(files, shards, process_count=rendezvous.count),
+    )
+
+
+def _plan_array(
+    leaf: int,
+    spec: LeafSpec,
+    cuts: Cuts,
+    compression: str | None,
+    zarrays: dict[tuple[Any, ...], bytes],
+    *,
+    marked: bool,
+) -> ArrayPlan:
+    """Return the plan of an array; `zarrays` keeps the metadata of those that are alike."""
+    stored = stored_as(spec.dtype)
+    itemsize = dtypes.itemsize(spec.dtype)
+    extents = chunk_shape(
+        spec.shape, cuts, itemsize=itemsize, max_bytes=MAX_CHUNK_BYTES[compression]
+    )
+    shape, full = (*spec.shape, *stored.extra), (*extents, *stored.extra)
+    key = (shape, full, stored.dtype)
+    if key not in zarrays:
+        zarrays[key] = encode_metadata(shape, full, stored.dtype, compression, marked=marked)
+    axes = len(spec.shape)
+    parts = tuple(
+        [(name, Box(box.start[:axes], box.stop[:axes])) for name, box in chunks(shape, full, ".")]
+    )
+    return ArrayPlan(leaf, shape, stored.dtype, extents, itemsize, zarrays[key], parts)
 
 
 def _checked(spec: LeafSpec) -> LeafSpec:
@@ -120,41 +168,12 @@ def _checked(spec: LeafSpec) -> LeafSpec:
     return spec
 
 
-def new_files(plan: ItemPlan, paths: Sequence[str]) -> list[PlannedFile]:
-    """Return the files of arrays that lie at `paths`: for each array its .zarray, then chunks."""
+def _files_of(arrays: Sequence[ArrayPlan], paths: Sequence[str]) -> list[PlannedFile]:
     files: list[PlannedFile] = []
-    for array, path in zip(plan.arrays, paths, strict=True):
+    for array, path in zip(arrays, paths, strict=True):
         files.append(SmallFile(f"{path}/{METADATA_NAME}", array.metadata))
         files += [
             ChunkFile(f"{path}/{name}", array.leaf, box, array.chunk_shape, array.itemsize)
             for name, box in array.chunks
         ]
     return files
-
-
-def finish_item(
-    plan: ItemPlan, sizes: Sequence[int] | None, digests: bytes, metadata: Mapping[str, str]
-) -> dict[str, Any]:
-    """Return cordwood's part of the index for an item whose files are written.
-
-    Args:
-        plan: the item's.
-        sizes: of its chunk files, in bytes; None where all are raw.
-        digests: of all its files, one after another.
-        metadata: the user's strings.
-    """
-    return encode_item(
-        plan.structure,
-        [array.leaf for array in plan.arrays],
-        sizes,
-        digests,
-        metadata,
-    )
-
-
-def entries(plan: ItemPlan, paths: Sequence[str]) -> list[Entry]:
-    """Return the arrays as the index lists them."""
-    return [
-        Entry(path, array.shape, array.dtype)
-        for array, path in zip(plan.arrays, paths, strict=True)
-    ]

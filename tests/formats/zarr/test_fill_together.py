@@ -1,4 +1,4 @@
-"""A stage that several processes fill: put in place whole by process 0, or gone."""
+"""A staging directory that several processes fill: put in place whole by process 0, or gone."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from cordwood.errors import ProcessError, StorageError
+from cordwood.formats.zarr.write import fill_together
 from cordwood.index import Box
 from cordwood.io.threads import StoppedError
-from cordwood.plan.chunk_files import ChunkFile, PlannedFile, SmallFile
+from cordwood.plan.file_plan import ChunkFile, PlannedFile, SmallFile
 from cordwood.processes import agreement
-from cordwood.processes.agreement import begin_together
 from cordwood.processes.rendezvous import SINGLE_PROCESS, Processes, Rendezvous
-from cordwood.storage.multiprocess_staging import MultiprocessStaging
+from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
 from cordwood.storage.write_chunk_files import WrittenFile
 from tests.deaths import SILENCE_SECONDS, die_at_any_call
 from tests.io.file_plans import leaves_read_by
@@ -48,29 +48,32 @@ def save(
     step: int,
     *,
     fetch: Fetch | None = None,
-    before_commit: Callable[[str], None] = lambda _: None,
+    stage: StagingDirectory | None = None,
     silence_seconds: float = 100,
 ) -> None:
     own_files = [files_of(process) for process in range(processes.count)]
     rendezvous = Rendezvous(
         processes, "save x", timeout_seconds=100, silence_seconds=silence_seconds
     )
-    shared = MultiprocessStaging(path, rendezvous)
+    if stage is None:
+        stage = StagingDirectory(path, timeout_seconds=100)
 
-    def commit(reports: list[tuple[int, str]]) -> None:
-        before_commit(shared.stage.path)
-        written = shared.collect_written(reports, own_files)
+    def commit(written: Sequence[Sequence[WrittenFile]]) -> None:
         assert [[result.size_bytes for result in each] for each in written] == [
             [2, 8 * ROWS, 99] for _ in own_files
         ]
-        shared.stage.write("digests", [digests(written)])
-        shared.stage.commit(lambda _: lambda _: None)
+        stage.create_file("digests", [digests(written)])
+        stage.commit(lambda _: DirectoryChange())
 
-    with shared.transaction():
-        begin_together(rendezvous, shared, path="x", fingerprints=lambda: [b"same"], specs=[])
-        leaves = leaves_read_by(fetch or (lambda _: whole(step)), 1)
-        report = shared.write_files(own_files[processes.index], leaves, None)
-        rendezvous.exchange(report, commit)
+    fill_together(
+        stage,
+        own_files,
+        leaves_read_by(fetch or (lambda _: whole(step)), 1),
+        rendezvous,
+        fingerprints=lambda: [b"same"],
+        specs=[],
+        commit=commit,
+    )
 
 
 def digests(written: Sequence[Sequence[WrittenFile]]) -> bytes:
@@ -184,8 +187,9 @@ def test_directories_that_are_not_shared(tmp_path: Path, monkeypatch: pytest.Mon
 
     outcomes = run_processes(COUNT, work)
     for outcome in outcomes:
-        text = str(outcome.error)
-        assert text.startswith("x is not one directory for all processes: process 1 (on ")
+        path = tmp_path / "1" / "x"
+        start = f"{path} is not one directory for all processes: process 1 (on "
+        assert str(outcome.error).startswith(start)
     assert [os.listdir(tmp_path / f"{index}") for index in range(COUNT)] == [[], [], []]
 
 
@@ -237,15 +241,15 @@ def test_who_still_writes_and_is_interrupted_leaves_nothing(tmp_path: Path) -> N
 
     def work(processes: FakeProcesses) -> None:
         if processes.index == 0:
-            mark = MultiprocessStaging.create_probe
+            mark = StagingDirectory.create_probe
 
-            def noted(shared: MultiprocessStaging) -> str:
-                name = mark(shared)
-                stages.append(shared.stage.path)
+            def noted(stage: StagingDirectory) -> str:
+                name = mark(stage)
+                stages.append(stage.path)
                 return name
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(MultiprocessStaging, "create_probe", noted)
+                patch.setattr(StagingDirectory, "create_probe", noted)
                 try:
                     save(processes, tmp_path / "x", 1, fetch=interrupt(processes))
                 finally:
@@ -259,18 +263,31 @@ def test_who_still_writes_and_is_interrupted_leaves_nothing(tmp_path: Path) -> N
     assert os.listdir(tmp_path) == []
 
 
+class SpoiledDirectory(StagingDirectory):
+    """One in which a file of process 2 changes while process 0 looks for those of process 1."""
+
+    def __init__(self, path: Path, name: str, data: bytes | None) -> None:
+        super().__init__(path)
+        self.name = name
+        self.data = data
+
+    def size_of(self, path: str) -> int | None:
+        file = Path(self.path, self.name)
+        file.unlink(missing_ok=True)
+        if self.data is not None:
+            file.write_bytes(self.data)
+        return super().size_of(path)
+
+
 @pytest.mark.parametrize(
     ("name", "data"),
     [("a/w/2", None), ("a/w/2", b"short"), ("report.2", None), ("report.2", b"other")],
 )
 def test_what_another_process_wrote_is_gone(tmp_path: Path, name: str, data: bytes | None) -> None:
-    def spoil(stage: str) -> None:
-        (Path(stage) / name).unlink()
-        if data is not None:
-            (Path(stage) / name).write_bytes(data)
+    path = tmp_path / "x"
 
     def work(processes: FakeProcesses) -> None:
-        save(processes, tmp_path / "x", 1, before_commit=spoil)
+        save(processes, path, 1, stage=SpoiledDirectory(path, name, data))
 
     outcomes = run_processes(COUNT, work)
     assert isinstance(outcomes[0].error, StorageError)
