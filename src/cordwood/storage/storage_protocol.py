@@ -1,7 +1,9 @@
-"""The protocol of storage for checkpoints of many files: a directory, or an object store.
+"""The protocols of transactions, and of storage for checkpoints of many files.
 
-Data files have unique names and are never changed. The index, one small file, lists those that
-belong to the checkpoint. It is written last, and replaced atomically.
+A `Transaction` is a save in progress: `write` until all is durable, then `commit` or `abandon`. In
+a `Storage`, a directory or an object store, data files have unique names and are never changed. The
+index, one small file, lists those that belong to the checkpoint. It is written last, and replaced
+atomically.
 """
 
 from __future__ import annotations
@@ -9,16 +11,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from cordwood.io.progress import WaitLogger
 
 if TYPE_CHECKING:  # listing a checkpoint needs the names in it, and not what its writers need
-    from cordwood.index import HeaderDigest, Source
+    from cordwood.index import Source
     from cordwood.io.leaves_to_write import Leaves
     from cordwood.io.open_files import ReadableFile
     from cordwood.plan.assign_to_files import FileSizes
     from cordwood.plan.file_plan import FilePlan
+
+_File_contra = TypeVar("_File_contra", contravariant=True)
+_Written_co = TypeVar("_Written_co", covariant=True)
+_Current_co = TypeVar("_Current_co", covariant=True)
+_Change_contra = TypeVar("_Change_contra", contravariant=True)
 
 
 class NamingRules(NamedTuple):
@@ -48,8 +55,12 @@ class IndexChange(NamedTuple):
     dropped: frozenset[str]  # data files that the old index refers to, but not the new one
 
 
-class Transaction(Protocol):
-    """A save in progress."""
+class Transaction(Protocol[_File_contra, _Written_co, _Current_co, _Change_contra]):
+    """A save in progress. docs/design/0011-transactions.md compares those that there are.
+
+    It is generic in the files to write, in what is returned of each, in what is there before the
+    commit (an index, or a directory), and in the change that the commit makes of it.
+    """
 
     def create_probe(self) -> str:
         """Create a probe that only processes with the same storage can see; return its name.
@@ -62,14 +73,33 @@ class Transaction(Protocol):
         """Return True if the probe of another process is visible, or becomes so in that time."""
         ...
 
-    def write(self, files: Sequence[NewDataFile], leaves: Leaves) -> list[HeaderDigest]:
-        """Write data files. When this returns, a power cut cannot lose them.
+    def write(self, files: Sequence[_File_contra], leaves: Leaves) -> Sequence[_Written_co]:
+        """Write new files. When this returns, a power cut cannot lose their bytes.
 
-        The leaves expect the segments of the files, see `Leaves.expect`.
+        The leaves expect the parts of the files, see `Leaves.expect`.
 
-        Returns the digests of their headers. Raises OSError, and what `check_stop` raises.
+        Returns the digests of each file. Raises OSError, and what `check_stop` raises.
         """
         ...
+
+    def commit(self, update: Callable[[_Current_co | None], _Change_contra]) -> None:
+        """Make what was written visible, and remove what it replaces.
+
+        Args:
+            update: computes the change from what is there now (None: nothing). If other saves come
+                first, it is called again.
+
+        Raises OSError, and what `update` raises; what was there then stays.
+        """
+        ...
+
+    def abandon(self) -> None:
+        """Remove what was written, unless it may be part of a checkpoint."""
+        ...
+
+
+class StorageTransaction(Transaction["NewDataFile", "HeaderDigest", bytes, IndexChange], Protocol):
+    """A save of data files and an index."""
 
     def link(self, folder: str, name: str) -> bool:
         """Add a data file of another directory, under the same name, by a hard link.
@@ -83,17 +113,6 @@ class Transaction(Protocol):
 
     def unlink_later(self, name: str) -> None:
         """Give up a link: the commit removes it, because the index does not refer to it."""
-        ...
-
-    def commit(self, update: Callable[[bytes | None], IndexChange]) -> None:
-        """Replace the index, and remove the data files that it no longer refers to.
-
-        Args:
-            update: computes the change from the current index (None: there is none). If other
-                saves come first, it is called again with their index.
-
-        Raises OSError, and what `update` raises; the old index then stays.
-        """
         ...
 
 
@@ -138,7 +157,7 @@ class Storage(Protocol):
 
     def transaction(
         self, *, others_commit: bool, timeout_seconds: float | None = None
-    ) -> AbstractContextManager[Transaction]:
+    ) -> AbstractContextManager[StorageTransaction]:
         """Save in the block; after an exception remove what it wrote, unless an index refers to it.
 
         Args:

@@ -41,7 +41,7 @@ from cordwood.plan.choose_hard_links import (
     should_link,
     should_separate_unchanged,
 )
-from cordwood.storage.storage_protocol import Storage, Transaction
+from cordwood.storage.storage_protocol import Storage, StorageTransaction
 
 _log = logging.getLogger("cordwood")
 
@@ -59,7 +59,7 @@ NOTHING = Links([], frozenset(), frozenset(), 0)
 
 
 def link_packs(
-    save: Transaction,
+    save: StorageTransaction,
     path: str,
     base: str,
     tree: PackedTree,

@@ -62,7 +62,7 @@ from cordwood.processes.rendezvous import Rendezvous
 from cordwood.sharding.boxes import shape_of, single_process_grid
 from cordwood.storage.atomic_file import storage_error
 from cordwood.storage.paths import new_save_id
-from cordwood.storage.storage_protocol import IndexChange, NewDataFile, Transaction
+from cordwood.storage.storage_protocol import IndexChange, NewDataFile, StorageTransaction
 from cordwood.tree.flatten import DescribedTree, describe_tree
 
 _MAX_SHOWN = 3
@@ -305,7 +305,7 @@ def _save_id_of(save_id: str, number: int) -> str:
 
 
 def _write_packs(
-    save: Transaction,
+    save: StorageTransaction,
     trees: Sequence[PackedTree],
     links: Sequence[Links],
     leaves: Leaves,
