@@ -13,12 +13,16 @@ from typing import Any
 import pytest
 
 from cordwood.errors import NotACheckpointError, StorageError
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.threads import check_stop, run_in_worker
+from cordwood.plan.file_plan import PlannedFile, SmallFile
 from cordwood.storage import syscalls
 from cordwood.storage.directories import count_files, remove_tree
 from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.storage.paths import locate_directory, stale_stages
 from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory, collect_stages
+from cordwood.storage.storage_protocol import Transaction
+from cordwood.storage.write_chunk_files import WrittenFile
 from tests.alarms import interruptions
 from tests.children import run_python
 from tests.descriptors import open_descriptors
@@ -496,3 +500,13 @@ def test_what_cannot_be_removed_is_not_told_as_removed(
     assert collect_stages(tmp_path / "100", dry_run=True) == [str(stage)]
     assert collect_stages(tmp_path / "100", dry_run=False) == [str(stage)]
     assert not stage.exists()
+
+
+def test_it_is_a_transaction(tmp_path: Path) -> None:
+    """The types are checked statically."""
+    stage: Transaction[PlannedFile, WrittenFile, str, DirectoryChange]
+    stage = StagingDirectory(tmp_path / "ckpt")
+    (written,) = stage.write([SmallFile("a/b", b"x")], Leaves([]))
+    assert written.size_bytes == 1
+    stage.abandon()
+    assert os.listdir(tmp_path) == []
