@@ -26,7 +26,7 @@ from cordwood.errors import (
 )
 from cordwood.plan.assign_to_files import FileSizes
 from cordwood.storage.object_storage import ObjectStorage
-from cordwood.storage.object_store_client import ObjectStore
+from cordwood.storage.object_store_client import ObjectStore, storage_error
 from cordwood.storage.paths import parse_url
 from cordwood.testing import assert_trees_equal
 
@@ -129,7 +129,8 @@ def test_a_store_that_fails_keeps_the_old(monkeypatch: pytest.MonkeyPatch) -> No
 
     class Failed:
         def result(self) -> None:
-            raise ValueError("UNAVAILABLE: the network is gone")
+            failure = ValueError("UNAVAILABLE: the network is gone")
+            raise storage_error(failure, url, "writing it")
 
     def failing(self: ObjectStore, name: str, data: bytes) -> Any:
         nonlocal calls

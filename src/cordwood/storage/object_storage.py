@@ -23,7 +23,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
@@ -38,10 +38,10 @@ from cordwood.plan.assign_to_files import FileSizes
 from cordwood.plan.file_plan import FilePlan, build_header, segment_offsets
 from cordwood.storage.object_store_client import (
     ObjectStore,
-    has_object,
+    Request,
+    StoredObject,
     replace_object,
     require_conditional_writes,
-    storage_error,
     write_if_unchanged,
 )
 from cordwood.storage.paths import Url, new_save_id, start_seconds_of
@@ -79,7 +79,7 @@ class ObjectFile(Closable):
     def read(self, offset: int, length: int) -> bytes:
         if 0 < length <= _PART_BYTES:
             self._require(offset, length)
-            return self._finish(self._store.start_read(self._key, offset, offset + length), offset)
+            return self._finish(self._start(offset, offset + length))
         whole = bytearray(length)
         self.read_into(offset, [memoryview(whole)])
         return bytes(whole)
@@ -89,15 +89,14 @@ class ObjectFile(Closable):
         self._require(offset, total)
         end = offset + total
         parts = ((a, min(a + _PART_BYTES, end)) for a in range(offset, end, _PART_BYTES))
-        started: deque[tuple[int, Any]] = deque()
+        started: deque[Request[StoredObject]] = deque()
         target = _Scatter(views)
         for a, b in parts:
             if len(started) == _READS_IN_FLIGHT:
-                at, future = started.popleft()
-                target.put(self._finish(future, at))
-            started.append((a, self._store.start_read(self._key, a, b)))
-        for at, future in started:
-            target.put(self._finish(future, at))
+                target.put(self._finish(started.popleft()))
+            started.append(self._start(a, b))
+        for request in started:
+            target.put(self._finish(request))
 
     def map(self) -> NoReturn:
         raise io.UnsupportedOperation(
@@ -135,15 +134,15 @@ class ObjectFile(Closable):
             f"{self.name} is missing: the checkpoint is incomplete; copy or save it again"
         )
 
-    def _finish(self, future: Any, offset: int) -> bytes:
-        try:
-            result = future.result()
-        except ValueError as e:
-            raise storage_error(e, self.name, f"reading it at byte {offset}") from e
-        if not has_object(result, self.name):
+    def _start(self, start: int, stop: int) -> Request[StoredObject]:
+        doing = f"reading it at byte {start}"
+        return self._store.start_read(self._key, start, stop, doing=doing)
+
+    def _finish(self, request: Request[StoredObject]) -> bytes:
+        data = request.result().data
+        if data is None:
             raise self._missing()
-        value: bytes = result.value
-        return value
+        return data
 
 
 class _Scatter:
@@ -176,19 +175,16 @@ def write_objects(
 
     Returns the digests of their headers.
     """
-    started: deque[tuple[str, int, Any]] = deque()
+    started: deque[tuple[int, Request[bytes | None]]] = deque()
     header_digests: list[HeaderDigest] = []
     failure: BaseException | None = None
     bytes_in_flight = 0
 
     def finish_oldest() -> None:
         nonlocal bytes_in_flight
-        name, size, future = started.popleft()
+        size, request = started.popleft()
         bytes_in_flight -= size
-        try:
-            future.result()
-        except ValueError as e:
-            raise storage_error(e, store.url_of(name), "writing it") from e
+        request.result()
 
     try:
         for name, plan in files:
@@ -197,7 +193,7 @@ def write_objects(
             data = build_object(plan, leaves)
             header = memoryview(data)[: plan.header_bytes]
             header_digests.append(HeaderDigest(plan.header_bytes, digest_of(header)))
-            started.append((name, len(data), store.start_write(name, data)))
+            started.append((len(data), store.start_write(name, data)))
             bytes_in_flight += len(data)
             del data, header
     except BaseException as e:  # noqa: BLE001  (raised below, once no request is in flight)

@@ -1,5 +1,7 @@
 """A client of object stores, through TensorStore's KvStore: requests, objects, conditional writes.
 
+Only this module knows TensorStore: an ObjectStore returns bytes and generations, or raises OSError.
+
 The endpoint comes from the environment: AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL for s3://, and
 STORAGE_EMULATOR_HOST for gs://. TensorStore retries failed requests; retries, and requests without
 an answer for long, are logged. A store that has never answered is given up after the second
@@ -26,7 +28,7 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from cordwood.errors import (
     CordwoodError,
@@ -39,6 +41,8 @@ from cordwood.io.progress import WaitLogger
 from cordwood.storage.paths import Url, new_save_id
 
 _log = logging.getLogger("cordwood")
+
+T = TypeVar("T")
 
 # About two minutes; the default of TensorStore, 32 retries, takes a quarter of an hour.
 _RETRIES = {"max_retries": 8, "initial_delay": "1s", "max_delay": "32s"}
@@ -72,27 +76,46 @@ class Store:
 _answered: set[str] = set()  # the stores that have answered in this process
 
 
-class Request:
+class Request(Generic[T]):
     """A request in flight.
 
     Args:
         store: the store.
-        name: the name of the object, for the log.
+        name: the name of the object, for messages.
         start: starts the request, given a key-value store of TensorStore; returns a future.
+        parse: returns what is asked for, given the answer.
+        doing: what the request does, for errors.
         repeatable: True if it may be started again: it holds no data, and changes nothing.
     """
 
     def __init__(
-        self, store: Store, name: str, start: Callable[[Any], Any], *, repeatable: bool = False
+        self,
+        store: Store,
+        name: str,
+        start: Callable[[Any], Any],
+        parse: Callable[[Any], T],
+        *,
+        doing: str,
+        repeatable: bool = False,
     ) -> None:
         self._store = store
         self._name = name
+        self._parse = parse
+        self._doing = doing
         quick = store.quick if repeatable else None
         self._again = None if quick is None else start
         self._future = start(store.patient if quick is None else quick)
 
-    def result(self) -> Any:
-        """Wait for the answer. Raises ValueError, as TensorStore does."""
+    def result(self) -> T:
+        """Wait for the answer. Raises OSError, and TruncatedError beyond the end of the object."""
+        try:
+            answer = self._answer()
+        except ValueError as e:
+            raise storage_error(e, self._name, self._doing) from e
+        return self._parse(answer)
+
+    def _answer(self) -> Any:
+        """Return the answer of TensorStore. Raises ValueError, as TensorStore does."""
         try:
             result = self._wait()
         except NotImplementedError as e:  # TensorStore raises this for a 501
@@ -105,7 +128,7 @@ class Request:
             _answered.add(self._store.where)
             _log.warning("%s: %s; requests are tried again for about two minutes", self._name, e)
             self._future, self._again = self._again(self._store.patient), None
-            return self.result()
+            return self._answer()
         _answered.add(self._store.where)
         return result
 
@@ -260,57 +283,74 @@ class ObjectStore:
         where = self.url_of(name)
         if self.has_byte_at(name, limit_bytes):
             raise LimitError(f"{where}: it is larger than {limit_bytes} bytes, the limit")
-        try:
-            result = self._request(name, lambda store: store.read(name)).result()
-        except ValueError as e:
-            raise storage_error(e, where, "reading it") from e
-        data = result.value if has_object(result, where) else None
-        return StoredObject(data, _require_generation(result.stamp.generation, where))
+        stored = self._start(name, lambda store: store.read(name), doing="reading it").result()
+        _require_generation(stored.generation, where)
+        return stored
 
-    def start_read(self, name: str, start: int, stop: int) -> Request:
-        """Begin to read bytes [start, stop) of an object."""
-        return self._request(name, lambda store: store.read(name, byte_range=slice(start, stop)))
+    def start_read(
+        self, name: str, start: int, stop: int, *, doing: str = "reading it"
+    ) -> Request[StoredObject]:
+        """Begin to read bytes [start, stop) of an object; `doing` is for errors."""
+
+        def read(store: Any) -> Any:
+            return store.read(name, byte_range=slice(start, stop))
+
+        return self._start(name, read, doing=doing)
 
     def has_byte_at(self, name: str, offset: int) -> bool | None:
         """Return True if an object has a byte at `offset`, None if there is no object.
 
         TensorStore does not report sizes, so this reads that byte.
         """
-        where = self.url_of(name)
         try:
-            result = self.start_read(name, offset, offset + 1).result()
-        except ValueError as e:
-            if _code(e) == "OUT_OF_RANGE":
-                return False
-            raise storage_error(e, where, "looking for it") from e
-        return True if has_object(result, where) else None
+            stored = self.start_read(name, offset, offset + 1, doing="looking for it").result()
+        except TruncatedError:
+            return False
+        return None if stored.data is None else True
 
     def start_write(
-        self, name: str, data: bytes | None, *, if_generation: bytes | None = None
-    ) -> Request:
-        """Begin to write a whole object, or with None to remove it.
+        self,
+        name: str,
+        data: bytes | None,
+        *,
+        if_generation: bytes | None = None,
+        doing: str = "writing it",
+    ) -> Request[bytes | None]:
+        """Begin to write a whole object, or with None to remove it; returns the new generation.
 
         Args:
             name: the object.
             data: its bytes.
             if_generation: the generation that the object must still have, or the write has no
-                effect (see above); None: no condition.
+                effect (see above), and None is returned; None: no condition.
+            doing: for errors.
         """
         condition = {} if if_generation is None else {"if_equal": if_generation}
         return Request(
-            self._store, self.url_of(name), lambda store: store.write(name, data, **condition)
+            self._store,
+            self.url_of(name),
+            lambda store: store.write(name, data, **condition),
+            lambda stamp: stamp.generation or None,  # empty: the condition did not hold
+            doing=doing,
         )
 
     def write(self, name: str, data: bytes) -> None:
         """Write a whole object, or replace it without a condition. Raises OSError."""
-        try:
-            self.start_write(name, data).result()
-        except ValueError as e:
-            raise storage_error(e, self.url_of(name), "writing it") from e
+        self.start_write(name, data).result()
 
-    def _request(self, name: str, start: Callable[[Any], Any]) -> Request:
-        """Begin a request that only reads, so it can be repeated."""
-        return Request(self._store, self.url_of(name), start, repeatable=True)
+    def _start(
+        self, name: str, start: Callable[[Any], Any], *, doing: str
+    ) -> Request[StoredObject]:
+        """Begin a read, which can be repeated."""
+        where = self.url_of(name)
+        return Request(
+            self._store,
+            where,
+            start,
+            lambda result: _stored_object(result, where),
+            doing=doing,
+            repeatable=True,
+        )
 
     def generation(self, name: str) -> bytes:
         """Return the generation of an object: a version identifier that each write changes."""
@@ -318,23 +358,22 @@ class ObjectStore:
 
     def generations(self, names: Iterable[str]) -> dict[str, bytes]:
         """Return the generations of several objects; the requests run at the same time."""
-        requests = {name: self.start_read(name, 0, 0) for name in names}
-        generations = {}
-        for name, request in requests.items():
-            try:
-                generations[name] = _require_generation(
-                    request.result().stamp.generation, self.url_of(name)
-                )
-            except ValueError as e:
-                raise storage_error(e, self.url_of(name), "looking for it") from e
-        return generations
+        requests = {name: self.start_read(name, 0, 0, doing="looking for it") for name in names}
+        return {
+            name: _require_generation(request.result().generation, self.url_of(name))
+            for name, request in requests.items()
+        }
 
     def names(self) -> list[str]:
         """Return the names of all objects, sorted, without those that are not UTF-8."""
-        try:
-            keys = self._request("", lambda store: store.list()).result()
-        except ValueError as e:
-            raise storage_error(e, str(self.url), "listing it") from e
+        keys: list[bytes] = Request(
+            self._store,
+            str(self.url),
+            lambda store: store.list(),
+            list,
+            doing="listing it",
+            repeatable=True,
+        ).result()
         names = []
         for key in keys:
             try:
@@ -349,22 +388,15 @@ class ObjectStore:
         while remaining:
             batch = remaining[:_MAX_DELETES_IN_FLIGHT]
             remaining = remaining[_MAX_DELETES_IN_FLIGHT:]
-            requests = [(name, self.start_write(name, None)) for name in batch]
-            for name, request in requests:
-                try:
-                    request.result()
-                except ValueError as e:
-                    raise storage_error(e, self.url_of(name), "deleting it") from e
+            for request in [self.start_write(name, None, doing="deleting it") for name in batch]:
+                request.result()
 
     def __repr__(self) -> str:
         return f"<{self.url}>"
 
 
-def has_object(result: Any, where: str) -> bool:
-    """Return True if a read returned bytes, False if there is no object.
-
-    Raises StorageError for any other answer, such as 304 to a request without a condition.
-    """
+def _stored_object(result: Any, where: str) -> StoredObject:
+    """Return what a read found. Raises StorageError for a 304 to a request without a condition."""
     if result.state not in ("value", "missing"):
         raise StorageError(
             errno.EIO,
@@ -372,7 +404,8 @@ def has_object(result: Any, where: str) -> bool:
             "304 or 412): look whether a proxy stands between this machine and the store",
             where,
         )
-    return bool(result.state == "value")
+    data = result.value if result.state == "value" else None
+    return StoredObject(data, result.stamp.generation)
 
 
 def storage_error(error: ValueError, where: str, doing: str) -> OSError | TruncatedError:
@@ -428,12 +461,7 @@ def write_if_unchanged(
 
     Returns the new generation; None if the object has another one. Raises OSError.
     """
-    try:
-        stamp = store.start_write(name, data, if_generation=generation).result()
-    except ValueError as e:
-        raise storage_error(e, store.url_of(name), "replacing it") from e
-    new: bytes = stamp.generation  # empty: the condition did not hold
-    return new or None
+    return store.start_write(name, data, if_generation=generation, doing="replacing it").result()
 
 
 def replace_object(
