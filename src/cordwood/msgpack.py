@@ -184,7 +184,7 @@ def save_to_file(target: Any, filepath: str | os.PathLike[str]) -> None:
         OSError: the operating system reported an error.
     """
     from cordwood.io.threads import run_in_worker
-    from cordwood.storage.write_file import write_file
+    from cordwood.storage.write_files import write_file
 
     path = expand_home(filepath)
     plan, arrays = plan_state(to_state_dict(target))

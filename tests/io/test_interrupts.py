@@ -13,7 +13,7 @@ import pytest
 
 from cordwood.io.threads import run_in_worker, run_tasks
 from cordwood.storage import syscalls
-from cordwood.storage.write_file import write_stream
+from cordwood.storage.write_files import write_stream
 from tests.alarms import alarms, interrupted, interruptions
 from tests.descriptors import open_descriptors
 from tests.faults.systems import CountingSystem

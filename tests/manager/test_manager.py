@@ -27,7 +27,7 @@ from cordwood.errors import (
 )
 from cordwood.policies import WhenIdle
 from cordwood.results import SaveReport
-from cordwood.storage import step_storage, write_file
+from cordwood.storage import step_storage, write_files
 
 _numbers = itertools.count()
 
@@ -66,7 +66,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def blocked() -> Iterator[threading.Event]:
     """Return an event that saves in the background wait for."""
     go = threading.Event()
-    original = write_file.fill_file
+    original = write_files.fill_file
 
     def waiting(*arguments: Any, **named: Any) -> Any:
         assert go.wait(60)

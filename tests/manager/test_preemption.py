@@ -21,7 +21,7 @@ from cordwood import CheckpointManager, EverySteps
 from cordwood.errors import PendingSaveError
 from cordwood.policies import OnPreemption
 from cordwood.processes.preemption import PreemptionNotice
-from cordwood.storage import write_file
+from cordwood.storage import write_files
 
 TREE = {"w": np.zeros(3)}
 
@@ -49,7 +49,7 @@ def test_a_job_that_is_told_to_end(tmp_path: Path) -> None:
 
 def test_a_save_that_goes_on_is_finished_where_there_is_no_time_for_another(tmp_path: Path) -> None:
     go = threading.Event()
-    original = write_file.fill_file
+    original = write_files.fill_file
 
     def slow(*arguments: Any, **named: Any) -> Any:
         assert go.wait(60)
@@ -72,7 +72,7 @@ def test_a_save_that_goes_on_is_finished_where_there_is_no_time_for_another(tmp_
 
 def test_no_time_is_left(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     go = threading.Event()
-    original = write_file.fill_file
+    original = write_files.fill_file
 
     def slow(*arguments: Any, **named: Any) -> Any:
         assert go.wait(60)

@@ -29,7 +29,7 @@ found = {"a": np.frombuffer(data[4096:], np.uint8)}
 
 _SAVE = """
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.storage.write_file import write_file
+from cordwood.storage.write_files import write_file
 from cordwood.plan.file_plan import FilePlan, LeafBytes
 array = tree["a"]
 plan = FilePlan(4096 + array.nbytes, (LeafBytes(0, 0, array.nbytes),), 4096, lambda _: b"h" * 4096)
@@ -112,7 +112,7 @@ def test_the_harness_sees_what_a_careless_save_loses(tmp_path: Path) -> None:
 
 _SAVE_DIRECTORY = """
 import os
-from cordwood.storage.write_file import write_stream
+from cordwood.storage.write_files import write_stream
 for name in ("a", "b"):
     write_stream(os.path.join(path, name), [tree["a"].tobytes()])
 """

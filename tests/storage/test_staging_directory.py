@@ -22,7 +22,7 @@ from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.storage.paths import locate_directory, stale_stages
 from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory, collect_stages
 from cordwood.storage.storage_protocol import Transaction
-from cordwood.storage.write_chunk_files import WrittenFile
+from cordwood.storage.write_files import WrittenFile
 from tests.alarms import interruptions
 from tests.children import run_python
 from tests.descriptors import open_descriptors

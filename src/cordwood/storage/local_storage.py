@@ -59,7 +59,7 @@ from cordwood.storage.storage_protocol import (
     wait_until_visible,
 )
 from cordwood.storage.syscalls import open_directory_fd
-from cordwood.storage.write_file import fill_file
+from cordwood.storage.write_files import fill_file
 
 T = TypeVar("T")
 

@@ -56,7 +56,7 @@ from cordwood.storage.file_locks import (
 from cordwood.storage.paths import old_name, stale_stages, temporary_prefix
 from cordwood.storage.storage_protocol import wait_until_visible
 from cordwood.storage.syscalls import open_directory_fd, open_fd, opened_fd, write_all
-from cordwood.storage.write_chunk_files import WrittenFile, write_new_files
+from cordwood.storage.write_files import WrittenFile, write_new_files
 
 _RANDOM_BYTES = 8
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -70,7 +70,7 @@ class DirectoryChange(NamedTuple):
     # directory in it ('' for itself) and the names there. None: nothing is kept.
     dropped: Callable[[str, set[str]], set[str]] | None = None
     moves: Sequence[tuple[str, str]] = ()  # directories in the new one to rename
-    index: tuple[str, bytes] | None = None  # the name and the bytes of the file to write last
+    last_file: tuple[str, bytes] | None = None  # the name and bytes of the index
 
 
 class StagingDirectory:
@@ -290,8 +290,8 @@ class StagingDirectory:
             self._move(source, target)
         if target_exists and change.dropped is not None:
             _link_unchanged(self.target, self, change.dropped)
-        if change.index is not None:
-            name, data = change.index
+        if change.last_file is not None:
+            name, data = change.last_file
             self.create_file(name, [data])
         self.doing = "flushing its directories to the disk"
         self.sync_directories()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
+from cordwood.index import HeaderDigest
 from cordwood.io.progress import WaitLogger
 
 if TYPE_CHECKING:  # listing a checkpoint needs the names in it, and not what its writers need
@@ -98,7 +99,7 @@ class Transaction(Protocol[_File_contra, _Written_co, _Current_co, _Change_contr
         ...
 
 
-class StorageTransaction(Transaction["NewDataFile", "HeaderDigest", bytes, IndexChange], Protocol):
+class StorageTransaction(Transaction[NewDataFile, HeaderDigest, bytes, IndexChange], Protocol):
     """A save of data files and an index."""
 
     def link(self, folder: str, name: str) -> bool:

@@ -25,7 +25,7 @@ from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import LocalFile, MemoryFile
 from cordwood.keypath import DictKey
 from cordwood.state_dict.state_dicts import to_state_dict
-from cordwood.storage.write_file import write_file
+from cordwood.storage.write_files import write_file
 from cordwood.tree.leaves import host_array
 from tests.random_trees import Trees, assert_same
 

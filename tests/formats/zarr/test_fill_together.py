@@ -21,7 +21,7 @@ from cordwood.plan.file_plan import ChunkFile, PlannedFile, SmallFile
 from cordwood.processes import agreement
 from cordwood.processes.rendezvous import SINGLE_PROCESS, Processes, Rendezvous
 from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
-from cordwood.storage.write_chunk_files import WrittenFile
+from cordwood.storage.write_files import WrittenFile
 from tests.deaths import SILENCE_SECONDS, die_at_any_call
 from tests.io.file_plans import leaves_read_by
 from tests.processes.fake_processes import Died, FakeProcesses, run_processes

@@ -30,7 +30,7 @@ from cordwood.loading.restore_targets import restore_targets
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.storage.staging_directory import StagingDirectory
-from cordwood.storage.write_chunk_files import WrittenFile, adopt_files
+from cordwood.storage.write_files import WrittenFile, adopt_files
 from cordwood.tree.leaves import is_jax_array
 
 

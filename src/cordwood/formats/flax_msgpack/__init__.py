@@ -90,7 +90,7 @@ class FlaxMsgpackFormat(NamedTuple):
     ) -> SavePlan:
         from cordwood.formats.flax_msgpack.plan_save import plan_buffers, plan_state
         from cordwood.state_dict.state_dicts import to_state_dict
-        from cordwood.storage.write_file import write_file, write_stream
+        from cordwood.storage.write_files import write_file, write_stream
         from cordwood.tree.flatten import FlatTree, build_tree
 
         del options, rendezvous

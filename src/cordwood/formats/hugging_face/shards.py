@@ -49,7 +49,7 @@ from cordwood.storage.atomic_file import atomic_file
 from cordwood.storage.directories import list_names
 from cordwood.storage.paths import kind_at
 from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
-from cordwood.storage.write_file import fill_file
+from cordwood.storage.write_files import fill_file
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe_leaf
 

@@ -64,7 +64,7 @@ class SafetensorsFormat:
         self, path: Path, tree: Any, options: SaveOptions, rendezvous: Rendezvous
     ) -> SavePlan:
         from cordwood.formats.safetensors.plan_save import plan_save
-        from cordwood.storage.write_file import write_file
+        from cordwood.storage.write_files import write_file
         from cordwood.tree.flatten import flatten
         from cordwood.tree.leaves import describe_leaf
 

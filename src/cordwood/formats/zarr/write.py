@@ -60,7 +60,7 @@ from cordwood.storage.directories import count_files, scan_directory
 from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.storage.retry_reading import ReplacedError, retry_reading
 from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
-from cordwood.storage.write_chunk_files import WrittenFile
+from cordwood.storage.write_files import WrittenFile
 
 MAX_FOREIGN_FILES = 10_000  # that a directory without an index may hold
 _OTHER_INDEX = "cordwood.json"  # of packs
