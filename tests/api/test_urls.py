@@ -132,10 +132,10 @@ def test_a_store_that_fails_keeps_the_old(monkeypatch: pytest.MonkeyPatch) -> No
             failure = ValueError("UNAVAILABLE: the network is gone")
             raise storage_error(failure, url, "writing it")
 
-    def failing(self: ObjectStore, name: str, data: bytes) -> Any:
+    def failing(self: ObjectStore, name: str, data: bytes, **named: Any) -> Any:
         nonlocal calls
         calls += 1
-        return Failed() if calls == 3 else start_write(self, name, data)
+        return Failed() if calls == 3 else start_write(self, name, data, **named)
 
     monkeypatch.setattr(ObjectStore, "start_write", failing)
     with pytest.raises(StorageError, match="the store failed while writing it: UNAVAILABLE"):
