@@ -105,7 +105,7 @@ _NUMBERED = re.compile(r"([A-Za-z][A-Za-z0-9_\-]*?)[_\-]?([0-9]{1,9})")  # Block
 _INFIX = re.compile(r"([A-Za-z]+)_?([0-9]{1,9})_(.+)")  # h3_attn
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=100_000)  # the steps of a run have the same key paths
 def place_of(key_path: KeyPath) -> LeafPlace | None:
     """Return the place of an array by its key path; None for other state of an optimizer.
 

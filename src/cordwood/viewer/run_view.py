@@ -6,7 +6,6 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import chain
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -133,7 +132,6 @@ class NormCache:
 
 
 _CACHE = NormCache()
-_place_of = lru_cache(100_000)(place_of)  # the steps of a run have the same key paths
 
 
 class _Sum(NamedTuple):
@@ -174,7 +172,7 @@ def norms_view(
         norms = leaf_norms(checkpoint, "all" if read == "all" else "sample", _CACHE, report)
         leaves = checkpoint.index.leaves
         paths = format_paths([leaf.key_path for leaf in leaves])
-        places = [_place_of(leaf.key_path) for leaf in leaves]
+        places = [place_of(leaf.key_path) for leaf in leaves]
     return {
         "path": paths,
         "group": ["" if place is None else place.group for place in places],
