@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import (
     Any,
-    ClassVar,
     Literal,
     NamedTuple,
     SupportsFloat,
-    SupportsIndex,
     TypeAlias,
     TypeVar,
 )
@@ -26,7 +24,7 @@ from cordwood.formats.step_names import step_number
 from cordwood.message_text import printable
 from cordwood.public_names import document_fields
 
-P = TypeVar("P")
+J = TypeVar("J", bound="_Joined")
 
 _MAX_SHOWN = 100  # steps in a notebook, the newest
 
@@ -50,13 +48,22 @@ __all__ = [
 ]
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class _Joined:
     """Policies of one kind that are joined by one operator."""
 
-    __slots__ = ()
-
-    operator: ClassVar[str]
+    operator: Literal["|", "&"]
     parts: tuple[Any, ...]
+
+    def reason(self, reasons: Iterable[str | None]) -> str | None:
+        """Return the reason of the whole from those of the parts; None if there is none."""
+        given = []
+        for reason in reasons:
+            if reason is not None:
+                given.append(reason)
+            elif self.operator == "&":
+                return None  # and the parts after this one are not asked
+        return ("; " if self.operator == "|" else " and ").join(given) if given else None
 
     def __repr__(self) -> str:
         return f" {self.operator} ".join(map(self._part_text, self.parts))
@@ -66,11 +73,13 @@ class _Joined:
         return f"({part!r})" if is_weaker else repr(part)
 
 
-def _join(kind: Any, left: P, right: P) -> P:
-    """Return two policies joined by the operator of `kind`; those of `kind` give their parts."""
-    parts = [each.parts if isinstance(each, kind) else (each,) for each in (left, right)]
-    joined: P = kind((*parts[0], *parts[1]))
-    return joined
+def _join(kind: type[J], operator: Literal["|", "&"], *policies: Any) -> J:
+    """Return policies joined; those that are joined by the same operator give their parts."""
+    parts: list[Any] = []
+    for policy in policies:
+        is_same = isinstance(policy, kind) and policy.operator == operator
+        parts += policy.parts if is_same else [policy]
+    return kind(operator, tuple(parts))
 
 
 def _parts_of(policy: Any) -> Iterator[Any]:
@@ -80,6 +89,53 @@ def _parts_of(policy: Any) -> Iterator[Any]:
             yield from _parts_of(part)
     else:
         yield policy
+
+
+# Arguments of policies of both kinds
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    count: int
+
+    def __post_init__(self) -> None:
+        where = f"{type(self).__name__}: count: expected"
+        try:
+            number = operator.index(self.count)
+        except TypeError:
+            raise TypeError(f"{where} an integer, found {self.count!r:.80}") from None
+        if not number > 0:
+            raise ValueError(f"{where} more than 0, found {self.count!r:.80}")
+        object.__setattr__(self, "count", number)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seconds:
+    seconds: float
+
+    def __post_init__(self) -> None:
+        where = f"{type(self).__name__}: seconds: expected"
+        if not isinstance(self.seconds, SupportsFloat) or isinstance(self.seconds, bool):
+            raise TypeError(f"{where} a number, found {self.seconds!r:.80}")
+        if not float(self.seconds) > 0:
+            raise ValueError(f"{where} more than 0, found {self.seconds!r}")
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class _Steps:
+    steps: frozenset[int]
+
+    def __init__(self, steps: Collection[int]) -> None:
+        try:
+            numbers = frozenset([step_number(step) for step in steps])
+        except TypeError as e:
+            raise TypeError(
+                f"{type(self).__name__}: expected several steps, as [5, 7], found {steps!r:.80}"
+            ) from e
+        object.__setattr__(self, "steps", numbers)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({sorted(self.steps)})"
 
 
 @document_fields
@@ -119,10 +175,12 @@ class SavePolicy:
         return True
 
     def __or__(self, other: SavePolicy) -> SavePolicy:
-        return _join(_SaveIfAny, self, other) if isinstance(other, SavePolicy) else NotImplemented
+        is_kind = isinstance(other, SavePolicy)
+        return _join(_JoinedSave, "|", self, other) if is_kind else NotImplemented
 
     def __and__(self, other: SavePolicy) -> SavePolicy:
-        return _join(_SaveIfAll, self, other) if isinstance(other, SavePolicy) else NotImplemented
+        is_kind = isinstance(other, SavePolicy)
+        return _join(_JoinedSave, "&", self, other) if is_kind else NotImplemented
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +192,8 @@ class EveryStep(SavePolicy):
 
 
 @dataclass(frozen=True, slots=True)
-class EverySteps(SavePolicy):
+class EverySteps(_Count, SavePolicy):
     """Save at the multiples of `count`, or at the next step if a multiple was not saved."""
-
-    count: int
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "count", _policy_count("EverySteps", self.count))
 
     def why(self, moment: Moment) -> str | None:
         multiple = moment.step - moment.step % self.count
@@ -152,13 +205,8 @@ class EverySteps(SavePolicy):
 
 
 @dataclass(frozen=True, slots=True)
-class EverySeconds(SavePolicy):
+class EverySeconds(_Seconds, SavePolicy):
     """Save when the last save, or else the job, began at least `seconds` seconds ago."""
-
-    seconds: float
-
-    def __post_init__(self) -> None:
-        _require_positive("EverySeconds", "seconds", self.seconds)
 
     def why(self, moment: Moment) -> str | None:
         if moment.seconds_since_last < self.seconds:
@@ -170,20 +218,13 @@ class EverySeconds(SavePolicy):
         return False
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class AtSteps(SavePolicy):
+class AtSteps(_Steps, SavePolicy):
     """Save at these steps."""
 
-    steps: frozenset[int]
-
-    def __init__(self, steps: Collection[int]) -> None:
-        object.__setattr__(self, "steps", _policy_steps("AtSteps", steps))
+    __slots__ = ()
 
     def why(self, moment: Moment) -> str | None:
         return f"{moment.step} was asked for" if moment.step in self.steps else None
-
-    def __repr__(self) -> str:
-        return f"AtSteps({sorted(self.steps)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,36 +254,12 @@ class OnPreemption(SavePolicy):
 class _JoinedSave(_Joined, SavePolicy):
     __slots__ = ()
 
-    parts: tuple[SavePolicy, ...]
+    def why(self, moment: Moment) -> str | None:
+        return self.reason(part.why(moment) for part in self.parts)
 
     @property
     def by_step(self) -> bool:
         return all(part.by_step for part in self.parts)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class _SaveIfAny(_JoinedSave):
-    parts: tuple[SavePolicy, ...]
-    operator: ClassVar[str] = "|"
-
-    def why(self, moment: Moment) -> str | None:
-        reasons = [reason for part in self.parts if (reason := part.why(moment)) is not None]
-        return "; ".join(reasons) if reasons else None
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class _SaveIfAll(_JoinedSave):
-    parts: tuple[SavePolicy, ...]
-    operator: ClassVar[str] = "&"
-
-    def why(self, moment: Moment) -> str | None:
-        reasons = []
-        for part in self.parts:
-            reason = part.why(moment)
-            if reason is None:
-                return None
-            reasons.append(reason)
-        return " and ".join(reasons)
 
 
 SaveWhen: TypeAlias = SavePolicy | int | None
@@ -299,10 +316,12 @@ class KeepPolicy:
         raise NotImplementedError
 
     def __or__(self, other: KeepPolicy) -> KeepPolicy:
-        return _join(_KeepIfAny, self, other) if isinstance(other, KeepPolicy) else NotImplemented
+        is_kind = isinstance(other, KeepPolicy)
+        return _join(_JoinedKeep, "|", self, other) if is_kind else NotImplemented
 
     def __and__(self, other: KeepPolicy) -> KeepPolicy:
-        return _join(_KeepIfAll, self, other) if isinstance(other, KeepPolicy) else NotImplemented
+        is_kind = isinstance(other, KeepPolicy)
+        return _join(_JoinedKeep, "&", self, other) if is_kind else NotImplemented
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,56 +333,34 @@ class KeepAll(KeepPolicy):
 
 
 @dataclass(frozen=True, slots=True)
-class KeepLast(KeepPolicy):
+class KeepLast(_Count, KeepPolicy):
     """Keep the newest `count` steps."""
-
-    count: int
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "count", _policy_count("KeepLast", self.count))
 
     def kept(self, steps: Sequence[SavedStep], now: float) -> Mapping[int, str]:  # noqa: ARG002
         return {step.step: f"of the last {self.count}" for step in steps[-self.count :]}
 
 
 @dataclass(frozen=True, slots=True)
-class KeepEvery(KeepPolicy):
+class KeepEvery(_Count, KeepPolicy):
     """Keep the multiples of `count`."""
-
-    count: int
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "count", _policy_count("KeepEvery", self.count))
 
     def kept(self, steps: Sequence[SavedStep], now: float) -> Mapping[int, str]:  # noqa: ARG002
         why = f"a multiple of {self.count}"
         return {step.step: why for step in steps if step.step % self.count == 0}
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class KeepAt(KeepPolicy):
+class KeepAt(_Steps, KeepPolicy):
     """Keep these steps."""
 
-    steps: frozenset[int]
-
-    def __init__(self, steps: Collection[int]) -> None:
-        object.__setattr__(self, "steps", _policy_steps("KeepAt", steps))
+    __slots__ = ()
 
     def kept(self, steps: Sequence[SavedStep], now: float) -> Mapping[int, str]:  # noqa: ARG002
         return {step.step: "asked for" for step in steps if step.step in self.steps}
 
-    def __repr__(self) -> str:
-        return f"KeepAt({sorted(self.steps)})"
-
 
 @dataclass(frozen=True, slots=True)
-class KeepWithin(KeepPolicy):
+class KeepWithin(_Seconds, KeepPolicy):
     """Keep the steps of the last `seconds` seconds; a step with a later time is kept too."""
-
-    seconds: float
-
-    def __post_init__(self) -> None:
-        _require_positive("KeepWithin", "seconds", self.seconds)
 
     def kept(self, steps: Sequence[SavedStep], now: float) -> Mapping[int, str]:
         why = f"of the last {self.seconds:g} s"
@@ -371,14 +368,13 @@ class KeepWithin(KeepPolicy):
 
 
 @dataclass(frozen=True, slots=True)
-class KeepBest(KeepPolicy):
+class KeepBest(_Count, KeepPolicy):
     """Keep the `count` steps where `metric` is least (or, with mode="max", greatest).
 
     Of two steps with equal values the newer one is better. A step without that metric, or with NaN,
     is never among the best.
     """
 
-    count: int
     metric: str
     mode: Literal["min", "max"] = "min"
 
@@ -388,7 +384,7 @@ class KeepBest(KeepPolicy):
                 "KeepBest: count: expected an integer, found "
                 f"{self.count!r:.80}: the metric comes second, as KeepBest(1, {self.count!r:.80})"
             )
-        object.__setattr__(self, "count", _policy_count("KeepBest", self.count))
+        _Count.__post_init__(self)
         if self.mode not in ("min", "max"):
             raise ValueError(f"KeepBest: mode: expected 'min' or 'max', found {self.mode!r}")
 
@@ -400,31 +396,14 @@ class KeepBest(KeepPolicy):
         }
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class _KeepIfAny(_Joined, KeepPolicy):
-    parts: tuple[KeepPolicy, ...]
-    operator: ClassVar[str] = "|"
+class _JoinedKeep(_Joined, KeepPolicy):
+    __slots__ = ()
 
     def kept(self, steps: Sequence[SavedStep], now: float) -> Mapping[int, str]:
-        reasons: dict[int, str] = {}
-        for part in self.parts:
-            for step, why in part.kept(steps, now).items():
-                reasons[step] = f"{reasons[step]}; {why}" if step in reasons else why
-        return reasons
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class _KeepIfAll(_Joined, KeepPolicy):
-    parts: tuple[KeepPolicy, ...]
-    operator: ClassVar[str] = "&"
-
-    def kept(self, steps: Sequence[SavedStep], now: float) -> Mapping[int, str]:
-        reasons = [part.kept(steps, now) for part in self.parts]
-        return {
-            step: " and ".join([each[step] for each in reasons])
-            for step in reasons[0]
-            if all(step in each for each in reasons)
-        }
+        parts = [part.kept(steps, now) for part in self.parts]
+        numbers = dict.fromkeys(step for part in parts for step in part)
+        reasons = {step: self.reason(part.get(step) for part in parts) for step in numbers}
+        return {step: why for step, why in reasons.items() if why is not None}
 
 
 KeepWhat: TypeAlias = KeepPolicy | int | None
@@ -592,27 +571,3 @@ def plan_retention(
         reasons += [spared[step]] if step in spared else []
         rows.append(PlannedStep(step, bool(reasons), "; ".join(reasons) or deleted_why))
     return RetentionPlan(tuple(rows))
-
-
-def _policy_steps(policy: str, steps: Collection[SupportsIndex]) -> frozenset[int]:
-    try:
-        return frozenset([step_number(step) for step in steps])
-    except TypeError as e:
-        raise TypeError(f"{policy}: expected several steps, as [5, 7], found {steps!r:.80}") from e
-
-
-def _policy_count(policy: str, count: Any) -> int:
-    try:
-        number = operator.index(count)
-    except TypeError:
-        raise TypeError(f"{policy}: count: expected an integer, found {count!r:.80}") from None
-    if not number > 0:
-        raise ValueError(f"{policy}: count: expected more than 0, found {count!r:.80}")
-    return number
-
-
-def _require_positive(where: str, name: str, value: float) -> None:
-    if not isinstance(value, SupportsFloat) or isinstance(value, bool):
-        raise TypeError(f"{where}: {name}: expected a number, found {value!r:.80}")
-    if not float(value) > 0:
-        raise ValueError(f"{where}: {name}: expected more than 0, found {value!r}")
