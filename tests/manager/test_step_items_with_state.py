@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -15,8 +16,8 @@ from cordwood.errors import FormatError, MismatchError
 from cordwood.manager.step_items import (
     collect_states,
     join_items,
-    state_from_record,
-    state_from_tree,
+    load_item,
+    saved_states,
     states_tree,
 )
 from tests.manager.counters import ByteCounter, Counter
@@ -124,18 +125,26 @@ def test_states_of_several_processes_are_sent_around(kind: str) -> None:
         assert second == {"json": ["tuple"]}
     assert record == {"data": {"tree": "states", "processes": 2}}
     assert same(trees["data"], [STATES[kind], [kind]])
-    for process in (0, 1):
-        state = state_from_tree(
-            trees["data"], record["data"], "data", process=process, count=2, path="run/1"
-        )
-        assert same(state, trees["data"][process])
+    assert same(saved_states(record["data"], trees["data"], ""), [STATES[kind], [kind]])
+
+
+@pytest.mark.parametrize("kind", STATES)
+def test_states_of_another_number_of_processes(tmp_path: Path, kind: str) -> None:
+    cordwood.save(tmp_path / "1", [STATES[kind], [kind]], prefix="data")
+    saved = {"tree": "states", "processes": 2}
+    options = {"progress": None}
+
+    def load(process: int, count: int, item: Any = None) -> Any:
+        processes: Any = SimpleNamespace(index=process, count=count)
+        return load_item(str(tmp_path / "1"), "data", saved, item, options, processes)
+
+    for process, state in enumerate((STATES[kind], [kind])):
+        assert same(load(process, 2), state)
+    assert same(load(0, 3), [STATES[kind], [kind]])
     with pytest.raises(MismatchError, match="saved by 2 processes, each with a state of its own"):
-        state_from_tree(trees["data"], record["data"], "data", process=0, count=3, path="run/1")
-    equal = [STATES[kind], STATES[kind]]
-    assert same(
-        state_from_tree(equal, record["data"], "data", process=2, count=3, path="run/1"),
-        STATES[kind],
-    )
+        load(0, 3, Loader(None))
+    cordwood.save(tmp_path / "1", [STATES[kind], STATES[kind]], prefix="data")
+    assert same(load(2, 3, Loader(None)), STATES[kind])
 
 
 def test_processes_must_save_the_same_items() -> None:
@@ -168,4 +177,4 @@ def test_a_state_that_holds_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["@", "\u00e9", 3])
 def test_a_state_that_is_no_base64(text: Any) -> None:
     with pytest.raises(FormatError, match="run/1: items: data: no base64"):
-        state_from_record([{"bytes": text}], "data", process=0, count=1, path="run/1")
+        saved_states([{"bytes": text}], None, "run/1: items: data")

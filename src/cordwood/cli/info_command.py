@@ -65,7 +65,7 @@ def command(path: str, prefix: str | None, format_: str | None, as_json: bool) -
 def _items(path: str) -> dict[str, Any]:
     """Return the items of an Orbax checkpoint that are not trees, for JSON; {} if none."""
     from cordwood.formats.orbax.locate_trees import TREE
-    from cordwood.manager.foreign_steps import foreign_items
+    from cordwood.manager.step_items import foreign_items
 
     items = {name: kind for name, kind in foreign_items(path).items() if kind != TREE}
     return {"items": items} if items else {}

@@ -10,7 +10,7 @@ import errno
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
@@ -25,7 +25,6 @@ from cordwood.errors import (
     CorruptionError,
     FormatError,
     IncompleteCheckpointError,
-    MismatchError,
     PrefixError,
     ProcessError,
 )
@@ -35,28 +34,23 @@ from cordwood.io.open_files import DISK_ERRORS
 from cordwood.io.progress import Progress, ProgressOption, Report
 from cordwood.io.progress_bar import progress_display
 from cordwood.loading.load_options import TreeOptions
-from cordwood.loading.match_like import is_abstract
-from cordwood.manager.foreign_steps import (
-    OtherCheckpoint,
-    foreign_extras,
-    foreign_items,
-    load_foreign_item,
-)
 from cordwood.manager.step_items import (
     ITEM,
     describe,
+    foreign_extras,
+    foreign_items,
     is_stateful,
-    state_from_record,
-    state_from_tree,
+    load_foreign_item,
+    load_item,
+    require_items,
 )
-from cordwood.manager.steps import Step, Steps
+from cordwood.manager.steps import OtherCheckpoint, Step, Steps
 from cordwood.message_text import printable, shortened, size_text
 from cordwood.notebook.tree_html import tree_lines, tree_preview_html
 from cordwood.processes.join_rendezvous import process_names
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.public_names import document_fields
 from cordwood.storage.paths import kind_at, parse_url
-from cordwood.tree.flatten import flatten
 
 _log = logging.getLogger("cordwood")
 
@@ -124,8 +118,6 @@ class RestoreRequest(NamedTuple):
     items: Mapping[str, Any]  # by name: a tree like the expected one, a stateful object, or None
     options: RestoreOptions
     progress: ProgressOption
-    process: int  # this process, whose states are loaded
-    process_count: int
 
 
 class ChosenStep(NamedTuple):
@@ -184,7 +176,7 @@ def restore_step(
 
     chosen = ChosenStep.received(rendezvous.exchange(str(number), find))
     with _explaining(steps, chosen):
-        loaded = load_step(chosen, request)
+        loaded = load_step(chosen, request, rendezvous)
     rendezvous.exchange(None, lambda _: None)  # all processes have loaded it
     return loaded
 
@@ -219,7 +211,7 @@ def restore_newest(
         chosen, loaded, report = ChosenStep.received(choice.chosen), None, ""
         with _explaining(steps, chosen):
             try:
-                loaded = load_step(chosen, request)
+                loaded = load_step(chosen, request, rendezvous)
             except FileNotFoundError as e:
                 report = _MISSING + str(e)
             except (CorruptionError, FormatError) as e:
@@ -395,8 +387,8 @@ def _warn(message: str, *, frames: int = _TO_THE_CALLER) -> None:
     warnings.warn(printable(message), RuntimeWarning, stacklevel=frames)
 
 
-def load_step(chosen: ChosenStep, request: RestoreRequest) -> LoadedStep:
-    """Load a step and log a line about it.
+def load_step(chosen: ChosenStep, request: RestoreRequest, processes: Rendezvous) -> LoadedStep:
+    """Load a step, as one of the processes of a rendezvous, and log a line about it.
 
     Raises as `cordwood.load` does, and MismatchError if the step lacks an item.
     """
@@ -406,7 +398,8 @@ def load_step(chosen: ChosenStep, request: RestoreRequest) -> LoadedStep:
         kinds = {name: describe(item) for name, item in record.items.items()}
     elif chosen.format is None and parse_url(path) is None:
         kinds = foreign_items(path)
-    _require_items(request, kinds, path=path)
+    keeps = request.options.get("missing") == "keep"
+    require_items(request.items, kinds, keeps=keeps, path=path)
     start = time.monotonic()
     options: dict[str, Any] = {**request.options}
     if record is not None:
@@ -426,16 +419,10 @@ def load_step(chosen: ChosenStep, request: RestoreRequest) -> LoadedStep:
                 if not is_stateful(item):
                     items[name] = item
             elif record is not None:
-                items[name] = _load_item(record, name, item, request, path=path, options=for_items)
+                saved = record.items[name]
+                items[name] = load_item(path, name, saved, item, for_items, processes)
             else:
-                items[name] = load_foreign_item(
-                    path,
-                    name,
-                    item,
-                    for_items,
-                    process=request.process,
-                    count=request.process_count,
-                )
+                items[name] = load_foreign_item(path, name, item, for_items, processes)
         extras = None
         if record is not None:
             extras = record.extras
@@ -443,7 +430,7 @@ def load_step(chosen: ChosenStep, request: RestoreRequest) -> LoadedStep:
             extras = foreign_extras(path)
     seconds = time.monotonic() - start
     _log.log(
-        logging.DEBUG if request.process else logging.INFO,
+        logging.DEBUG if processes.index else logging.INFO,
         "restored step %d: %s read in %.3f s, %s/s (%s)",
         chosen.step,
         size_text(counter.size_bytes),
@@ -481,25 +468,6 @@ class _ByteCounter:
             self._report(Progress(self._earlier_bytes + done, self._earlier_bytes + total, doing))
 
 
-def _require_items(request: RestoreRequest, kinds: Mapping[str, str], *, path: str) -> None:
-    """Raise MismatchError unless a step has the items, or missing="keep" has values to keep."""
-    keeps = request.options.get("missing") == "keep"
-    for name, item in request.items.items():
-        if name not in kinds and not (keeps and _has_values(item)):
-            available = ", ".join(f"{each} ({kind})" for each, kind in kinds.items()) or "none"
-            raise MismatchError(
-                f"{path} has no item {name!r}; it has: {available}. To restore the tree without "
-                'it, leave it out of items=; missing="keep" keeps the tree that is given'
-            )
-
-
-def _has_values(item: Any) -> bool:
-    """Return True if an item can be kept: it has a state, or is a tree of values."""
-    if item is None or is_stateful(item):
-        return item is not None
-    return not any(map(is_abstract, flatten(item).leaves))
-
-
 def _prefix_in_step(record: Record, prefix: str | None, *, path: str) -> str | None:
     """Return the prefix of a tree in a manager's step; None stands for the tree of the run.
 
@@ -530,41 +498,3 @@ def _prefix_in_step(record: Record, prefix: str | None, *, path: str) -> str | N
         frames=_TO_THE_CALLER + 2,
     )
     return None
-
-
-def _load_item(
-    record: Record,
-    name: str,
-    item: Any,
-    request: RestoreRequest,
-    *,
-    path: str,
-    options: Mapping[str, Any],
-) -> Any:
-    """Return an item of a manager's step: a tree, or the state of this process."""
-    saved = record.items[name]
-    if (saved == ITEM) == is_stateful(item) and item is not None:
-        type_text = "something with a state" if saved == ITEM else f"a {type(item).__name__}"
-        expected = "a tree like it" if saved == ITEM else "what has set_state or load_state_dict"
-        raise MismatchError(
-            f"{path}: the item {name!r} was saved as {describe(saved)}: expected {expected}, or "
-            f"None to get it as it was saved, found {type_text}"
-        )
-    if saved == ITEM:
-        try:
-            return load(path, item, prefix=name, **options)
-        except MismatchError as e:
-            raise MismatchError(f"the item {name!r}: {e}") from e
-    of_process: Callable[..., Any]
-    if type(saved) is dict:
-        tree = load(path, prefix=name, progress=options["progress"])
-        of_process = partial(state_from_tree, tree, saved, name, path=path)
-    else:
-        of_process = partial(state_from_record, saved, name, path=path)
-    try:
-        return of_process(process=request.process, count=request.process_count)
-    except MismatchError:  # states of another number of processes
-        if item is not None:
-            raise
-        saved_count = saved["processes"] if type(saved) is dict else len(saved)
-        return [of_process(process=i, count=saved_count) for i in range(saved_count)]

@@ -1,5 +1,7 @@
 """Items of a step beside its tree: more trees, and objects with a state, such as data iterators.
 
+One file, because whatever tool saved a step, its items are asked for and checked in the same way.
+
 In the record of a step an item is one of these:
 
 - a list of states, one per process: `{"json": ...}` or `{"bytes": ...}`;
@@ -11,6 +13,7 @@ In the record of a step an item is one of these:
 from __future__ import annotations
 
 import base64
+import logging
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -18,11 +21,24 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from cordwood import dtypes
+from cordwood.api.load import load
 from cordwood.encoding.step_record import as_json
-from cordwood.errors import FormatError, MismatchError
+from cordwood.encoding.strict_json import parse_json
+from cordwood.errors import CorruptionError, FormatError, LimitError, MismatchError
+from cordwood.formats.detect_format import format_of
+from cordwood.formats.format_protocol import has_runs, item_names
+from cordwood.formats.orbax.locate_trees import JAX_KEY, JSON, NUMPY_KEY, STATES, TREE
+from cordwood.loading.match_like import is_abstract
+from cordwood.processes.rendezvous import Rendezvous
+from cordwood.storage.directory_reader import LocalDirectory
+from cordwood.tree.flatten import flatten
 
+_log = logging.getLogger("cordwood")
+
+_MAX_JSON_BYTES = 1 << 28
+_METRICS = "metrics"  # the item of Orbax's CheckpointManager itself
 ITEM: Mapping[str, Any] = {"tree": "item"}
-STATES = "states"
+_STATES = "states"
 
 
 class Stateful(Protocol):
@@ -138,7 +154,7 @@ def states_tree(
             trees[name] = (
                 collected.states[name] if count == 1 else [_decode(each) for each in states]
             )
-            record[name] = {"tree": STATES, "processes": count}
+            record[name] = {"tree": _STATES, "processes": count}
         else:
             record[name] = states
     return record, trees
@@ -149,53 +165,100 @@ def describe(saved: Any) -> str:
     return "a tree" if saved == ITEM else "a state"
 
 
-def state_from_record(saved: Any, name: str, *, process: int, count: int, path: str) -> Any:
-    """Return the state of this process from the record.
-
-    Raises MismatchError if another number of processes saved the states, and they differ.
-    """
-    where = f"{path}: items: {name}"
-    if type(saved) is not list or not saved:
-        raise FormatError(f"{where}: expected a list of states")
-    _require_count(saved, name, count=count, path=path)
-    state = saved[process if len(saved) == count else 0]
-    if type(state) is dict and list(state) in (["json"], ["bytes"]):
-        try:
-            return _decode(state)
-        except (TypeError, ValueError) as e:
-            raise FormatError(f"{where}: no base64: {e}") from e
-    raise FormatError(f"{where}: expected a state, found {state!r:.80}")
-
-
-def state_from_tree(
-    tree: Any, saved: Any, name: str, *, process: int, count: int, path: str
-) -> Any:
-    """Return the state of this process from the tree that holds the states of all processes.
+def require_items(
+    items: Mapping[str, Any], kinds: Mapping[str, str], *, keeps: bool, path: str
+) -> None:
+    """Raise MismatchError unless a step has the items, or there are values to keep.
 
     Args:
-        tree: the loaded tree.
-        saved: the item in the record.
-        name: the name of the item.
-        process: the number of this process.
-        count: the number of processes.
+        items: the requested items.
+        kinds: the items of the step, each with its kind in words.
+        keeps: True for missing="keep".
         path: the path of the step.
-
-    Raises as `state_from_record` does.
     """
-    states = tree if saved.get("processes") != 1 else [tree]
-    if type(states) is not list or len(states) != saved.get("processes"):
-        raise FormatError(f"{path}: items: {name}: expected {saved.get('processes')} states")
-    if len(states) != count and len(states) > 1:
-        _require_count([_encode_arrays(each, "") for each in states], name, count=count, path=path)
-    return states[process if len(states) == count else 0]
+    for name, item in items.items():
+        if name not in kinds and not (keeps and _has_values(item)):
+            available = ", ".join(f"{each} ({kind})" for each, kind in kinds.items()) or "none"
+            raise MismatchError(
+                f"{path} has no item {name!r}; it has: {available}. To restore the tree without "
+                'it, leave it out of items=; missing="keep" keeps the tree that is given'
+            )
 
 
-def _require_count(states: Sequence[Any], name: str, *, count: int, path: str) -> None:
-    if len(states) != count and any(state != states[0] for state in states):
+def _has_values(item: Any) -> bool:
+    """Return True if an item can be kept: it has a state, or is a tree of values."""
+    if item is None or is_stateful(item):
+        return item is not None
+    return not any(map(is_abstract, flatten(item).leaves))
+
+
+def load_item(
+    path: str, name: str, saved: Any, item: Any, options: Mapping[str, Any], processes: Rendezvous
+) -> Any:
+    """Return an item of a manager's step: a tree, or the state of this process.
+
+    Args:
+        path: the path of the step.
+        name: the name of the item.
+        saved: the item in the record.
+        item: its target: an object with a state, a tree as `like` is one, or None.
+        options: as in `cordwood.load`, for a tree.
+        processes: the processes that restore the step.
+
+    Raises MismatchError if the item is of another kind, or if another number of processes saved
+    states that differ, and `item` is not None.
+    """
+    if (saved == ITEM) == is_stateful(item) and item is not None:
+        type_text = "something with a state" if saved == ITEM else f"a {type(item).__name__}"
+        expected = "a tree like it" if saved == ITEM else "what has set_state or load_state_dict"
         raise MismatchError(
-            f"{path}: the item {name!r} was saved by {len(states)} processes, each with a "
-            f"state of its own, and {count} restore it: restore without it, and set it yourself"
+            f"{path}: the item {name!r} was saved as {describe(saved)}: expected {expected}, or "
+            f"None to get it as it was saved, found {type_text}"
         )
+    if saved == ITEM:
+        try:
+            return load(path, item, prefix=name, **options)
+        except MismatchError as e:
+            raise MismatchError(f"the item {name!r}: {e}") from e
+    tree = None
+    if type(saved) is dict:
+        tree = load(path, prefix=name, progress=options["progress"])
+    states = saved_states(saved, tree, f"{path}: items: {name}")
+    if len(states) == processes.count:
+        return states[processes.index]
+    if all(_encode_arrays(state, "") == _encode_arrays(states[0], "") for state in states[1:]):
+        return states[0]
+    if item is None:
+        return states
+    raise MismatchError(
+        f"{path}: the item {name!r} was saved by {len(states)} processes, each with a state of its "
+        f"own, and {processes.count} restore it: restore without it, and set it yourself"
+    )
+
+
+def saved_states(saved: Any, tree: Any, where: str) -> list[Any]:
+    """Return the states of an item, one for each process that saved it.
+
+    Args:
+        saved: the item in the record.
+        tree: the tree that holds the states, if the record does not.
+        where: the place of the item, for errors.
+    """
+    if type(saved) is dict:
+        count = saved.get("processes")
+        states = [tree] if count == 1 else tree
+        if type(states) is not list or len(states) != count:
+            raise FormatError(f"{where}: expected {count} states")
+        return states
+    if type(saved) is not list or not saved:
+        raise FormatError(f"{where}: expected a list of states")
+    for state in saved:
+        if type(state) is not dict or list(state) not in (["json"], ["bytes"]):
+            raise FormatError(f"{where}: expected a state, found {state!r:.80}")
+    try:
+        return [_decode(state) for state in saved]
+    except (TypeError, ValueError) as e:
+        raise FormatError(f"{where}: no base64: {e}") from e
 
 
 def _encode(state: Any, where: str, *, whole: bool) -> dict[str, Any]:
@@ -263,3 +326,126 @@ def _decode_arrays(encoded: list[Any]) -> Any:
     dtype, shape, data = rest
     array = np.frombuffer(base64.b64decode(data), dtypes.to_numpy(dtype)).reshape(shape).copy()
     return array[()] if kind == "scalar" else array
+
+
+# Items beside the tree in steps of other tools: JSON, random keys, states of iterators.
+#
+# <step>/<item>/_METADATA                     Orbax: a tree
+# <step>/<item>/metadata                      Orbax's JsonSave: a file of JSON
+# <step>/metrics/metrics                      Orbax's CheckpointManager: the metrics, as JSON
+# <step>/<item>/jax_random_key/               Orbax's JaxRandomKeySave: an array, and beside it
+# <step>/<item>/jax_random_key_metadata/metadata      {"typed": true} for a typed key
+# <step>/<item>/np_random_key/                Orbax's NumpyRandomKeySave: a tree
+# <step>/<item>/process_0-of-2.json           Grain's CheckpointSave: the state of each process
+
+
+def foreign_items(path: str) -> dict[str, str]:
+    """Return the items of a step of another tool, each with its kind in words."""
+    format = format_of(path, format=None, prefix=None)
+    items = {name: TREE for name in item_names(format, path) if name}
+    if has_runs(format):
+        items.update(format.other_items(path))
+    return items
+
+
+def foreign_extras(path: str) -> dict[str, Any] | None:
+    """Return the JSON items of a step of Orbax by their names; None if there are none.
+
+    An item that is not JSON, whatever its name, is left out and logged: the caller did not ask for
+    it, and the tree is complete without it.
+    """
+    extras = {}
+    for name, kind in foreign_items(path).items():
+        if kind == JSON and name != _METRICS:
+            try:
+                extras[name] = _json_item(path, name)
+            except (CorruptionError, FormatError, LimitError) as e:
+                _log.warning("%s: the item %r is left out of extras: %s", path, name, e)
+    return extras or None
+
+
+def load_foreign_item(
+    path: str,
+    name: str,
+    item: Any,
+    options: Mapping[str, Any],
+    processes: Rendezvous,
+) -> Any:
+    """Return an item of a step of another tool.
+
+    Args:
+        path: the path of the step.
+        name: the name of the item, from `foreign_items`.
+        item: its target: an object with a state, a tree as `like` is one, or None.
+        options: as in `cordwood.load`, for a tree.
+        processes: the processes that restore the step, which have a state each.
+
+    Raises MismatchError if the item is of another kind.
+    """
+    kind = foreign_items(path)[name]
+    if kind == JSON:
+        return _json_item(path, name)
+    if kind == STATES:
+        return _state_of_grain(path, name, item, processes)
+    if kind == JAX_KEY:
+        return _key(path, name, item)
+    if kind == NUMPY_KEY:
+        key = load(f"{path}/{name}/np_random_key", to="numpy")
+        legacy = _json(path, f"{name}/np_random_key_metadata/metadata").get("legacy")
+        return tuple(key) if legacy else key
+    if kind != TREE:
+        raise MismatchError(f"{path}: the item {name!r} is {kind}: read it with what wrote it")
+    return load(path, None if is_stateful(item) else item, prefix=name, **options)
+
+
+def _state_of_grain(path: str, name: str, item: Any, processes: Rendezvous) -> Any:
+    """Return the state that Grain saved for this process: bytes for its loaders, else JSON."""
+    if not is_stateful(item) and item is not None:
+        raise MismatchError(
+            f"{path}: the item {name!r} holds the states of an iterator: give the iterator, which "
+            "has get_state and set_state, or None for the state itself"
+        )
+    file = f"process_{processes.index}-of-{processes.count}.json"
+    with LocalDirectory(path) as directory:
+        names = sorted(directory.sizes(name))
+        if file not in names:
+            raise MismatchError(
+                f"{path}: the item {name!r} has {', '.join(names)}, and no {file}: it was saved by "
+                "another number of processes; restore without it, and set it yourself"
+            )
+        data = directory.read(f"{name}/{file}", limit_bytes=_MAX_JSON_BYTES)
+    if hasattr(item, "get_state") and isinstance(item.get_state(), bytes):
+        return data
+    return _parsed(data, f"{path}/{name}/{file}")
+
+
+def _key(path: str, name: str, item: Any) -> Any:
+    """Return a random key of jax; a typed one has the implementation of `item`."""
+    import jax
+
+    loaded = load(f"{path}/{name}/jax_random_key", to="jax")
+    (data,) = loaded.values() if isinstance(loaded, dict) else (loaded,)
+    if not _json(path, f"{name}/jax_random_key_metadata/metadata").get("typed"):
+        return data
+    is_key = str(getattr(item, "dtype", "")).startswith("key<")
+    return jax.random.wrap_key_data(data, impl=jax.random.key_impl(item) if is_key else None)
+
+
+def _json_item(path: str, name: str) -> Any:
+    """Return a JSON item, from the file `metadata` or else from the file named as the item."""
+    with LocalDirectory(path) as directory:
+        names = directory.sizes(name)
+    return _json(path, f"{name}/metadata" if "metadata" in names else f"{name}/{name}")
+
+
+def _json(path: str, name: str) -> Any:
+    with LocalDirectory(path) as directory:
+        data = directory.read(name, limit_bytes=_MAX_JSON_BYTES)
+    return _parsed(data, f"{path}/{name}")
+
+
+def _parsed(data: bytes, where: str) -> Any:
+    try:
+        return parse_json(data.decode(), where, allow_nan=True)
+    except UnicodeDecodeError as e:
+        raise FormatError(f"{where} is not UTF-8 at byte {e.start}") from e

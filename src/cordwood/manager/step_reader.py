@@ -236,8 +236,6 @@ class StepReader:
             {} if items is None else items,
             options,
             progress,
-            self._group.index,
-            self._group.count,
         )
         self._before_restoring()
         loaded: LoadedStep | None

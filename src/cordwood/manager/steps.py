@@ -1,15 +1,18 @@
-"""The steps in a root, and their states, read from disk; and summaries of them, for people.
+"""The steps in a root, of managers and of other tools, and their states, read from disk.
 
-One file, because a summary is what is read, in other words.
+One file, because which entry is a step, whose it is and what state it is in is read together;
+a summary, for people, is what was read in other words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+import re
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from cordwood.api.detect import detect
 from cordwood.encoding.step_record import KEY, Record, decode_record, wrong_step
+from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import (
     CordwoodError,
     CorruptionError,
@@ -17,14 +20,24 @@ from cordwood.errors import (
     IncompleteCheckpointError,
     UnsupportedFormatError,
 )
+from cordwood.formats.detect_format import format_of
+from cordwood.formats.orbax import ORBAX
+from cordwood.formats.orbax.locate_trees import is_unfinished
 from cordwood.formats.packs import PACKS, store_at
 from cordwood.formats.packs.cordwood_json import RULES, decode_index
 from cordwood.formats.registry import DEFAULT
-from cordwood.formats.step_names import number_in_name, step_in_name, step_name
+from cordwood.formats.step_names import (
+    number_in_name,
+    parse_step_name,
+    sorted_steps,
+    step_in_name,
+    step_name,
+)
+from cordwood.formats.zarr import ZARR
 from cordwood.io.threads import reading_threads, run_tasks
-from cordwood.manager.foreign_steps import OtherCheckpoint, foreign_step, other_checkpoints
 from cordwood.policies import SavedStep
 from cordwood.storage.directories import modified_seconds, size_on_disk
+from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.storage.paths import parse_url
 from cordwood.storage.step_storage import UNREAD_STAMP, StepEntry, StepStorage, open_step_storage
 
@@ -33,6 +46,13 @@ _DAMAGED = "damaged: "
 _NEWER = "of a newer version: "
 _UNREAD = "it cannot be read: "
 _FOREIGN = "foreign"  # the stamp of steps that another tool has saved
+_TOOLS = {"packs": "cordwood.save", "zarr": "eFormer"}  # by the format; of others, the format
+# The files that eFormer writes last: its Checkpointer, and its AsyncCheckpointManager alone.
+_EFORMER_LAST = ("metadata.json", "checkpoint_metadata.json")
+_MAX_METRICS_BYTES = 1 << 20
+_MAX_DETECTED = 1000  # entries of a root without steps
+_MAX_OTHERS = 100
+_DIGIT = re.compile(r"[0-9]")
 
 
 class Step(NamedTuple):
@@ -294,27 +314,11 @@ class Steps:
         cached = self._steps.get(name)
         if cached is not None and cached.stamp == _FOREIGN:
             return cached
-        path = self.storage.path_of(name)
-        foreign = foreign_step(name, path, is_file=entry.is_file)
-        if foreign is None:
-            return None
-        problem = f"saved by {foreign.tool}"
-        step = Step(
-            foreign.step,
-            name,
-            path,
-            _FOREIGN,
-            None,
-            problem,
-            foreign.format,
-            foreign.tool,
-            entry.is_link,
-            foreign.saved,
-        )
-        if entry.stamp is not None:  # `checkpoint_7` with an index of cordwood
-            read = _read(step)
-            return read._replace(stamp=_FOREIGN) if read.damaged else step
-        return step
+        step = _step_of_other_tool(name, self.storage.path_of(name), entry)
+        if step is None or entry.stamp is None:
+            return step
+        read = _read(step)  # `checkpoint_7` with an index of cordwood
+        return read._replace(stamp=_FOREIGN) if read.damaged else step
 
 
 def _same(before: Mapping[str, StepEntry], after: Mapping[str, StepEntry]) -> bool:
@@ -358,6 +362,133 @@ def _read(step: Step) -> Step:
         return step._replace(problem=_NEWER + str(e))
     except (CorruptionError, FormatError) as e:
         return step._replace(problem=_DAMAGED + str(e).splitlines()[0])
+
+
+# Steps that other tools have saved, and checkpoints that are no steps
+
+
+def _step_of_other_tool(name: str, path: str, entry: StepEntry) -> Step | None:
+    """Return the step of another tool that an entry named as a step is; None if it is none.
+
+    `100` is of Orbax, or of `cordwood.save`; `checkpoint_100` of Flax, `run-100` of eFormer.
+    """
+    parsed = parse_step_name(name)
+    if parsed is None or not parsed.is_entry or parse_url(path) is not None:
+        return None
+    word, number, _ = parsed
+    metrics = None
+    if entry.is_file:
+        if word != "checkpoint_":
+            return None
+        tool = "Flax"
+    else:
+        try:
+            layout = format_of(path, format=None, prefix=None).name
+            metrics = _metrics_of_orbax(path, number) if layout == ORBAX.name else None
+            if word == "run-":
+                with LocalDirectory(path) as directory:
+                    if not any(directory.has(name) for name in _EFORMER_LAST):
+                        return None  # its save has not finished
+        except (OSError, CordwoodError):
+            return None
+        tool = _TOOLS.get(layout, layout)
+    return Step(
+        number,
+        name,
+        path,
+        _FOREIGN,
+        None,
+        f"saved by {tool}",
+        "msgpack" if entry.is_file else None,
+        tool,
+        entry.is_link,
+        metrics,
+    )
+
+
+def _metrics_of_orbax(path: str, step: int) -> SavedStep | None:
+    """Return the time and the metrics that Orbax's CheckpointManager saved; None: no metrics.
+
+    The metrics are in `metrics/metrics`, as JSON; the time of the commit is in
+    `_CHECKPOINT_METADATA`. A value that is not a number, or is too large for a float, is left out.
+    """
+    with LocalDirectory(path) as directory:
+        metrics = _json_object(directory, "metrics/metrics")
+        about = _json_object(directory, "_CHECKPOINT_METADATA")
+    every = {name: _as_float(value) for name, value in metrics.items()}
+    numbers = {name: number for name, number in every.items() if number is not None}
+    nanoseconds = _as_float(about.get("commit_timestamp_nsecs"))
+    return SavedStep(step, (nanoseconds or 0.0) / 1e9, numbers) if numbers else None
+
+
+def _as_float(value: Any) -> float | None:
+    """Return a number as a float; None for anything else."""
+    if type(value) not in (int, float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def _json_object(directory: LocalDirectory, name: str) -> dict[str, Any]:
+    """Return a JSON object from a file; {} if there is none."""
+    try:
+        data = directory.read(name, limit_bytes=_MAX_METRICS_BYTES)
+        value = parse_json(data.decode(), name, allow_nan=True)
+    except (OSError, CordwoodError, UnicodeDecodeError):
+        return {}
+    return value if type(value) is dict else {}
+
+
+class OtherCheckpoint(NamedTuple):
+    """An entry of a root that is a checkpoint, or is named like one, but is not named as a step."""
+
+    name: str
+    format: str  # as `cordwood.detect` returns it; "" if only the name suggests it
+    description: str = ""  # in words
+
+
+def other_checkpoints(place: StepStorage, *, steps: Collection[str]) -> list[OtherCheckpoint]:
+    """Return the checkpoints in a root that managers do not treat as steps.
+
+    These are the entries that `detect` recognises, whatever their names, and entries with names
+    that look like steps, such as `ckpt_20`.
+
+    Args:
+        place: the root.
+        steps: the names of the entries that are steps, which are left out.
+    """
+    entries = place.entries(lambda name: name not in steps, stamps=False)
+    numbered = sorted_steps(entries, extra=[name for name in entries if _DIGIT.search(name)])
+    names = [*numbered, *sorted(entries.keys() - set(numbered))]
+    others = []
+    for name in names[:_MAX_DETECTED]:
+        other = _other(name, place.path_of(name), entries[name])
+        if other is not None:
+            others.append(other)
+        if len(others) == _MAX_OTHERS:
+            break
+    return others
+
+
+def _other(name: str, path: str, entry: StepEntry) -> OtherCheckpoint | None:
+    """Return an entry of a root as a checkpoint; None if it is not one."""
+    if is_unfinished(name):
+        return None
+    if parse_url(path) is not None:
+        is_checkpoint = entry.stamp is not None
+        return OtherCheckpoint(name, DEFAULT.name, DEFAULT.description) if is_checkpoint else None
+    try:
+        format, description = detect(path)[:2]
+    except (OSError, CordwoodError):
+        is_named = step_in_name(name) is None and bool(sorted_steps([name]))
+        return (
+            OtherCheckpoint(name, "") if is_named and not (entry.is_file and "." in name) else None
+        )
+    if format == ZARR.name and step_in_name(name) is not None:
+        description += f", without the {_EFORMER_LAST[0]} that eFormer writes last"
+    return OtherCheckpoint(name, format, description)
 
 
 # Summaries for people: format, size, time, metrics, problem
