@@ -12,7 +12,7 @@ import pytest
 
 import cordwood
 from cordwood.io.progress_bar import bar_html
-from cordwood.notebook.tree_html import outline
+from cordwood.notebook.html_parts import OutlineLimits, outline
 from cordwood.results import Diff, LeafDiff, Restored
 
 HOSTILE = "<script>alert('1')</script>\" onload=\x9b31m\u202e\u2066&amp;"
@@ -172,7 +172,7 @@ def test_a_bar_has_a_value_once_the_total_is_known() -> None:
 
 def test_an_outline_opens_rows_near_the_root_first() -> None:
     paths = [(layer, kind) for layer in "abc" for kind in ("x", "y", "z")]
-    root = outline(paths, [1] * 9, max_rows=5, max_children=2, max_depth=9)
+    root = outline(paths, [1] * 9, OutlineLimits(rows=5, children=2, depth=9))
     assert [row.keys for row in root.children] == [("a",), ("b",)]
     assert (root.hidden, root.leaf_count, root.size_bytes) == (1, 9, 9)
     first, second = root.children
@@ -183,16 +183,16 @@ def test_an_outline_opens_rows_near_the_root_first() -> None:
 
 def test_an_outline_does_not_open_what_is_too_deep() -> None:
     paths = [("a", "b", "c"), ("a", "b", "d"), ("a", "e"), ("f",)]
-    root = outline(paths, [1] * 4, max_rows=9, max_children=9, max_depth=1)
+    root = outline(paths, [1] * 4, OutlineLimits(rows=9, children=9, depth=1))
     assert [len(row.children) for row in root.children] == [0, 0]
     assert (root.children[0].leaf_count, root.children[0].hidden) == (3, 2)
 
 
 def test_an_outline_joins_containers_of_one_child() -> None:
     root = outline(
-        [("a", "b", 0, "c"), ("a", "b", 0, "d")], [1, 2], max_rows=9, max_children=9, max_depth=9
+        [("a", "b", 0, "c"), ("a", "b", 0, "d")], [1, 2], OutlineLimits(rows=9, children=9, depth=9)
     )
     (row,) = root.children
     assert (row.keys, row.leaf, row.size_bytes) == (("a", "b", 0), None, 3)
-    alone = outline([()], [4], max_rows=9, max_children=9, max_depth=9)
-    assert (alone.leaf, alone.size_bytes, alone.children) == (0, 4, ())
+    alone = outline([()], [4], OutlineLimits(rows=9, children=9, depth=9))
+    assert (alone.leaf, alone.size_bytes, alone.children) == (0, 4, [])

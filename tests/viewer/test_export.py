@@ -89,7 +89,8 @@ def test_an_option_of_the_export_without_a_file_is_an_error(
 ) -> None:
     code, _, err = run("view", path, *option)
     assert code == 2
-    assert f"{option[0]} is for --export" in err
+    advice = f"add --export FILE.html, or leave out {option[0]}"
+    assert f"{option[0]} is for --export: {advice}" in " ".join(err.split())
 
 
 def test_a_directory_is_no_name_of_an_export(run: Run, path: Path, tmp_path: Path) -> None:

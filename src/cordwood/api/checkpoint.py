@@ -144,7 +144,7 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         self.close()
 
     def __repr__(self) -> str:
-        from cordwood.notebook.tree_html import leaf_lines
+        from cordwood.notebook.html_parts import leaf_lines
 
         sizes = [StoredLeaf(leaf, self).nbytes for leaf in self.index.leaves]
         rows = (

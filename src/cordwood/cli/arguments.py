@@ -50,6 +50,11 @@ class _Source(_Path):
 
 PATH, SOURCE = _Path(), _Source()
 
+prefix_option = click.option("--prefix", help="The tree to use, if the directory holds several.")
+format_option = click.option(
+    "--format", "format_", help="The format of the file, if its suffix does not name it."
+)
+
 
 def newest_step(path: str) -> str:
     """Return the path of the newest complete step, for a path that ends in `latest`.

@@ -81,7 +81,7 @@ Examples:
     help="The directory for the decompressed copy of a compressed SOURCE.",
 )
 @json_option
-def command(
+def convert_command(
     source: str,
     destination: str,
     select: Sequence[str],

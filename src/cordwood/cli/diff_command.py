@@ -59,7 +59,7 @@ _TITLES = (
     "then by relative L2.",
 )
 @json_option
-def command(
+def diff_command(
     a: str,
     b: str,
     select: Sequence[str],

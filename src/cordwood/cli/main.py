@@ -12,19 +12,19 @@ from cordwood.cli.output import fail, prepare_streams
 from cordwood.errors import CordwoodError
 from cordwood.message_text import printable
 
-COMMANDS = (
-    "ls",
-    "info",
-    "show",
-    "cat",
-    "diff",
-    "verify",
-    "convert",
-    "steps",
-    "view",
-    "gc",
-    "doctor",
-)
+COMMANDS = {  # in the order of the help, each with its module
+    "ls": "list_commands",
+    "info": "list_commands",
+    "show": "leaf_commands",
+    "cat": "leaf_commands",
+    "diff": "diff_command",
+    "verify": "maintenance_commands",
+    "convert": "convert_command",
+    "steps": "list_commands",
+    "view": "view_command",
+    "gc": "maintenance_commands",
+    "doctor": "maintenance_commands",
+}
 
 EPILOG = """
 \b
@@ -53,8 +53,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"cordwood.cli.{cmd_name}_command")
-        command: click.Command = module.command
+        module = importlib.import_module(f"cordwood.cli.{COMMANDS[cmd_name]}")
+        command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
 
     def resolve_command(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from cordwood.cli.arguments import PATH, SOURCE
+from cordwood.cli.arguments import PATH, SOURCE, format_option, prefix_option
 from cordwood.cli.output import json_option, print_json, print_text
 from cordwood.message_text import printable, size_text
 
@@ -48,8 +48,8 @@ Examples:
     help="The largest size of FILE.html, in MB.",
 )
 @click.option("--force", is_flag=True, help="Replace FILE.html.")
-@click.option("--prefix", help="The tree to use, if the directory holds several.")
-@click.option("--format", "format_", help="The format of the file, if its suffix does not name it.")
+@prefix_option
+@format_option
 @click.option(
     "--scratch",
     type=PATH,
@@ -58,7 +58,7 @@ Examples:
 )
 @json_option
 @click.pass_context
-def command(
+def view_command(
     ctx: click.Context,
     path: str,
     other: str | None,
@@ -87,7 +87,10 @@ def command(
     if file is None:
         for name in ("force", "max_mb"):
             if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
-                raise click.UsageError(f"--{name.replace('_', '-')} is for --export")
+                option = f"--{name.replace('_', '-')}"
+                raise click.UsageError(
+                    f"{option} is for --export: add --export FILE.html, or leave out {option}"
+                )
     if file is not None:
         refuse_source(file, [path] if other is None else [path, other])
         if not force:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
-from typing import Literal
 
 from cordwood.errors import CordwoodError, StepError
 from cordwood.formats.packs import PACKS
@@ -15,8 +14,6 @@ from cordwood.message_text import printable
 from cordwood.policies import (
     KeepPolicy,
     RetentionPlan,
-    best_step,
-    metric_problem,
     metric_problems,
     plan_retention,
 )
@@ -37,22 +34,6 @@ def plan_deletions(
     pinned = [step for step in plan.deleted if storage.in_use(finished[step].entry)]
     spared.update(dict.fromkeys(pinned, "pinned"))
     return plan_retention(counting, policy, time_now=time_now, spared=spared)
-
-
-def best_step_of(
-    steps: Sequence[Step],
-    policy: KeepPolicy | None,
-    metric: str | None,
-    mode: Literal["min", "max"] | None,
-) -> int | None:
-    """Return the step where a metric is best; warn if the steps have other metrics only."""
-    saved = [step.saved for step in steps if step.saved is not None]
-    best = best_step(saved, policy, metric, mode)
-    if best is None and metric is not None:
-        problem = metric_problem(saved, metric)
-        if problem:
-            _log.warning("best: %s", printable(problem))
-    return best
 
 
 def delete_steps(steps: Steps, start: int, stop: int | None) -> list[int]:

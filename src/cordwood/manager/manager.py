@@ -19,7 +19,7 @@ from cordwood.io.background_save import SAVE_STARTED_ANYWAY, PendingSave, raise_
 from cordwood.io.progress import ProgressOption
 from cordwood.io.progress_bar import require_progress_option
 from cordwood.manager.argument_hints import with_hints
-from cordwood.manager.delete_steps import best_step_of, delete_steps, plan_deletions
+from cordwood.manager.delete_steps import delete_steps, plan_deletions
 from cordwood.manager.restore_step import missing_step_error
 from cordwood.manager.save_decision import SaveDecider
 from cordwood.manager.save_queue import SaveQueue, SaveRendezvous, SaveReport
@@ -212,11 +212,12 @@ class CheckpointManager(StepReader):
         """Return the step where a metric is best, of equal ones the newer; None if none has it.
 
         Args:
-            metric: its name; the log warns if the steps have other metrics only. None: the metric
-                of the `KeepBest` in `keep`.
+            metric: its name; the log warns if the steps have other metrics only. If there are no
+                steps, it says what the root holds (INFO). None: the metric of the `KeepBest` in
+                `keep`.
             mode: "min" or "max"; None: the mode of the `KeepBest` of this metric, or "min".
         """
-        return best_step_of(self._steps.all(), self._keep_policy, metric, mode)
+        return self._best(self._keep_policy, metric, mode)
 
     def plan(self) -> RetentionPlan:
         """Return a plan of the steps that a commit now would keep and delete; print it."""

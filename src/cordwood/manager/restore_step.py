@@ -46,7 +46,13 @@ from cordwood.manager.step_items import (
 )
 from cordwood.manager.steps import OtherCheckpoint, Step, Steps
 from cordwood.message_text import printable, shortened, size_text
-from cordwood.notebook.tree_html import tree_lines, tree_preview_html
+from cordwood.notebook.html_parts import (
+    fields_html,
+    fold_html,
+    page_html,
+    tree_lines,
+    tree_preview_html,
+)
 from cordwood.processes.join_rendezvous import process_names
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.public_names import document_fields
@@ -94,8 +100,6 @@ class Restored(NamedTuple, Generic[T]):
         return "\n".join([head, *lines]) + ")"
 
     def _repr_html_(self) -> str:
-        from cordwood.notebook.html_parts import fields_html, fold_html, page_html
-
         metrics = [(name, f"{value:.6g}") for name, value in self.metrics.items()]
         extras = "" if self.extras is None else shortened(repr(self.extras), _MAX_EXTRAS)
         body = [fields_html([*metrics[:_MAX_SHOWN], ("extras", extras)])]
@@ -273,8 +277,7 @@ def _choose(steps: Steps, damaged: Mapping[int, str]) -> _Choice:
     others = steps.others()
     if steps.latest() is not None:  # its save has just been committed
         return _choose(steps, damaged)
-    nothing = _other_checkpoints_text(others, steps.root) if others else _no_checkpoint_text(steps)
-    return _Choice(None, passed_over, unfinished, bool(others), printable(nothing, keep=""))
+    return _Choice(None, passed_over, unfinished, bool(others), text_without_steps(steps, others))
 
 
 def _require_root(root: str) -> None:
@@ -295,6 +298,12 @@ def _require_root(root: str) -> None:
             f"{root} is a checkpoint itself ({format.description}): expected the directory that "
             f"steps lie in, perhaps {Path(root).parent}"
         )
+
+
+def text_without_steps(steps: Steps, others: Sequence[OtherCheckpoint]) -> str:
+    """Return the text about what a root without steps holds instead of them, with advice."""
+    text = _other_checkpoints_text(others, steps.root) if others else _no_checkpoint_text(steps)
+    return printable(text, keep="")
 
 
 def _other_checkpoints_text(others: Sequence[OtherCheckpoint], root: str) -> str:

@@ -6,6 +6,7 @@ One file, as it is one public class: most of its lines are the docstrings of its
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import time
 from collections.abc import Hashable, Iterator, Mapping
@@ -19,7 +20,6 @@ from cordwood.formats.step_names import step_number
 from cordwood.io.progress import ProgressOption
 from cordwood.io.progress_bar import require_progress_option
 from cordwood.manager.argument_hints import no_attribute, refuse_arguments
-from cordwood.manager.delete_steps import best_step_of
 from cordwood.manager.restore_step import (
     LoadedStep,
     Restored,
@@ -28,12 +28,17 @@ from cordwood.manager.restore_step import (
     missing_step_error,
     restore_newest,
     restore_step,
+    text_without_steps,
 )
 from cordwood.manager.step_items import is_stateful, require_mapping, set_state
 from cordwood.manager.steps import Step, Steps
+from cordwood.message_text import printable
+from cordwood.policies import KeepPolicy, best_step, metric_problem
 from cordwood.processes.agreement import ProcessGroup
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 from cordwood.storage.step_storage import open_step_storage
+
+_log = logging.getLogger("cordwood")
 
 T = TypeVar("T")
 Items: TypeAlias = Mapping[str, Any] | None  # trees, and `Stateful` objects
@@ -111,10 +116,29 @@ class StepReader:
         """Return the step where a metric is best, of equal ones the newer; None if none has it.
 
         Args:
-            metric: its name; the log warns if the steps have other metrics only.
+            metric: its name; the log warns if the steps have other metrics only. If there are no
+                steps, it says what the root holds (INFO), as for `restore`.
             mode: "min" or "max"; None: "min".
         """
-        return best_step_of(self._steps.all(), None, metric, mode)
+        return self._best(None, metric, mode)
+
+    def _best(
+        self,
+        policy: KeepPolicy | None,
+        metric: str | None,
+        mode: Literal["min", "max"] | None,
+    ) -> int | None:
+        every = self._steps.all()
+        saved = [step.saved for step in every if step.saved is not None]
+        best = best_step(saved, policy, metric, mode)
+        if not every:
+            text = text_without_steps(self._steps, self._steps.others())
+            _log.info("there is no best step in %s: %s", self.root, text)
+        elif best is None and metric is not None:
+            problem = metric_problem(saved, metric)
+            if problem:
+                _log.warning("best: %s", printable(problem))
+        return best
 
     @overload
     def restore(

@@ -11,19 +11,23 @@ from cordwood.index import ARRAY_KINDS, Encoded, Index, Inline, Leaf, leaf_text,
 from cordwood.keypath import format_path
 from cordwood.message_text import counted, shortened, size_text
 from cordwood.notebook.html_parts import (
+    OutlineLimits,
+    OutlineRow,
     fields_html,
     fold_html,
+    leaf_count_text,
     more_html,
+    outline,
     page_html,
     table_html,
+    tree_html,
 )
-from cordwood.notebook.tree_html import OutlineRow, leaf_count_text, outline, tree_html
 
 _MAX_METADATA = 20
 _MAX_VALUE = 1000  # characters of a Python value that are turned into text
-_MAX_ROWS = 2000  # treescope draws more slowly than a plain tree
-_MAX_CHILDREN = 500
-_MAX_DEPTH = 16  # treescope needs some twenty frames of Python's stack for each level
+# treescope draws more slowly than a plain tree, and needs some twenty frames of Python's stack for
+# each level.
+_TREESCOPE_LIMITS = OutlineLimits(rows=2000, children=500, depth=16)
 _MAX_NAME = 80  # characters of the keys of one row
 
 
@@ -96,13 +100,7 @@ def treescope_checkpoint(checkpoint: str, format: str, index: Index, path: str |
     leaves = index.leaves
     sizes = [size_in_memory(leaf) for leaf in leaves]
     key_paths = [leaf.key_path for leaf in leaves]
-    root = outline(
-        key_paths,
-        sizes,
-        max_rows=_MAX_ROWS,
-        max_children=_MAX_CHILDREN,
-        max_depth=_MAX_DEPTH,
-    )
+    root = outline(key_paths, sizes, _TREESCOPE_LIMITS)
 
     def draw(row: OutlineRow) -> Any:
         name = shortened(format_path(row.keys) or "(the root)", _MAX_NAME)

@@ -1,19 +1,29 @@
-"""Parts of the HTML that notebooks show: folds, tables and lines. Pure.
+"""Parts of the HTML that notebooks show: folds, tables, lines, and trees cut to some rows. Pure.
 
 The HTML has no scripts and needs nothing from elsewhere. It has the colours of the page around it,
 so it is readable on dark and on light ones. Every text is escaped, and control and bidirectional
-characters are shown as escapes.
+characters are shown as escapes. Of trees it shows shapes and sizes, never elements.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from itertools import islice
+from typing import Any, NamedTuple
 
-from cordwood.message_text import printable, shortened
+from cordwood.keypath import Key, KeyPath, format_path
+from cordwood.message_text import counted, printable, shortened, size_text
+from cordwood.tree.flatten import flatten
 
 MAX_TEXT = 200  # characters of one value
 _MAX_FIELDS = 60
+_MAX_LINES = 8  # of a repr
+_MAX_LINE_NAME = 60  # characters of a key path in it
+_MAX_VALUE = 40  # of a Python value
+_MAX_NAME = 80  # characters of the keys of one row
+_OPEN_ROWS = 24  # a tree of at most as many rows is shown unfolded
 _CELL = '<td style="text-align:left;vertical-align:top;padding:0 1em 0 0">'
 
 
@@ -96,3 +106,227 @@ def differences_html(head: str, note: str, lines: Iterable[tuple[str, str]], *, 
             start, rest = "", line
         parts.append(f"<div>{start}{text_html(rest, 2 * MAX_TEXT)}</div>")
     return page_html(fold_html(head, note, [*parts, more_html(hidden)]))
+
+
+# Trees: an outline of their containers and leaves
+
+
+class OutlineLimits(NamedTuple):
+    """How much of a tree an outline has.
+
+    Attributes:
+        rows: the largest number of rows in all.
+        children: the largest number of rows of one container.
+        depth: the largest number of containers inside one another that are opened.
+    """
+
+    rows: int
+    children: int
+    depth: int
+
+
+class OutlineRow:
+    """One row: a leaf, or a container with some of its children.
+
+    Attributes:
+        keys: the keys from the row above to this one; several if each container between them has
+            one child only.
+        leaf: the position of the leaf; None for a container.
+        leaf_count: the number of leaves in it.
+        size_bytes: the sum of their sizes.
+        children: the rows that are shown below it.
+    """
+
+    __slots__ = ("_every", "children", "depth", "keys", "leaf", "leaf_count", "size_bytes")
+
+    def __init__(self) -> None:
+        self.keys: KeyPath = ()
+        self.leaf: int | None = None
+        self.leaf_count = 0
+        self.size_bytes = 0
+        self.children: list[OutlineRow] = []
+        self.depth = 0
+        self._every: dict[Key, OutlineRow] = {}  # all children, shown or not, by their keys
+
+    @property
+    def hidden(self) -> int:
+        """The number of children that are not shown."""
+        return len(self._every) - len(self.children)
+
+    def add(self, path: KeyPath, leaf: int, size_bytes: int) -> None:
+        """Add a leaf with its position and size to this row, which is the root."""
+        row = self
+        row.leaf_count += 1
+        row.size_bytes += size_bytes
+        for key in path:
+            child = row._every.get(key)
+            if child is None:
+                child = row._every[key] = OutlineRow()
+            row = child
+            row.leaf_count += 1
+            row.size_bytes += size_bytes
+        row.leaf = leaf
+
+    def show_children(self, limit: int) -> None:
+        """Show at most so many children; one that has one child itself stands for that too."""
+        for key, first in islice(self._every.items(), limit):
+            child, keys = first, [key]
+            while len(child._every) == 1 and child.leaf is None:
+                ((key, child),) = child._every.items()
+                keys.append(key)
+            child.keys, child.depth = tuple(keys), self.depth + 1
+            self.children.append(child)
+
+
+def outline(
+    key_paths: Sequence[KeyPath], sizes: Sequence[int], limits: OutlineLimits
+) -> OutlineRow:
+    """Return the outline of a tree; its root has no keys.
+
+    Rows near the root come first: a container is opened only if all containers above its level
+    are.
+
+    Args:
+        key_paths: of the leaves, in their order.
+        sizes: of the leaves, in bytes.
+        limits: how much of the tree is shown.
+    """
+    root = OutlineRow()
+    for leaf, (path, size_bytes) in enumerate(zip(key_paths, sizes, strict=True)):
+        root.add(path, leaf, size_bytes)
+    max_rows, max_children, max_depth = limits
+    queue = deque([root])
+    while queue and max_rows > 0:
+        row = queue.popleft()
+        row.show_children(min(max_children, max_rows))
+        max_rows -= len(row.children)
+        queue += [each for each in row.children if each._every and each.depth < max_depth]
+    return root
+
+
+_LIMITS = OutlineLimits(rows=250, children=50, depth=50)  # the depth of the recursion here
+
+
+def tree_html(
+    key_paths: Sequence[KeyPath], sizes: Sequence[int], describe: Callable[[int], str]
+) -> str:
+    """Return the leaves of a tree below their containers, with sums of sizes.
+
+    Args:
+        key_paths: of the leaves, in their order.
+        sizes: of the leaves, in bytes.
+        describe: returns the type of a leaf by its position; it is called for leaves that are
+            shown.
+    """
+    root = outline(key_paths, sizes, _LIMITS)
+    if root.leaf is not None:
+        return _row_html(root, describe, is_open=False)
+    is_open = _count(root) <= _OPEN_ROWS
+    return _children_html(root, describe, is_open=is_open)
+
+
+def leaf_count_text(leaf_count: int, size_bytes: int) -> str:
+    """Return the number of leaves and their size.
+
+    >>> leaf_count_text(12000, 1 << 20)
+    '12,000 leaves, 1.0 MiB'
+    """
+    count = "1 leaf" if leaf_count == 1 else f"{leaf_count:,} leaves"
+    return f"{count}, {size_text(size_bytes)}"
+
+
+def _count(row: OutlineRow) -> int:
+    return len(row.children) + sum(map(_count, row.children))
+
+
+def _children_html(row: OutlineRow, describe: Callable[[int], str], *, is_open: bool) -> str:
+    parts = [_row_html(each, describe, is_open=is_open) for each in row.children]
+    return "".join([*parts, more_html(row.hidden)])
+
+
+def _row_html(row: OutlineRow, describe: Callable[[int], str], *, is_open: bool) -> str:
+    name = text_html(format_path(row.keys) or "(the root)", _MAX_NAME)
+    if row.leaf is not None:
+        note = f"{describe(row.leaf)}  {size_text(row.size_bytes)}" if row.size_bytes else ""
+        return f"<div>{name} {dim_html(note or describe(row.leaf))}</div>"
+    note = leaf_count_text(row.leaf_count, row.size_bytes)
+    if not row.children:
+        return f"<div>{name}/ {dim_html(note)}</div>"
+    inside = _children_html(row, describe, is_open=is_open)
+    return (
+        f"<details{' open' * is_open}><summary>{name}/ {dim_html(note)}</summary>"
+        f'<div style="padding-left:1.2em">{inside}</div></details>'
+    )
+
+
+def leaf_lines(rows: Iterable[tuple[str, ...]], count: int) -> list[str]:
+    """Return an indented line for each of the first leaves, and one that counts the others.
+
+    Args:
+        rows: for each leaf its key path and the other columns.
+        count: the number of all leaves.
+    """
+    cells = [
+        [shortened(name or "(the root)", _MAX_LINE_NAME), *others]
+        for name, *others in islice(rows, _MAX_LINES)
+    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        "  ".join([cell.ljust(width) for cell, width in zip(row, widths, strict=True)]).rstrip()
+        for row in cells
+    ]
+    if count > len(lines):
+        lines.append(f"... and {count - len(lines)} more")
+    return [f"  {line}" for line in lines]
+
+
+def tree_lines(tree: Any) -> list[str]:
+    """Return the number of leaves of a tree, and lines for the first: shapes, never elements."""
+    try:
+        flat = flatten(tree)
+        rows = [
+            (format_path(path), _described(leaf))
+            for path, leaf in islice(zip(flat.paths, flat.leaves, strict=True), _MAX_LINES)
+        ]
+    except Exception:  # noqa: BLE001  (a repr must not fail, whatever the object)
+        return [type(tree).__qualname__]
+    count = len(flat.leaves)
+    return [counted(count, "leaf", "leaves"), *leaf_lines(rows, count)]
+
+
+class TreePreview(NamedTuple):
+    """A tree in a notebook.
+
+    Attributes:
+        note: the number of its leaves, and their size.
+        html: the leaves.
+    """
+
+    note: str
+    html: str
+
+
+def tree_preview_html(tree: Any) -> TreePreview:
+    """Return the leaves of a tree as HTML: shapes, never elements."""
+    try:
+        flat = flatten(tree)
+        sizes = [_size_bytes(leaf) for leaf in flat.leaves]
+        html = tree_html(flat.paths, sizes, lambda number: _described(flat.leaves[number]))
+        return TreePreview(leaf_count_text(len(sizes), sum(sizes)), html)
+    except Exception:  # noqa: BLE001  (a repr must not fail, whatever the object)
+        return TreePreview(type(tree).__qualname__, "")
+
+
+def _size_bytes(leaf: Any) -> int:
+    size_bytes = getattr(leaf, "nbytes", 0)
+    return size_bytes if isinstance(size_bytes, int) else 0
+
+
+def _described(leaf: Any) -> str:
+    shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+    if isinstance(shape, tuple) and dtype is not None:
+        return f"{dtype}[{','.join(map(str, shape))}]"
+    if isinstance(leaf, bool | int | float | complex | str | bytes):
+        start = leaf[:_MAX_VALUE] if isinstance(leaf, str | bytes) else leaf
+        return shortened(repr(start), _MAX_VALUE)
+    return type(leaf).__qualname__

@@ -1,4 +1,4 @@
-"""The command `cordwood verify`: check every byte against its digest."""
+"""The commands that look after what is stored: `verify`, `gc` and `doctor`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,31 @@ from typing import Any, NamedTuple
 
 import click
 
-from cordwood.cli.arguments import PATH, SOURCE
-from cordwood.cli.output import json_option, print_json, print_text
+from cordwood.cli.arguments import PATH, SOURCE, format_option
+from cordwood.cli.output import columns, json_option, print_json, print_text
 from cordwood.message_text import counted, size_text
 
-EXAMPLES = """
+VERIFY_EXAMPLES = """
 \b
 Examples:
   cordwood verify run/100                       the whole checkpoint, in several threads
   cordwood verify run/100 --sample 5%           a twentieth of each file, chosen at random
   cordwood verify run                           all steps of a run
   cordwood verify run/100 --resume run.verify   continue an interrupted call
+"""
+
+GC_EXAMPLES = """
+\b
+Examples:
+  cordwood gc run/100 --dry-run   only list the files
+  cordwood gc run/100
+"""
+
+DOCTOR_EXAMPLES = """
+\b
+Examples:
+  cordwood doctor /mnt/checkpoints
+  cordwood doctor run/100 --json
 """
 
 
@@ -32,7 +46,7 @@ def _share(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
     return share
 
 
-@click.command("verify", epilog=EXAMPLES, short_help="Check every byte against its digest.")
+@click.command("verify", epilog=VERIFY_EXAMPLES, short_help="Check every byte against its digest.")
 @click.argument("path", type=SOURCE)
 @click.option(
     "--sample",
@@ -47,9 +61,9 @@ def _share(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
     metavar="FILE",
     help="Record verified files in FILE, and skip those that it lists.",
 )
-@click.option("--format", "format_", help="The format of the file, if its suffix does not name it.")
+@format_option
 @json_option
-def command(
+def verify_command(
     path: str,
     sample: float,
     seed: int | None,
@@ -144,3 +158,60 @@ def _summary(path: str, outcomes: Sequence[_Outcome]) -> str:
     size = sum([each.verified_bytes for each in whole])
     steps = counted(len(outcomes), "step")
     return f"{path}: {steps}: {', '.join(parts)}; {size_text(size)} verified"
+
+
+@click.command(
+    "gc", epilog=GC_EXAMPLES, short_help="Remove files that interrupted saves have left."
+)
+@click.argument("path", type=PATH)
+@click.option("--dry-run", is_flag=True, help="Remove nothing, only list.")
+@json_option
+def gc_command(path: str, dry_run: bool, as_json: bool) -> None:
+    """Remove files that interrupted saves have left in the directory at PATH, or beside it.
+
+    Every saved tree stays as it is. Files of saves that are still running, and files that cordwood
+    did not write, are kept.
+    """
+    from cordwood.api.gc import gc
+
+    removed = gc(path, dry_run=dry_run)
+    if as_json:
+        print_json({"path": path, "dry_run": dry_run, "removed": removed})
+        return
+    verb = "would be removed" if dry_run else "removed"
+    print_text("\n".join([*removed, f"{len(removed)} {verb}"]))
+
+
+@click.command(
+    "doctor", epilog=DOCTOR_EXAMPLES, short_help="Test whether a path is safe to save to."
+)
+@click.argument("path", type=PATH, default=".")
+@json_option
+def doctor_command(path: str, as_json: bool) -> None:
+    """Test whether PATH (default: the current directory) is safe to save checkpoints to.
+
+    Write and flush 32 MiB there, and test renames of files and directories, hard links, locks,
+    inode numbers and O_DIRECT. Remove all test files afterwards. Exit with 1 if something that a
+    save needs does not work.
+    """
+    from cordwood.storage.doctor import examine
+    from cordwood.storage.paths import local_or_url, parse_url
+
+    place = local_or_url(path)
+    if parse_url(place) is not None:
+        raise click.UsageError(f"{path}: expected a local path; doctor does not test object stores")
+    findings = examine(place)
+    problems = [each for each in findings if each.needed and not each.good]
+    if as_json:
+        print_json(
+            {"path": path, "safe": not problems, "findings": [f._asdict() for f in findings]}
+        )
+    else:
+        rows = [
+            ["ok" if each.good else "PROBLEM" if each.needed else "slower", each.name, each.text]
+            for each in findings
+        ]
+        verdict = "not safe to save to" if problems else "safe to save to"
+        print_text(f"{columns(rows)}\n{path}: {verdict}")
+    if problems:
+        raise click.exceptions.Exit(1)

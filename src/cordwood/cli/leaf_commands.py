@@ -1,0 +1,176 @@
+"""The commands about one leaf: `cat` prints it, or a part of it; `show` prints statistics."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+
+from cordwood.cli.arguments import SOURCE, complete_key, prefix_option
+from cordwood.cli.output import columns, json_option, print_json, print_text, to_json_value
+from cordwood.keypath import key_literal
+from cordwood.message_text import size_text
+
+CAT_EXAMPLES = """
+\b
+Examples:
+  cordwood cat run/100 step
+  cordwood cat run/100 'params/dense/kernel[0:3,:]'   three rows
+  cordwood cat run/100 'params/dense/bias[-1]' --json
+"""
+
+SHOW_EXAMPLES = """
+\b
+Examples:
+  cordwood show run/100 params/dense/kernel
+  cordwood show model.safetensors step --json
+"""
+
+_INDEX = re.compile(r"(.*)\[([^\[\]]*)\]", re.DOTALL)
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+
+_BARS = " ▁▂▃▄▅▆▇█"
+
+# The statistics in the JSON output.
+_FIELDS = ("size", "nan", "inf", "zero", "min", "max", "mean", "std", "histogram", "first")
+
+
+@click.command("cat", epilog=CAT_EXAMPLES, short_help="Print a leaf, or a part of it.")
+@click.argument("path", type=SOURCE)
+@click.argument("key", shell_complete=complete_key)
+@prefix_option
+@json_option
+def cat_command(path: str, key: str, prefix: str | None, as_json: bool) -> None:
+    """Print the leaf KEY of the checkpoint at PATH, or a part of it: KEY[0:3,:,-1].
+
+    Only the bytes that the part needs are read and verified. --json prints nested lists.
+    """
+    from cordwood.api.checkpoint import open as open_checkpoint
+
+    with open_checkpoint(path, prefix=prefix) as checkpoint:
+        match = None if key in checkpoint else _INDEX.fullmatch(key)
+        if match is None:
+            value = checkpoint[key].load(to="numpy")
+        else:
+            stored, index = checkpoint[match[1]], parse_index(match[2])
+            if not stored.dtype:
+                raise click.BadParameter(
+                    f"{key}: expected an array, found {stored.kind}", param_hint="KEY"
+                )
+            try:
+                value = stored[index]
+            except IndexError as e:
+                raise click.BadParameter(f"{key}: {e}", param_hint="KEY") from e
+    if as_json:
+        print_json({"key_path": key, "value": to_json_value(value)})
+        return
+    print_text(_text(value), raw=isinstance(value, str))
+
+
+def parse_index(text: str) -> tuple[Any, ...]:
+    """Parse an index such as `0:3,:,-1`: integers, slices and `...`, separated by commas.
+
+    Raises click.BadParameter.
+    """
+    parts: list[Any] = []
+    for part in text.split(","):
+        part = part.strip()
+        if part == "...":
+            parts.append(...)
+        elif ":" in part:
+            bounds = [bound.strip() for bound in part.split(":")]
+            if len(bounds) > 3:
+                raise _bad(text)
+            parts.append(slice(*[_integer(bound, text) if bound else None for bound in bounds]))
+        else:
+            parts.append(_integer(part, text))
+    return tuple(parts)
+
+
+def _integer(text: str, whole: str) -> int:
+    if not _INTEGER.fullmatch(text):
+        raise _bad(whole)
+    return int(text)
+
+
+def _bad(text: str) -> click.BadParameter:
+    return click.BadParameter(
+        f"expected integers, slices and ... between commas, as in [0:3,:,-1], found [{text}]",
+        param_hint="KEY",
+    )
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if not hasattr(value, "dtype"):
+        return key_literal(value)
+    import numpy as np
+
+    return np.array2string(np.asarray(value), threshold=100_000, max_line_width=100)
+
+
+@click.command(
+    "show", epilog=SHOW_EXAMPLES, short_help="Show statistics and a histogram of one leaf."
+)
+@click.argument("path", type=SOURCE)
+@click.argument("key", shell_complete=complete_key)
+@prefix_option
+@json_option
+def show_command(path: str, key: str, prefix: str | None, as_json: bool) -> None:
+    """Print statistics of the leaf KEY of the checkpoint at PATH.
+
+    For an array of numbers: the number of NaN, infinite and zero elements; minimum, maximum, mean
+    and standard deviation of the finite ones, and their histogram in 24 bins; and the first
+    elements. For any other leaf, its value.
+    """
+    from cordwood.api.checkpoint import open as open_checkpoint
+    from cordwood.api.leaf_statistics import leaf_statistics
+    from cordwood.index import leaf_text
+
+    with open_checkpoint(path, prefix=prefix) as checkpoint:
+        stored = checkpoint[key]
+        what = leaf_text(checkpoint._find_leaf(key))
+        if not stored.dtype or stored.dtype.startswith(("datetime", "timedelta")):
+            value = stored.load(to="numpy")
+            if as_json:
+                print_json({"key_path": key, "kind": stored.kind, "value": to_json_value(value)})
+            else:
+                print_text(f"{key}: {what}\n{key_literal(value)}"[:100_000])
+            return
+        summary = leaf_statistics(checkpoint, key)
+    if as_json:
+        plain = {name: to_json_value(getattr(summary, name)) for name in _FIELDS}
+        print_json({"key_path": key, "what": what, "size_bytes": stored.nbytes, **plain})
+        return
+    rows = [
+        ["elements", f"{summary.size} ({size_text(stored.nbytes)})"],
+        ["NaN", str(summary.nan)],
+        ["infinite", str(summary.inf)],
+        ["zero", str(summary.zero)],
+    ]
+    if summary.min is not None:
+        rows += [
+            ["min", f"{summary.min:.6g}"],
+            ["max", f"{summary.max:.6g}"],
+            ["mean", f"{summary.mean:.6g}"],
+            ["std", f"{summary.std:.6g}"],
+            ["histogram", _sparkline(summary.histogram)],
+        ]
+    rows.append(["first", " ".join([_short(value) for value in summary.first])])
+    print_text(f"{key}: {what}\n{columns(rows)}")
+
+
+def _sparkline(counts: tuple[int, ...]) -> str:
+    """Return counts as a row of bars; every count above 0 has a visible bar.
+
+    >>> _sparkline((0, 1, 50, 100))
+    ' ▁▄█'
+    """
+    most = max(counts)
+    return "".join([_BARS[min(8, max(count > 0, count * 8 // most))] for count in counts])
+
+
+def _short(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, int | float) else str(value)
