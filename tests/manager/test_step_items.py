@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -13,9 +14,8 @@ import pytest
 
 import cordwood
 from cordwood import CheckpointManager, StepReader
-from cordwood.encoding.step_record import Record
 from cordwood.errors import CorruptionError, MismatchError, PrefixError, UnsupportedLeafError
-from cordwood.manager.restore_step import RestoreRequest, _load_item
+from cordwood.manager.step_items import load_item
 from cordwood.results import SaveReport
 from tests.manager.counters import Counter
 
@@ -253,8 +253,7 @@ def test_an_item_that_a_step_lacks_is_kept_on_demand(
 
 def test_states_of_another_number_of_processes_come_as_a_list() -> None:
     states = [{"json": 1}, {"json": 2}, {"json": 3}]
-    record = Record(1, 0.0, {}, None, {"data": states})
-    wish = RestoreRequest(None, {"data": None}, {}, None, 0, 1)
-    assert _load_item(record, "data", None, wish, path="run/1", options={}) == [1, 2, 3]
+    alone: Any = SimpleNamespace(index=0, count=1)
+    assert load_item("run/1", "data", states, None, {}, alone) == [1, 2, 3]
     with pytest.raises(MismatchError, match="saved by 3 processes"):
-        _load_item(record, "data", Counter(), wish, path="run/1", options={})
+        load_item("run/1", "data", states, Counter(), {}, alone)

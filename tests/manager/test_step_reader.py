@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import shutil
 import warnings
@@ -53,6 +54,22 @@ def test_a_reader_has_the_best_step_of_a_metric(tmp_path: Path) -> None:
     assert reader.best("loss", mode="max") == 3
     with pytest.raises(ValueError, match="mode: expected 'min' or 'max'"):
         reader.best("loss", mode="least")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [StepReader, CheckpointManager])
+def test_the_best_of_no_steps_says_what_the_root_holds(
+    kind: type[StepReader], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cordwood.save(tmp_path / "old" / "model.safetensors", {"w": 1})
+    with caplog.at_level(logging.INFO, "cordwood"):
+        assert kind(tmp_path / "absent").best("loss") is None
+        assert kind(tmp_path / "old").best("loss") is None
+    first, second = caplog.messages
+    assert first == (
+        f"there is no best step in {tmp_path}/absent: there is no such directory; check the path, "
+        "or save a step first"
+    )
+    assert second.startswith(f"there is no best step in {tmp_path}/old: there are model.safetens")
 
 
 def test_what_is_restored_may_be_chosen_as_load_has_it(tmp_path: Path) -> None:

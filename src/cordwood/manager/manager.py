@@ -21,8 +21,7 @@ from cordwood.io.progress_bar import require_progress_option
 from cordwood.manager.argument_hints import with_hints
 from cordwood.manager.delete_steps import delete_steps, plan_deletions
 from cordwood.manager.restore_step import missing_step_error
-from cordwood.manager.save_decision import SaveDecider
-from cordwood.manager.save_queue import SaveQueue, SaveRendezvous, SaveReport
+from cordwood.manager.save_queue import SaveDecider, SaveQueue, SaveRendezvous, SaveReport
 from cordwood.manager.step_items import collect_states, join_items, states_tree
 from cordwood.manager.step_reader import Items, StepReader
 from cordwood.policies import (

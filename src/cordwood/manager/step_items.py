@@ -391,7 +391,7 @@ def load_foreign_item(
         return _key(path, name, item)
     if kind == NUMPY_KEY:
         key = load(f"{path}/{name}/np_random_key", to="numpy")
-        legacy = _json(path, f"{name}/np_random_key_metadata/metadata").get("legacy")
+        legacy = read_json(path, f"{name}/np_random_key_metadata/metadata").get("legacy")
         return tuple(key) if legacy else key
     if kind != TREE:
         raise MismatchError(f"{path}: the item {name!r} is {kind}: read it with what wrote it")
@@ -425,7 +425,7 @@ def _key(path: str, name: str, item: Any) -> Any:
 
     loaded = load(f"{path}/{name}/jax_random_key", to="jax")
     (data,) = loaded.values() if isinstance(loaded, dict) else (loaded,)
-    if not _json(path, f"{name}/jax_random_key_metadata/metadata").get("typed"):
+    if not read_json(path, f"{name}/jax_random_key_metadata/metadata").get("typed"):
         return data
     is_key = str(getattr(item, "dtype", "")).startswith("key<")
     return jax.random.wrap_key_data(data, impl=jax.random.key_impl(item) if is_key else None)
@@ -435,12 +435,13 @@ def _json_item(path: str, name: str) -> Any:
     """Return a JSON item, from the file `metadata` or else from the file named as the item."""
     with LocalDirectory(path) as directory:
         names = directory.sizes(name)
-    return _json(path, f"{name}/metadata" if "metadata" in names else f"{name}/{name}")
+    return read_json(path, f"{name}/metadata" if "metadata" in names else f"{name}/{name}")
 
 
-def _json(path: str, name: str) -> Any:
+def read_json(path: str, name: str, *, limit_bytes: int = _MAX_JSON_BYTES) -> Any:
+    """Return the value in a file of JSON in the directory of a step of another tool."""
     with LocalDirectory(path) as directory:
-        data = directory.read(name, limit_bytes=_MAX_JSON_BYTES)
+        data = directory.read(name, limit_bytes=limit_bytes)
     return _parsed(data, f"{path}/{name}")
 
 

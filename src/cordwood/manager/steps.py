@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from cordwood.api.detect import detect
 from cordwood.encoding.step_record import KEY, Record, decode_record, wrong_step
-from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import (
     CordwoodError,
     CorruptionError,
@@ -35,6 +34,7 @@ from cordwood.formats.step_names import (
 )
 from cordwood.formats.zarr import ZARR
 from cordwood.io.threads import reading_threads, run_tasks
+from cordwood.manager.step_items import read_json
 from cordwood.policies import SavedStep
 from cordwood.storage.directories import modified_seconds, size_on_disk
 from cordwood.storage.directory_reader import LocalDirectory
@@ -412,9 +412,15 @@ def _metrics_of_orbax(path: str, step: int) -> SavedStep | None:
     The metrics are in `metrics/metrics`, as JSON; the time of the commit is in
     `_CHECKPOINT_METADATA`. A value that is not a number, or is too large for a float, is left out.
     """
-    with LocalDirectory(path) as directory:
-        metrics = _json_object(directory, "metrics/metrics")
-        about = _json_object(directory, "_CHECKPOINT_METADATA")
+
+    def members(name: str) -> dict[str, Any]:
+        try:
+            value = read_json(path, name, limit_bytes=_MAX_METRICS_BYTES)
+        except (OSError, CordwoodError):
+            return {}
+        return value if type(value) is dict else {}
+
+    metrics, about = members("metrics/metrics"), members("_CHECKPOINT_METADATA")
     every = {name: _as_float(value) for name, value in metrics.items()}
     numbers = {name: number for name, number in every.items() if number is not None}
     nanoseconds = _as_float(about.get("commit_timestamp_nsecs"))
@@ -429,16 +435,6 @@ def _as_float(value: Any) -> float | None:
         return float(value)
     except OverflowError:
         return None
-
-
-def _json_object(directory: LocalDirectory, name: str) -> dict[str, Any]:
-    """Return a JSON object from a file; {} if there is none."""
-    try:
-        data = directory.read(name, limit_bytes=_MAX_METRICS_BYTES)
-        value = parse_json(data.decode(), name, allow_nan=True)
-    except (OSError, CordwoodError, UnicodeDecodeError):
-        return {}
-    return value if type(value) is dict else {}
 
 
 class OtherCheckpoint(NamedTuple):
