@@ -222,7 +222,7 @@ def test_a_step_that_goes_between_its_tree_and_its_items(
             shutil.rmtree(path)
         return cordwood.load(path, *arguments, prefix=prefix, **options)
 
-    monkeypatch.setattr("cordwood.manager.restore_step.load", load)
+    monkeypatch.setattr("cordwood.manager.step_items.load", load)
     restored = StepReader(tmp_path).restore(items={"ema": None})
     assert restored is not None
     assert restored.step == 1
