@@ -112,7 +112,7 @@ def differences_html(head: str, note: str, lines: Iterable[tuple[str, str]], *, 
 
 
 class OutlineLimits(NamedTuple):
-    """How much of a tree an outline has.
+    """The part of a tree that an outline has.
 
     Attributes:
         rows: the largest number of rows in all.
