@@ -29,10 +29,12 @@ from cordwood.encoding.digests import digests_of  # noqa: E402
 from cordwood.index import Box, Digests, Leaf, Piece, Pieces, Span  # noqa: E402
 from cordwood.io import execute_load  # noqa: E402
 from cordwood.io.open_files import LocalFile  # noqa: E402
-from cordwood.plan import box_templates  # noqa: E402
 from cordwood.plan import load_boxes as planner  # noqa: E402
-from cordwood.plan.box_templates import RUN_BYTES  # noqa: E402
-from cordwood.plan.load_boxes import RANGE_PRICE_BYTES, plan_boxes  # noqa: E402
+from cordwood.plan.load_boxes import (  # noqa: E402
+    RANGE_PRICE_BYTES,
+    RUN_BYTES,
+    plan_boxes,
+)
 
 MIB = 1 << 20
 SHARE = 8
@@ -83,7 +85,7 @@ def measure(
             file.read_bytes = 0
             with (
                 patch.object(planner, "RANGE_PRICE_BYTES", price),
-                patch.object(box_templates, "RUN_BYTES", run),
+                patch.object(planner, "RUN_BYTES", run),
                 patch.object(execute_load, "_GAP_BYTES", min(price, 64 << 10)),
             ):
                 start = time.perf_counter()

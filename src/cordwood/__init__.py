@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cordwood import state_dict as state_dict
     from cordwood import testing as testing
     from cordwood.api.checkpoint import Checkpoint as Checkpoint
+    from cordwood.api.checkpoint import StoredLeaf as StoredLeaf
     from cordwood.api.checkpoint import open as open
     from cordwood.api.convert import convert as convert
     from cordwood.api.detect import detect as detect
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from cordwood.api.load import load as load
     from cordwood.api.save import save as save
     from cordwood.api.save_async import save_async as save_async
-    from cordwood.api.stored_leaf import StoredLeaf as StoredLeaf
     from cordwood.api.verify import verify as verify
     from cordwood.compat.eformer.serialization import (
         tree_deserialize_leaves as tree_deserialize_leaves,
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from cordwood.state_dict.state_dicts import to_state_dict as to_state_dict
 
 _NAMES_OF = {
-    "cordwood.api.checkpoint": "Checkpoint open",
+    "cordwood.api.checkpoint": "Checkpoint StoredLeaf open",
     "cordwood.api.convert": "convert",
     "cordwood.api.detect": "detect",
     "cordwood.api.diff": "diff",
@@ -74,7 +74,6 @@ _NAMES_OF = {
     "cordwood.api.load": "load",
     "cordwood.api.save": "save",
     "cordwood.api.save_async": "save_async",
-    "cordwood.api.stored_leaf": "StoredLeaf",
     "cordwood.api.verify": "verify",
     "cordwood.compat.eformer.serialization": "tree_deserialize_leaves tree_serialize_leaves",
     "cordwood.errors": "CordwoodError",

@@ -209,8 +209,8 @@ def load_from_file(target: Any, filepath: str | os.PathLike[str]) -> Any:
     from cordwood.formats.format_protocol import Opened
     from cordwood.io.open_files import LocalFile
     from cordwood.loading.leaf_reader import LeafReader
-    from cordwood.loading.leaf_target import default_targets
-    from cordwood.loading.restore_targets import restore_targets
+    from cordwood.loading.load_request import default_targets
+    from cordwood.loading.load_tree import restore_targets
     from cordwood.tree.flatten import build_tree
 
     with LocalFile(expand_home(filepath)) as file:

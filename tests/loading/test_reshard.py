@@ -21,8 +21,8 @@ from cordwood import msgpack
 from cordwood.devices import jax_private, to_jax
 from cordwood.index import Box
 from cordwood.io.open_files import LocalFile
-from cordwood.loading.leaf_target import default_targets
-from cordwood.loading.restore_targets import restore_targets
+from cordwood.loading.load_request import default_targets
+from cordwood.loading.load_tree import restore_targets
 from tests.shardings import SHARDINGS, mesh_of, sharding
 
 MIB = 1 << 20

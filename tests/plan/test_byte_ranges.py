@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cordwood.errors import LimitError
 from cordwood.index import Box
-from cordwood.plan.byte_ranges import (
+from cordwood.plan.load_plan import (
     byte_ranges,
     byte_strides,
     contiguous_runs,

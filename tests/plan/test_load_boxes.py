@@ -19,7 +19,6 @@ from cordwood.index import Box, Inline, Leaf, Piece, Pieces, Span
 from cordwood.io import execute_load as execution
 from cordwood.io.execute_load import execute_load
 from cordwood.io.open_files import MemoryFile
-from cordwood.plan import box_templates
 from cordwood.plan import load_boxes as planner
 from cordwood.plan.load_boxes import plan_boxes
 from cordwood.plan.load_plan import Move
@@ -96,7 +95,7 @@ def test_every_box_is_numpys(
     digests = [digests_of([f], start=0, block_bytes=block) if block else None for f in files]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planner, "RANGE_PRICE_BYTES", price)
-        patch.setattr(box_templates, "RUN_BYTES", run)
+        patch.setattr(planner, "RUN_BYTES", run)
         plan = plan_boxes(leaves, requested, block_bytes=[block] * 2)
         patch.setattr(execution, "_UNIT_BYTES", unit)
         buffers = execute_load(plan, list(map(MemoryFile, files)), digests=digests, verify=True)

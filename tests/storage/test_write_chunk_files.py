@@ -17,7 +17,7 @@ from cordwood.devices.host_snapshot import LocalShards
 from cordwood.dtypes import to_numpy
 from cordwood.encoding.digests import digests_of
 from cordwood.index import Box
-from cordwood.io.encode_chunk import chunk_encoder
+from cordwood.io.chunk_codecs import chunk_encoder
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.threads import StoppedError, stop_check
 from cordwood.plan.file_plan import ChunkFile, PlannedFile, SmallFile

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from cordwood import dtypes
-from cordwood.api.checkpoint import Checkpoint
-from cordwood.api.stored_leaf import StoredLeaf
+from cordwood.api.checkpoint import Checkpoint, StoredLeaf
 from cordwood.index import ARRAY_KINDS, Box, Encoded, Index, Inline, Leaf, LeafSpec
 from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.execute_load import read_moves
@@ -19,7 +18,7 @@ from cordwood.io.leaves_to_write import LazyArray
 from cordwood.io.progress import ProgressMeter
 from cordwood.keypath import format_path
 from cordwood.loading.cast import convert_dtype, transpose_copy
-from cordwood.loading.leaf_target import Target
+from cordwood.loading.load_request import Target
 from cordwood.plan.load_plan import contiguous_extents, plan_extent_moves
 from cordwood.plan.select_leaves import Axes, permute_shape, stored_box
 from cordwood.tree.leaves import DeferredArray, has_padding, without_padding

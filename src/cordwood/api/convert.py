@@ -43,7 +43,8 @@ from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.progress import ProgressMeter, ProgressOption
 from cordwood.io.progress_bar import progress_display
 from cordwood.io.threads import gc_paused, run_in_worker
-from cordwood.loading.cast import Cast, cast_dtypes
+from cordwood.loading.cast import cast_dtypes
+from cordwood.loading.load_request import Cast
 from cordwood.message_text import counted, printable, size_text
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.select_leaves import Axes, Transpose, select_leaves

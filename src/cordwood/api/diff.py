@@ -51,7 +51,7 @@ from cordwood.io.progress import ProgressOption, Report, report_progress
 from cordwood.io.progress_bar import progress_display
 from cordwood.io.threads import gc_paused
 from cordwood.keypath import path_label
-from cordwood.loading.match_containers import Container, containers_by_name
+from cordwood.loading.match_like import Container, containers_by_name
 from cordwood.message_text import counted, first_lines, printable
 from cordwood.plan.path_patterns import Select, match_patterns, path_name
 from cordwood.plan.split_arrays import Part, chunks_of

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from cordwood.api.array_change import Array
-from cordwood.api.checkpoint import Checkpoint
-from cordwood.api.stored_leaf import StoredLeaf
+from cordwood.api.checkpoint import Checkpoint, StoredLeaf
 from cordwood.index import Box, Digests, Index, Inline, Leaf, Piece
-from cordwood.io.progress import current_meter
+from cordwood.io.progress import METER
 from cordwood.io.threads import map_in_threads
 from cordwood.plan.select_leaves import select_leaves
 from cordwood.plan.split_arrays import Part, first_block, group_parts
@@ -218,7 +217,7 @@ class TreeOperand:
 
     def read(self, wants: Sequence[tuple[int, Box]]) -> list[Array]:
         arrays = [_part(self._array(number), box) for number, box in wants]
-        meter = current_meter()
+        meter = METER.get()
         if meter is not None:
             meter.advance(sum([array.nbytes for array in arrays]))
         return arrays

@@ -11,14 +11,13 @@ from cordwood.errors import CordwoodError, MismatchError
 from cordwood.formats.format_protocol import OpenOptions
 from cordwood.io.progress import ProgressOption
 from cordwood.io.threads import gc_paused
-from cordwood.loading.cast import Cast
 from cordwood.loading.leaf_reader import open_reader
-from cordwood.loading.load_options import Extra, LoadOptions, Missing, OpenAndReadOptions
+from cordwood.loading.load_request import Cast, Extra, LoadOptions, Missing, OpenAndReadOptions
 from cordwood.loading.load_tree import load_tree
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.select_leaves import Transpose
 from cordwood.sharding.partition_rules import Rules
-from cordwood.storage.retry_reading import ReplacedError, retry_reading
+from cordwood.storage.directory_reader import ReplacedError, retry_reading
 
 T = TypeVar("T")
 

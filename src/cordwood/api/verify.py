@@ -34,8 +34,8 @@ from cordwood.loading.leaf_reader import explaining_format
 from cordwood.message_text import counted, first_names, printable, size_text
 from cordwood.public_names import document_fields
 from cordwood.storage.directories import size_on_disk
+from cordwood.storage.directory_reader import ReplacedError, retry_reading
 from cordwood.storage.paths import expand_home, local_or_url
-from cordwood.storage.retry_reading import ReplacedError, retry_reading
 
 _MAX_NAMED = 5  # leaves of an Orbax checkpoint that lack chunks
 

@@ -2,7 +2,10 @@
 
 The unit of reading is a range of the file, not a leaf: a digest block rarely begins or ends
 where a leaf does, and neighbours in a file belong to different buffers. The thread that reads a
-unit scatters it over its buffers, and hashes its blocks while they are in the CPU cache.
+unit scatters it over its buffers, and hashes its blocks while they are in the CPU cache. An
+encoded chunk is a unit of its own.
+
+One file, because all of it runs in the threads of one load.
 """
 
 from __future__ import annotations
@@ -19,12 +22,11 @@ from cordwood.errors import TruncatedError
 from cordwood.index import Digests
 from cordwood.io.buffers import Buffer, PageSize, ScratchBuffer, advise_small, allocate_buffers
 from cordwood.io.check_digests import check_blocks
+from cordwood.io.chunk_codecs import decode_chunk
 from cordwood.io.open_files import ReadableFile
-from cordwood.io.progress import current_meter
-from cordwood.io.read_chunk import read_chunk
-from cordwood.io.strided_copy import strided_copy
+from cordwood.io.progress import METER
 from cordwood.io.threads import reading_threads, run_tasks
-from cordwood.plan.load_plan import ALIGNMENT, LoadPlan, Move, Scatter
+from cordwood.plan.load_plan import ALIGNMENT, EncodedChunk, LoadPlan, Move, Scatter, strided_copies
 
 _UNIT_BYTES = 4 << 20
 _GAP_BYTES = 64 << 10  # a smaller gap between moves is cheaper to read than to skip
@@ -80,7 +82,7 @@ def execute_load(
     units = _all_units(layers, files, digests, verify=verify)
     views = [buffer.array.data for buffer in buffers]
     fresh = _FreshPages(buffers)
-    meter = current_meter()
+    meter = METER.get()
     total = sum(unit.stop - unit.start for unit in units) + sum(c.length for c in plan.chunks)
     checked = {c.source: digests[c.source] if verify else None for c in plan.chunks}
 
@@ -96,7 +98,7 @@ def execute_load(
             else:
                 chunk = plan.chunks[task - len(units)]
                 file, file_digests = files[chunk.source], checked[chunk.source]
-                read_chunk(chunk, file, file_digests, views, scratch.view, decoded.view)
+                _read_chunk(chunk, file, file_digests, views, scratch, decoded)
                 if meter is not None:
                     meter.advance(chunk.length)
 
@@ -310,7 +312,7 @@ def _copy_out(
             at += max(a, start) - a
             a, b = max(a, start), min(b, stop)
         if buffer < 0:
-            strided_copy(spreads[~buffer], whole[a - start : b - start], at, buffers)
+            _strided_copy(spreads[~buffer], whole[a - start : b - start], at, buffers)
             continue
         buffers[buffer][at : at + b - a] = whole[a - start : b - start]
 
@@ -340,3 +342,70 @@ def _scattered(unit: _Unit, buffers: list[memoryview], scratch: ScratchBuffer) -
     if here < stop:
         parts.append(spare[here - start : stop - start])
     return parts
+
+
+def _read_chunk(
+    chunk: EncodedChunk,
+    file: ReadableFile,
+    digests: Digests | None,
+    buffers: Sequence[memoryview],
+    scratch: ScratchBuffer,
+    decoded: ScratchBuffer,
+) -> None:
+    """Read a chunk, and copy its elements to the buffers that need them.
+
+    Args:
+        chunk: the chunk.
+        file: the file that holds it.
+        digests: of the file; the blocks that the chunk overlaps are checked. None: not checked.
+        buffers: the buffers of the plan.
+        scratch: memory for the stored bytes.
+        decoded: memory for the decoded bytes.
+    """
+    start, stop = chunk.offset, chunk.offset + chunk.length
+    if not 0 <= start <= stop <= file.size_bytes:
+        raise TruncatedError(
+            f"{file.name}: expected a chunk of {chunk.length} bytes at offset {start}, but the "
+            f"file ends at {file.size_bytes}; copy or save it again"
+        )
+    low, high = start, stop
+    if digests is not None:
+        check_coverage(file.name, file.size_bytes, digests)
+        if stop > digests.start:
+            block, first = digests.block_bytes, digests.start
+            low = min(start, first) if start < first else start - (start - first) % block
+            high = min(stop + (first - stop) % block, file.size_bytes)
+    whole = scratch.view(high - low)
+    file.read_into(low, [whole])
+    if digests is not None and stop > digests.start:
+        begin = max(low, digests.start)
+        check_blocks(file.name, begin, [whole[begin - low :]], digests)
+    data = whole[start - low : stop - low]
+    elements = decode_chunk(chunk, data, decoded, name=file.name)
+    _strided_copy(chunk.scatter, elements, 0, buffers)
+
+
+# One type of each size, so that numpy moves whole elements, several at a time.
+_CARRIERS: dict[int, np.dtype] = {
+    1: np.dtype("u1"),
+    2: np.dtype("u2"),
+    4: np.dtype("u4"),
+    8: np.dtype("u8"),
+    16: np.dtype("c16"),
+    32: np.dtype("V32"),
+}
+
+
+def _strided_copy(
+    spread: Scatter, data: memoryview, start: int, buffers: Sequence[memoryview]
+) -> None:
+    """Copy `data`, the stored array's bytes from `start` on, to where its parts go.
+
+    Lets other threads run while it copies much.
+    """
+    for item, shape, position, steps, buffer, target, target_steps in strided_copies(
+        spread, start, start + len(data)
+    ):
+        carrier = _CARRIERS[item]
+        source = np.ndarray(shape, carrier, data, position, steps)
+        np.copyto(np.ndarray(shape, carrier, buffers[buffer], target, target_steps), source)

@@ -71,12 +71,8 @@ class ProgressMeter:
         self._report(Progress(done, done, what))
 
 
-_METER: ContextVar[ProgressMeter | None] = ContextVar("meter", default=None)
-
-
-def current_meter() -> ProgressMeter | None:
-    """Return the meter of the call in this thread, which passes it to its worker threads."""
-    return _METER.get()
+# The meter of the call in this thread, which passes it to its worker threads.
+METER: ContextVar[ProgressMeter | None] = ContextVar("meter", default=None)
 
 
 @contextmanager
@@ -86,11 +82,11 @@ def report_progress(total_bytes: int, report: Report | None) -> Iterator[None]:
         yield
         return
     meter = ProgressMeter(total_bytes, report)
-    token = _METER.set(meter)
+    token = METER.set(meter)
     try:
         yield
     finally:
-        _METER.reset(token)
+        METER.reset(token)
     meter.finish()
 
 

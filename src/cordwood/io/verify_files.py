@@ -20,7 +20,7 @@ from cordwood.io.check_digests import (
     unreadable_range,
 )
 from cordwood.io.open_files import DISK_ERRORS, ReadableFile
-from cordwood.io.progress import current_meter
+from cordwood.io.progress import METER
 from cordwood.io.threads import reading_threads, run_tasks
 from cordwood.keypath import path_label
 from cordwood.message_text import counted, first_lines, first_names
@@ -115,7 +115,7 @@ def check_files(
     (EIO) is among the ranges, as an UnreadableRange.
     Raises CorruptionError if the digests are not for a file of that size.
     """
-    meter = current_meter()
+    meter = METER.get()
     bad: list[list[tuple[int, int]]] = [[] for _ in files]
     remaining = [0] * len(files)  # ranges of each file that are not read yet
     tasks: list[tuple[int, int, int]] = []

@@ -10,8 +10,7 @@ from typing import Any
 from cordwood.errors import MismatchError
 from cordwood.index import LeafKind
 from cordwood.keypath import DictKey, KeyPath, format_path, path_label
-from cordwood.loading.leaf_target import Target
-from cordwood.loading.load_options import LoadOptions
+from cordwood.loading.load_request import LoadOptions, Target
 from cordwood.message_text import counted, first_lines
 from cordwood.sharding.partition_rules import explain_sharding_error, spec_for
 from cordwood.tree.flatten import flatten

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -13,14 +13,11 @@ from cordwood.errors import MismatchError
 from cordwood.index import Leaf, Naming
 from cordwood.io.buffers import allocate_bytes
 from cordwood.keypath import KeyPath, format_path
-from cordwood.loading.leaf_target import Target
+from cordwood.loading.load_request import Cast, Target
 from cordwood.message_text import first_names
 from cordwood.plan.load_plan import ALIGNMENT
 from cordwood.plan.path_patterns import match_patterns, path_name, pattern_name
 from cordwood.plan.select_leaves import permute_shape
-
-# A dtype for all floating arrays, or a mapping of patterns to dtypes.
-Cast: TypeAlias = str | type | Any | Mapping[str, Any]
 
 _ARRAYS = frozenset({"jax", "numpy", "numpy_scalar"})
 

@@ -1,7 +1,8 @@
-"""Matching of stored leaves with the leaves of `like`.
+"""Matching of stored leaves and containers with those of `like`.
 
 Leaves are matched by key path. Arrays without names are matched by position, with the leaves of
-`like` in jax's order. One file, because both ways judge a pair of leaves by the same functions.
+`like` in jax's order. One file, because both ways judge a pair of leaves by the same functions, and
+the problems of leaves and of containers make one message.
 """
 
 from __future__ import annotations
@@ -20,23 +21,12 @@ from cordwood.index import (
     LeafKind,
     LeafSpec,
     Naming,
+    Structure,
     jax_order,
     leaf_text,
 )
 from cordwood.keypath import KeyPath, format_path, path_label
-from cordwood.loading.leaf_target import Target
-from cordwood.loading.load_options import LoadOptions, Missing
-from cordwood.loading.match_containers import (
-    SEPARATORS,
-    Container,
-    Problem,
-    container_problems,
-    containers_by_name,
-    leaf_container_problems,
-    match_name,
-    merge_problems,
-    remove_empty,
-)
+from cordwood.loading.load_request import LoadOptions, Missing, Target
 from cordwood.loading.match_hints import (
     NO_COMMON_NAME,
     RENAME_ADVICE,
@@ -55,10 +45,29 @@ from cordwood.message_text import counted, first_lines, first_names, nearest_pat
 from cordwood.tree.flatten import FlatTree, flatten, unflatten
 from cordwood.tree.leaves import describe_leaf, is_static_leaf
 
+SEPARATORS: Mapping[Naming, str] = {"dotted": ".", "slashed": "/"}  # between the joined keys
 _MAX_LINES = 50
 _KEEPS = ' (missing="keep" keeps the value of `like`)'
 _IGNORES = ' (extra="ignore" skips it)'
 _NUMBERS = frozenset({"bool", "int", "float", "complex"})
+_EMPTY = "an empty container"
+_NOTHING = frozenset({"None", _EMPTY})
+_MAPPINGS = frozenset({"dict", "namedtuple", "object"})
+
+
+class Problem(NamedTuple):
+    """One line of an error, with the name of the leaf or container that it is about."""
+
+    name: Any
+    text: str
+
+
+class Container(NamedTuple):
+    """A container of a tree: a dict, list, tuple, None or another node."""
+
+    path: KeyPath
+    kind: str
+    empty: bool
 
 
 class Matching(NamedTuple):
@@ -332,7 +341,11 @@ def describe_mismatch(leaf: Leaf, spec: LeafSpec, options: LoadOptions) -> str |
     if arrays == (True, True) and not keys and leaf[2:4] == spec[2:4]:  # shape and dtype
         return None  # most leaves: no text is made for them
     strict, cast = options.strict, options.casts_to_like
+    if arrays == (False, False) and (leaf.kind == spec.kind or not strict):
+        return None
     expected = f"expected {leaf_text(spec)}, found {leaf_text(leaf)}"
+    if arrays == (False, False):
+        return expected
     if keys and (leaf.kind != spec.kind or leaf.prng_impl != spec.prng_impl):
         return expected + prng_key_hint(leaf, spec)
     if arrays == (True, True):
@@ -341,8 +354,6 @@ def describe_mismatch(leaf: Leaf, spec: LeafSpec, options: LoadOptions) -> str |
         if leaf.dtype != spec.dtype and strict and not cast:
             return f"{expected} (cast=True converts it)"
         return None
-    if arrays == (False, False):
-        return expected if leaf.kind != spec.kind and strict else None
     if leaf.shape == spec.shape == () and {leaf.kind, spec.kind} & _NUMBERS and not keys:
         return None if cast or not strict else f"{expected} ({python_number_hint(leaf, spec)})"
     return expected
@@ -466,3 +477,157 @@ def _count(index: Index, names: Sequence[str]) -> str:
     if first < len(names):
         return f"{text}{names[first]} is the first that is not there"
     return f"{text}array {first}, {leaf_text(index.leaves[first])}, is the first one too many"
+
+
+# Names and containers
+
+
+def match_name(path: KeyPath, naming: Naming) -> Any:
+    """Return the name that leaves and containers are matched by.
+
+    It is the key path as exactly as the naming of the format keeps it.
+    """
+    if naming == "exact":
+        return path
+    keys = tuple(str(key) if isinstance(key, (str, int)) else str(key.value) for key in path)
+    separator = SEPARATORS.get(naming)
+    return keys if separator is None else separator.join(keys)
+
+
+def containers_by_name(structure: Structure, naming: Naming) -> dict[Any, Container]:
+    """Return the containers by their match names; all nodes with named fields are one kind."""
+    result: dict[Any, Container] = {}
+    stack: list[KeyPath] = [()]
+    for node in structure:
+        path = stack.pop()
+        if node.kind == "leaf":
+            continue
+        kind: str = node.kind
+        keys: Sequence[Any] = node.keys or range(node.size)
+        if kind == "dict" and node.type_name in (
+            "list",
+            "tuple",
+        ):  # some selected elements of a list or tuple
+            kind, keys = node.type_name, [getattr(key, "value", key) for key in node.keys]
+        if naming == "keys":
+            kind = "container" if node.size else _EMPTY
+        elif kind == "none":
+            kind = "None"
+        elif naming == "strings":
+            kind = "container"  # in a state dict all containers are dicts
+        elif kind in _MAPPINGS:
+            kind = "dict or node with fields"
+        result[match_name(path, naming)] = Container(path, kind, not node.size)
+        stack.extend((*path, key) for key in reversed(keys))
+    return result
+
+
+def remove_empty(by_name: Mapping[Any, Container], names: Collection[Any]) -> dict[Any, Container]:
+    """Return the containers without the None nodes and empty containers of those names."""
+    return {
+        name: each
+        for name, each in by_name.items()
+        if not (each.kind in _NOTHING and name in names)
+    }
+
+
+def container_problems(
+    stored: Mapping[Any, Container],
+    expected: Mapping[Any, Container],
+    *,
+    missing: bool,
+    extra: bool,
+) -> list[Problem]:
+    """Return a problem for each container that differs.
+
+    A container differs if its kind differs, or if it is None and on one side only. Other empty
+    containers hold nothing, and may be on one side only.
+
+    Args:
+        stored: the containers of the checkpoint.
+        expected: the containers of `like`.
+        missing: `like` keeps leaves that are not stored; a None of `like` may be missing too.
+        extra: stored leaves that `like` lacks are ignored; so is a stored None.
+    """
+    problems = []
+    for name, container in expected.items():
+        other = stored.get(name)
+        label = path_label(container.path)
+        if other is not None and other.kind != container.kind:
+            text = f"{label}: expected {container.kind}, found {other.kind}"
+            problems.append(Problem(name, text))
+        elif other is None and container.kind == "None" and not missing:
+            text = f"{label}: {_described(container)} in `like`, and nothing in the checkpoint"
+            problems.append(Problem(name, text))
+    problems += [
+        Problem(
+            name,
+            f"{path_label(other.path)}: {_described(other)} in the checkpoint, "
+            "and nothing in `like`",
+        )
+        for name, other in stored.items()
+        if other.kind == "None" and name not in expected and not extra
+    ]
+    return problems
+
+
+def leaf_container_problems(
+    containers: Mapping[Any, Container],
+    like_containers: Mapping[Any, Container],
+    leaves: Mapping[Any, str],
+    like_leaves: Mapping[Any, str],
+    *,
+    missing: bool,
+) -> list[Problem]:
+    """Return a problem for each place where one side has a leaf and the other a container.
+
+    Args:
+        containers: the containers of the checkpoint, by name.
+        like_containers: the containers of `like`.
+        leaves: the types of stored leaves as text, by name.
+        like_leaves: the types of the leaves of `like`.
+        missing: `like` keeps leaves that are not stored.
+    """
+    ignore = ' (extra="ignore" skips it)'
+    keep = "" if missing else ' (missing="keep" keeps the value of `like`)'
+    problems = [
+        Problem(
+            name,
+            f"{path_label(like_containers[name].path)}: expected "
+            f"{_described(like_containers[name])}, found {leaf}"
+            f"{ignore if like_containers[name].kind == 'None' else ''}",
+        )
+        for name, leaf in leaves.items()
+        if name in like_containers
+    ]
+    problems += [
+        Problem(
+            name,
+            f"{path_label(containers[name].path)}: expected {leaf}, "
+            f"found {_described(containers[name])}"
+            f"{keep if containers[name].kind == 'None' else ''}",
+        )
+        for name, leaf in like_leaves.items()
+        if name in containers
+    ]
+    return problems
+
+
+def merge_problems(problems: Sequence[Problem], covering: Sequence[Problem]) -> list[Problem]:
+    """Return the problems; each covering problem replaces those in its subtree."""
+    over = {problem.name: problem for problem in covering}
+    kept: dict[Any, Problem] = {}
+    for i, problem in enumerate(problems):
+        prefixes = [problem.name[:stop] for stop in range(len(problem.name) + 1)]
+        cover = next((over[prefix] for prefix in prefixes if prefix in over), None)
+        if cover is None:
+            kept[i] = problem
+        else:
+            kept.setdefault((cover.name,), cover)
+    return list(kept.values())
+
+
+def _described(container: Container) -> str:
+    if container.kind in ("None", _EMPTY):
+        return container.kind
+    return f"an empty {container.kind}" if container.empty else f"a {container.kind}"

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from operator import itemgetter, le
+from itertools import pairwise, product
 from typing import NamedTuple, TypeAlias
 
 from cordwood import dtypes
+from cordwood.errors import LimitError
 from cordwood.index import Box, Codec, Leaf, Piece, Pieces, Span
-from cordwood.plan.byte_ranges import byte_strides, flat_boxes
 from cordwood.plan.split_arrays import element_range
-from cordwood.sharding.boxes import intersect, is_contiguous, shape_of
+from cordwood.sharding.boxes import element_count, intersect, is_contiguous, shape_of
 
 
 class BoxDestination(NamedTuple):
@@ -96,9 +97,6 @@ def strided_copies(scatter: Scatter, start: int, stop: int) -> Iterator[StridedC
 
 
 ALIGNMENT = 64  # jax.device_put aliases only memory that is aligned so
-OWN_BUFFER_BYTES = 4 << 20  # a leaf of at least this size has its own buffer: dropping it frees it
-SLAB_BYTES = 16 << 20  # smaller leaves share buffers of at most this size
-GAP_BYTES = 4096  # a gap of at most this size between two leaves is cheaper to read than to skip
 
 
 class Move(NamedTuple):
@@ -133,83 +131,6 @@ class LoadPlan(NamedTuple):
     placements: tuple[Placement, ...]  # one for each requested leaf or box, in their order
     scatters: tuple[Scatter, ...] = ()  # the targets of moves with a buffer below 0
     chunks: tuple[EncodedChunk, ...] = ()
-
-
-def plan_pieces(pieces: Sequence[Sequence[Piece]]) -> LoadPlan:
-    """Plan the reading of items that are each stored as one or more pieces.
-
-    An item of OWN_BUFFER_BYTES or more gets its own buffer. Smaller ones share buffers (slabs),
-    in the order of their bytes in the files, so that neighbours are read by one move.
-    """
-    buffers: list[int] = []
-    moves: list[Move] = []
-    placements: list[Placement] = [(0, 0, 0)] * len(pieces)
-    slab = -1  # the buffer that small items share now
-    end = 0  # the used size of it
-    # The last move, which may still grow: its source, its start and stop in the source, and the
-    # number to add to an offset for the position in the slab.
-    source, start, stop, shift = -1, 0, 0, 0
-    for i in _file_order(pieces):
-        parts = pieces[i]
-        if len(parts) == 1:
-            _, part_source, offset, length = parts[0]
-            position = offset + shift
-            if (
-                part_source == source
-                and 0 <= offset - stop <= GAP_BYTES
-                and not position % ALIGNMENT
-                and length < OWN_BUFFER_BYTES
-                and position + length <= SLAB_BYTES
-            ):
-                stop = offset + length
-                end = position + length
-                placements[i] = (slab, position, length)
-                continue
-        else:
-            length = sum([part.length for part in parts])
-        if length >= OWN_BUFFER_BYTES:
-            buffers.append(length)
-            moves += _moves(parts, len(buffers) - 1, 0)
-            placements[i] = (len(buffers) - 1, 0, length)
-            continue
-        if source >= 0:
-            moves.append(Move(source, start, stop - start, slab, start + shift))
-            source = -1
-        position = -(-end // ALIGNMENT) * ALIGNMENT
-        if slab < 0 or position + length > SLAB_BYTES:
-            if slab >= 0:
-                buffers[slab] = end
-            buffers.append(0)
-            slab, position = len(buffers) - 1, 0
-        moves += _moves(parts, slab, position)
-        if length:
-            source, start, size, _, last_position = moves.pop()
-            stop, shift = start + size, last_position - start
-        end = position + length
-        placements[i] = (slab, position, length)
-    if source >= 0:
-        moves.append(Move(source, start, stop - start, slab, start + shift))
-    if slab >= 0:
-        buffers[slab] = end
-    moves.sort(key=itemgetter(0, 1))
-    return LoadPlan(tuple(buffers), tuple(moves), tuple(placements))
-
-
-def _file_order(pieces: Sequence[Sequence[Piece]]) -> Sequence[int]:
-    """Return the positions of all items, sorted by source and offset of their first pieces."""
-    starts = [parts[0][1:3] if parts else (0, 0) for parts in pieces]
-    if all(map(le, starts, starts[1:])):
-        return range(len(pieces))
-    return sorted(range(len(pieces)), key=starts.__getitem__)
-
-
-def _moves(parts: Sequence[Piece], buffer: int, position: int) -> list[Move]:
-    moves = []
-    for part in parts:
-        if part.length:
-            moves.append(Move(part.source, part.offset, part.length, buffer, position))
-            position += part.length
-    return moves
 
 
 class Extent(NamedTuple):
@@ -272,3 +193,199 @@ def _elements(piece: Piece, shape: tuple[int, ...]) -> tuple[int, int] | None:
         return None
     ends = zip(where.start, where.stop, shape, strict=True)
     return element_range(where, shape) if all(0 <= a <= b <= n for a, b, n in ends) else None
+
+
+# Byte ranges of boxes of an array in C order
+
+Range: TypeAlias = tuple[int, int]  # start and stop, in bytes, from the start of the array
+
+_MAX_CORNERS = 1 << 20
+
+
+def byte_strides(shape: Sequence[int], item_bytes: int) -> tuple[int, ...]:
+    """Return the strides of an array in C order: bytes from one index to the next, along each axis.
+
+    >>> byte_strides((4, 3), 2)
+    (6, 2)
+    """
+    strides = []
+    size = item_bytes
+    for extent in reversed(shape):
+        strides.append(size)
+        size *= extent
+    return tuple(reversed(strides))
+
+
+class ContiguousRuns(NamedTuple):
+    """Byte runs of a box that lies in two arrays; each run is contiguous in both."""
+
+    length: int  # of each run, in bytes
+    starts: tuple[tuple[int, int], ...]  # of each run: its offset in each array, from the box's
+
+
+def contiguous_runs(
+    extent: Sequence[int],
+    steps: Sequence[int],
+    other_steps: Sequence[int],
+    *,
+    item_bytes: int,
+    least_bytes: int,
+) -> ContiguousRuns | None:
+    """Return the runs of a box in two arrays; None if there are several and they are short.
+
+    Args:
+        extent: the shape of the box; no axis is 0.
+        steps: the strides of the first array, in bytes.
+        other_steps: the strides of the second array, in bytes.
+        item_bytes: the size of an element.
+        least_bytes: the minimum length of a run if there are several.
+
+    >>> contiguous_runs((2, 3), (6, 2), (6, 2), item_bytes=2, least_bytes=100)
+    ContiguousRuns(length=12, starts=((0, 0),))
+    >>> contiguous_runs((2, 3), (8, 2), (6, 2), item_bytes=2, least_bytes=6)
+    ContiguousRuns(length=6, starts=((0, 0), (8, 6)))
+    >>> contiguous_runs((2, 3), (8, 2), (6, 2), item_bytes=2, least_bytes=7)
+    """
+    axis = len(extent)
+    length = item_bytes
+    while axis and (extent[axis - 1] == 1 or steps[axis - 1] == other_steps[axis - 1] == length):
+        axis -= 1
+        length *= extent[axis]
+    outer = extent[:axis]
+    if length < least_bytes and math.prod(outer) > 1:
+        return None
+    starts = [
+        (sum(map(int.__mul__, index, steps)), sum(map(int.__mul__, index, other_steps)))
+        for index in product(*map(range, outer))
+    ]
+    return ContiguousRuns(length, tuple(starts))
+
+
+def byte_ranges(
+    shape: Sequence[int], boxes: Sequence[Box], *, item_bytes: int, gap_bytes: int
+) -> list[Range]:
+    """Return the ranges of an array's bytes that hold the boxes, in ascending order.
+
+    A gap shorter than `gap_bytes`, the cost of one more range, is read and not skipped. This
+    decides how many of the leading axes the ranges loop over. So there is never more than one
+    range for every `gap_bytes` of the array, and the total cost is the least possible.
+
+    >>> byte_ranges((4, 10), [Box((0, 2), (4, 5))], item_bytes=1, gap_bytes=7)
+    [(2, 5), (12, 15), (22, 25), (32, 35)]
+    >>> byte_ranges((4, 10), [Box((0, 2), (4, 5))], item_bytes=1, gap_bytes=8)
+    [(2, 35)]
+    """
+    steps = byte_strides(shape, item_bytes)
+
+    def within(axis: int, some: Sequence[Box]) -> list[Range]:
+        """Return the ranges for one index along each axis before `axis`."""
+        if axis == len(shape):
+            return [(0, item_bytes)]
+        step = steps[axis]
+        edges = sorted({edge for box in some for edge in (box.start[axis], box.stop[axis])})
+        ranges: list[Range] = []
+        for a, b in pairwise(edges):
+            slab = [box for box in some if box.start[axis] <= a and b <= box.stop[axis]]
+            if not slab:
+                continue
+            inner = within(axis + 1, slab)
+            (low, _), (_, high) = inner[0], inner[-1]
+            if len(inner) == 1 and step - high + low < gap_bytes:
+                _append(ranges, a * step + low, (b - 1) * step + high, gap_bytes)
+                continue
+            for i in range(a, b):
+                for low, high in inner:
+                    _append(ranges, i * step + low, i * step + high, gap_bytes)
+        return ranges
+
+    nonempty = [box for box in boxes if element_count(box)]
+    return within(0, nonempty) if nonempty else []
+
+
+def _append(ranges: list[Range], start: int, stop: int, gap_bytes: int) -> None:
+    """Add a range, or extend the last one if the gap before it is short."""
+    if ranges and start - ranges[-1][1] < gap_bytes:
+        ranges[-1] = (ranges[-1][0], max(stop, ranges[-1][1]))
+    else:
+        ranges.append((start, stop))
+
+
+def flat_boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
+    """Yield the boxes that together are elements start to stop of an array in C order, in order.
+
+    There are at most 2n - 1 boxes for an array of n axes.
+
+    >>> list(flat_boxes((3, 4), 2, 12))
+    [Box(start=(0, 2), stop=(1, 4)), Box(start=(1, 0), stop=(3, 4))]
+    """
+    axes = len(shape)
+    steps = byte_strides(shape, 1)
+    while start < stop:
+        # The outermost axis along which a whole index comes next: all within it is contiguous.
+        axis = 0
+        while axis < axes and (start % steps[axis] or start + steps[axis] > stop):
+            axis += 1
+        index = []
+        rest = start
+        for step in steps:
+            i, rest = divmod(rest, step)
+            index.append(i)
+        if axis == axes:  # an array without axes
+            yield Box((), ())
+            return
+        count = min((stop - start) // steps[axis], shape[axis] - index[axis])
+        yield Box(
+            tuple(index),
+            (*[i + 1 for i in index[:axis]], index[axis] + count, *shape[axis + 1 :]),
+        )
+        start += count * steps[axis]
+
+
+def is_tiling(parts: Sequence[Box], box: Box) -> bool:
+    """Return True if the parts, boxes within `box`, cover it and do not overlap.
+
+    Raises:
+        LimitError: there are too many parts, along too many axes, that do not form a grid.
+    """
+    if sum(map(element_count, parts)) != element_count(box):
+        return False
+    return _is_grid(parts, box) or _is_sum(parts, box)
+
+
+def _is_grid(parts: Sequence[Box], box: Box) -> bool:
+    """Return True if the parts form a grid: the cells that cuts along each axis make of the box."""
+    stop_of: list[dict[int, int]] = []
+    for axis, (low, high) in enumerate(zip(box.start, box.stop, strict=True)):
+        starts = sorted({part.start[axis] for part in parts})
+        if starts[:1] != [low]:
+            return False
+        stop_of.append(dict(zip(starts, [*starts[1:], high], strict=True)))
+    if len({part.start for part in parts}) != math.prod(map(len, stop_of)):
+        return False
+    return all(
+        stops[a] == b
+        for part in parts
+        for stops, a, b in zip(stop_of, part.start, part.stop, strict=True)
+    )
+
+
+def _is_sum(parts: Sequence[Box], box: Box) -> bool:
+    """Return True if the indicator functions of the parts add up to that of the box.
+
+    They do if their mixed derivatives are equal: points at the corners, each with a sign.
+    """
+    cut = [
+        axis
+        for axis, extent in enumerate(shape_of(box))
+        if any(part.stop[axis] - part.start[axis] != extent for part in parts)
+    ]
+    if len(parts) << len(cut) > _MAX_CORNERS:
+        raise LimitError(
+            f"an array is stored in {len(parts)} parts that are no grid, along {len(cut)} axes: "
+            f"expected at most {_MAX_CORNERS} corners"
+        )
+    corners: Counter[tuple[int, ...]] = Counter()
+    for part, sign in [*[(part, 1) for part in parts], (box, -1)]:
+        for corner in product(*[((part.start[axis], 1), (part.stop[axis], -1)) for axis in cut]):
+            corners[tuple([at for at, _ in corner])] += sign * math.prod([s for _, s in corner])
+    return not any(corners.values())

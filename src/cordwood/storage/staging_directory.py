@@ -29,7 +29,7 @@ from typing import NamedTuple
 from weakref import finalize
 
 from cordwood.errors import NotACheckpointError, StorageError
-from cordwood.io.encode_chunk import Encoder
+from cordwood.io.chunk_codecs import Encoder
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.threads import never_stop, stop_check
 from cordwood.plan.file_plan import PlannedFile

@@ -31,7 +31,7 @@ import numpy as np
 from cordwood.encoding.digests import BLOCK_BYTES, DIGEST_BYTES, block_count, digest_of
 from cordwood.index import Digests
 from cordwood.io.buffers import PAGE_BYTES, ScratchBuffer
-from cordwood.io.encode_chunk import Encoder
+from cordwood.io.chunk_codecs import Encoder
 from cordwood.io.leaves_to_write import (
     FileContents,
     LazyArray,

@@ -218,7 +218,7 @@ def _storage_advice(leaf: Any) -> str:
         return f"an array of subclass {name} cannot be stored; convert it with numpy.asarray"
     if isinstance(leaf, (bytearray, memoryview)):
         return f"a {kind.__name__} cannot be stored; convert it with bytes()"
-    if name == "cordwood.api.stored_leaf.StoredLeaf":
+    if name == "cordwood.api.checkpoint.StoredLeaf":
         return "a leaf of an open checkpoint cannot be stored; pass leaf.load()"
     if kind.__name__ == "ShapeDtypeStruct":
         return "a ShapeDtypeStruct has no value to store"

@@ -15,10 +15,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cordwood.api.array_change import root_of_scaled
-from cordwood.api.checkpoint import Checkpoint
+from cordwood.api.checkpoint import Checkpoint, StoredLeaf
 from cordwood.api.diff import ComparedPair, Comparison, LeafDiff, Values, compare_checkpoints
 from cordwood.api.leaf_statistics import compare_leaves
-from cordwood.api.stored_leaf import StoredLeaf
 from cordwood.index import Leaf, Naming, leaf_text, size_in_memory
 from cordwood.io.progress import Report
 from cordwood.io.threads import gc_paused

@@ -27,7 +27,7 @@ from cordwood.formats.format_protocol import Opened
 from cordwood.formats.numpy_files import read_npy, read_npz
 from cordwood.io.open_files import MemoryFile
 from cordwood.loading.leaf_reader import LeafReader
-from cordwood.loading.load_options import LoadOptions
+from cordwood.loading.load_request import LoadOptions
 from cordwood.loading.load_tree import load_tree
 from tests.memory import traced_memory
 

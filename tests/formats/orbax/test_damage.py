@@ -31,7 +31,7 @@ from cordwood.formats.zarr.array_reader import MAX_UNSTORED_CHUNKS
 from cordwood.formats.zarr.key_values import MAX_FILL_BYTES, ZeroChunks
 from cordwood.index import Codec, Inline
 from cordwood.io.buffers import ScratchBuffer
-from cordwood.io.decode_chunk import decode_chunk
+from cordwood.io.chunk_codecs import decode_chunk
 from cordwood.plan.load_plan import EncodedChunk, Scatter
 from cordwood.testing import assert_trees_equal
 from tests.formats.orbax.orbax_trees import EVERY, change, copied, index_at
@@ -531,7 +531,7 @@ def test_zeros_are_encoded_without_going_through_them(compressor: str | None) ->
         codec = Codec(compressor, "C", False)
         chunk = EncodedChunk(0, 0, location.length, codec, "uint8", Scatter((size,), 1, ()))
         assert decode_chunk(
-            chunk, memoryview(zero_chunks.memory[0]), ScratchBuffer().view, name=""
+            chunk, memoryview(zero_chunks.memory[0]), ScratchBuffer(), name=""
         ) == bytes(size)
 
 

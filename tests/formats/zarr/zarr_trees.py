@@ -15,7 +15,7 @@ from cordwood.formats.zarr.read_index import read_index
 from cordwood.formats.zarr.write import save_item
 from cordwood.index import Box, Encoded, Index, Inline, Leaf
 from cordwood.io.buffers import ScratchBuffer
-from cordwood.io.decode_chunk import decode_chunk
+from cordwood.io.chunk_codecs import decode_chunk
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.verify_files import check_files
 from cordwood.plan.load_plan import EncodedChunk, Scatter
@@ -85,7 +85,7 @@ def _value(directory: LocalDirectory, index: Index, leaf: Leaf) -> Any:
             shape = storage.chunk_shape
             spread = Scatter(shape, dtype.itemsize, ())
             chunk = EncodedChunk(0, offset, length, storage.codec, leaf.dtype, spread)
-            data = decode_chunk(chunk, data, ScratchBuffer().view, name=name)
+            data = decode_chunk(chunk, data, ScratchBuffer(), name=name)
         held = np.frombuffer(data, dtype).reshape(shape)
         array[slices(where)] = held[tuple(slice(size) for size in shape_of(where))]
     return array[()] if leaf.kind == "numpy_scalar" else array

@@ -27,8 +27,7 @@ from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.threads import gc_paused, run_in_worker
 from cordwood.keypath import KeyPath, format_path
 from cordwood.loading.assign_shardings import IndivisibleError, array_shape, resolve_sharding
-from cordwood.loading.leaf_target import Target, default_targets
-from cordwood.loading.load_options import LoadOptions
+from cordwood.loading.load_request import LoadOptions, Target, default_targets
 from cordwood.loading.match_like import match_like
 from cordwood.message_text import first_lines
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, Protocol
 
 from cordwood.errors import CorruptionError, FormatError, LimitError, TruncatedError
 from cordwood.io.buffers import GrowableBuffer
+from cordwood.io.chunk_codecs import BLOCK_HEADER_BYTES, parse_block_header
 from cordwood.io.open_files import MemoryFile, ReadableFile
-from cordwood.io.zstd_block_header import BLOCK_HEADER_BYTES, parse_block_header
 
 MAX_RATIO = 1100  # the ratio of deflate is at most 1032
 MIN_LIMIT_BYTES = 4 << 30  # any stream may decompress to this size

@@ -280,7 +280,7 @@ def _element(array: StoredArray, read_value: Callable[[Piece], tuple[bytes, str]
     """Return the only element of an array of shape () as a numpy scalar."""
     import numpy as np
 
-    from cordwood.io.decode_chunk import decode_chunk
+    from cordwood.io.chunk_codecs import decode_chunk
 
     metadata, (piece,) = array
     _, source, offset, length = piece
@@ -291,7 +291,7 @@ def _element(array: StoredArray, read_value: Callable[[Piece], tuple[bytes, str]
     data, name = read_value(piece)
     spread = Scatter((), dtypes.itemsize(metadata.dtype), ())
     chunk = EncodedChunk(source, offset, length, codec_of(metadata), metadata.dtype, spread)
-    raw = decode_chunk(chunk, memoryview(data), ScratchBuffer().view, name=name)
+    raw = decode_chunk(chunk, memoryview(data), ScratchBuffer(), name=name)
     return np.frombuffer(raw, dtypes.to_numpy(metadata.dtype))[0]
 
 

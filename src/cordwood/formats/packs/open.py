@@ -31,7 +31,7 @@ from cordwood.formats.step_names import MAX_STEPS_OPENED, listed, sorted_steps, 
 from cordwood.index import Box, Digests, Leaf, Source
 from cordwood.io.open_files import Closable, ReadableFile
 from cordwood.message_text import counted
-from cordwood.storage.retry_reading import ReplacedError, retry_reading
+from cordwood.storage.directory_reader import ReplacedError, retry_reading
 from cordwood.storage.storage_protocol import Storage
 
 _LISTED_CELLS = 200_000  # of an item with more, pieces are only listed for the leaves that are read

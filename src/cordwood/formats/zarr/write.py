@@ -49,7 +49,7 @@ from cordwood.formats.zarr.tensorstore_index import (
     put_item,
 )
 from cordwood.index import LeafSpec
-from cordwood.io.encode_chunk import chunk_encoder
+from cordwood.io.chunk_codecs import chunk_encoder
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.message_text import first_names
 from cordwood.plan.assign_to_files import chunk_bytes_of_leaves
@@ -57,8 +57,7 @@ from cordwood.plan.file_plan import ChunkFile, PlannedFile
 from cordwood.processes.agreement import begin_together, tree_fingerprints
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directories import count_files, scan_directory
-from cordwood.storage.directory_reader import LocalDirectory
-from cordwood.storage.retry_reading import ReplacedError, retry_reading
+from cordwood.storage.directory_reader import LocalDirectory, ReplacedError, retry_reading
 from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
 from cordwood.storage.write_files import WrittenFile
 

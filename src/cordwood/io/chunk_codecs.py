@@ -1,24 +1,24 @@
-"""Decoding of one chunk of an array: decompression, byte order, order of elements."""
+"""Codecs of the chunks of arrays: decompression, byte order, order of elements; and compression."""
 
 from __future__ import annotations
 
 import bz2
 import zlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from cordwood import dtypes
 from cordwood.errors import CorruptionError, UnsupportedFormatError
-from cordwood.io.zstd_block_header import BLOCK_HEADER_BYTES, parse_block_header
+from cordwood.io.buffers import ScratchBuffer
 from cordwood.plan.load_plan import EncodedChunk
 
 _BLOSC_HEADER_BYTES = 16
 
 
 def decode_chunk(
-    chunk: EncodedChunk, data: memoryview, scratch: Callable[[int], memoryview], *, name: str
+    chunk: EncodedChunk, data: memoryview, scratch: ScratchBuffer, *, name: str
 ) -> memoryview:
     """Return the elements of a chunk, little-endian and in C order.
 
@@ -28,7 +28,7 @@ def decode_chunk(
     Args:
         chunk: the description of the chunk.
         data: its stored bytes, already checked against their digests if there are any.
-        scratch: returns memory of a given size, which the result may use.
+        scratch: memory that the result may use.
         name: the name of the file, for errors.
 
     Raises:
@@ -78,13 +78,13 @@ def _decompress(
     data: memoryview,
     size: int,
     where: str,
-    scratch: Callable[[int], memoryview],
+    scratch: ScratchBuffer,
 ) -> Any:
     """Return the decompressed bytes of `data`, but at most one byte more than `size`."""
     if compressor is None:
         return data
     if compressor == "zstd":
-        return _zstd(data, size, where, scratch)
+        return _decompress_zstd(data, size, where, scratch)
     if compressor in ("gzip", "zlib"):
         return _stream(zlib.decompressobj(32 + zlib.MAX_WBITS), data, size, where)
     if compressor == "deflate":
@@ -92,15 +92,13 @@ def _decompress(
     if compressor == "bz2":
         return _stream(bz2.BZ2Decompressor(), data, size, where)
     if compressor == "blosc":
-        return _blosc(data, size, where)
+        return _decompress_blosc(data, size, where)
     raise UnsupportedFormatError(
         f"{where} is compressed with {compressor!r}; expected zstd, gzip, zlib, bz2 or blosc"
     )
 
 
-def _zstd(
-    data: memoryview, size: int, where: str, scratch: Callable[[int], memoryview]
-) -> memoryview:
+def _decompress_zstd(data: memoryview, size: int, where: str, scratch: ScratchBuffer) -> memoryview:
     import zstandard
 
     try:
@@ -111,7 +109,7 @@ def _zstd(
         if end != len(data):
             ends = "is followed by more" if 0 <= end < len(data) else "stops too early"
             raise CorruptionError(f"{where} is damaged: its frame {ends}")
-        target = scratch(size)
+        target = scratch.view(size)
         at = 0
         with zstandard.ZstdDecompressor().stream_reader(data) as reader:
             while at < size and (count := reader.readinto(target[at:])):
@@ -138,6 +136,26 @@ def _zstd_frame_end(data: memoryview) -> int:
     return at + 4 * zstandard.get_frame_parameters(data).has_checksum if is_last else -1
 
 
+# The block headers of a zstd frame (RFC 8878, section 3.1.1.2)
+
+BLOCK_HEADER_BYTES = 3
+_RUN = 1  # block type RLE: one byte, repeated
+
+
+class ZstdBlock(NamedTuple):
+    """The contents of a block header."""
+
+    size_bytes: int  # of the block, with its header
+    is_last: bool  # the last block of its frame; a checksum may follow
+
+
+def parse_block_header(header: bytes | memoryview) -> ZstdBlock:
+    """Return the block that begins with a header."""
+    bits = int.from_bytes(header, "little")
+    is_run = bits >> 1 & 3 == _RUN
+    return ZstdBlock(BLOCK_HEADER_BYTES + (1 if is_run else bits >> 3), bool(bits & 1))
+
+
 def _stream(decoder: Any, data: memoryview, size: int, where: str) -> bytes:
     decoded: bytes = decoder.decompress(data, size + 1)
     if len(decoded) == size and not decoder.eof:
@@ -151,25 +169,76 @@ def _stream(decoder: Any, data: memoryview, size: int, where: str) -> bytes:
     return decoded
 
 
-def _blosc(data: memoryview, size: int, where: str) -> Any:
+def _decompress_blosc(data: memoryview, size: int, where: str) -> Any:
     import tensorstore as ts
 
     content_size = int.from_bytes(data[4:8], "little")
     if len(data) < _BLOSC_HEADER_BYTES or content_size != size:
         raise _wrong_size(where, size, str(content_size))
     context = ts.Context()  # its memory:// store is shared with nobody
-    store = ts.KvStore.open({"driver": "memory"}, context=context).result()
-    store.write("0", bytes(data)).result()
+    ts.KvStore.open(_MEMORY, context=context).result().write("0", bytes(data)).result()
+    spec = {**_array_of_one_chunk(size, "|u1", {"id": "blosc"}), "open": True}
+    return ts.open(spec, context=context).result().read().result().data
+
+
+_MEMORY = {"driver": "memory"}
+
+
+def _array_of_one_chunk(size: int, code: str, compressor: Mapping[str, Any]) -> dict[str, Any]:
+    """Return TensorStore's specification of a zarr array in memory, to encode or decode a chunk."""
     metadata = {
         "zarr_format": 2,
         "shape": [size],
         "chunks": [size],
-        "dtype": "|u1",
+        "dtype": code,
         "order": "C",
         "fill_value": None,
         "filters": None,
-        "compressor": {"id": "blosc"},
+        "compressor": dict(compressor),
     }
-    spec = {"driver": "zarr", "kvstore": {"driver": "memory"}, "metadata": metadata}
-    array = ts.open({**spec, "open": True, "create": True}, context=context).result()
-    return array.read().result().data
+    return {"driver": "zarr", "kvstore": _MEMORY, "metadata": metadata, "create": True}
+
+
+# Compression
+
+Encoder: TypeAlias = Callable[[np.ndarray[Any, Any]], bytes]
+
+_ZSTD_LEVEL = 1
+# One unsigned type of each size: blosc shuffles the bytes of items of that size.
+_CARRIERS = {1: "|u1", 2: "<u2", 4: "<u4", 8: "<u8", 16: "<c16"}
+
+
+def chunk_encoder(compression: str) -> Encoder:
+    """Return a function that compresses the elements of C-contiguous arrays.
+
+    It releases the GIL. "zstd" writes a content checksum, which every zstd reader verifies.
+    "blosc" is lz4 after a bit shuffle.
+    """
+    return {"zstd": _compress_zstd, "blosc": _compress_blosc}[compression]
+
+
+def _compress_zstd(array: np.ndarray[Any, Any]) -> bytes:
+    import zstandard
+
+    compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True)
+    data: bytes = compressor.compress(_bytes_of(array).data)
+    return data
+
+
+def _compress_blosc(array: np.ndarray[Any, Any]) -> bytes:
+    """Have TensorStore write a zarr array of one chunk to a memory store."""
+    import tensorstore
+
+    code = _CARRIERS.get(array.itemsize, "|u1")
+    carried = _bytes_of(array).view(code)
+    context = tensorstore.Context()
+    compressor = {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 2, "blocksize": 0}
+    spec = _array_of_one_chunk(carried.size, code, compressor)
+    tensorstore.open(spec, context=context).result().write(carried).result()
+    store = tensorstore.KvStore.open(_MEMORY, context=context).result()
+    data: bytes = store.read("0").result().value
+    return data
+
+
+def _bytes_of(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return array.reshape(-1).view(np.uint8)

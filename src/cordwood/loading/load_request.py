@@ -1,4 +1,4 @@
-"""Targets of stored leaves: the kind, dtype and sharding of the loaded values."""
+"""What is asked of a load: its options, and the target of each leaf."""
 
 from __future__ import annotations
 
@@ -6,18 +6,120 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import repeat
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
 
 from cordwood import dtypes
 from cordwood.errors import MismatchError
 from cordwood.index import Leaf, LeafKind
+from cordwood.io.progress import ProgressOption
+from cordwood.io.progress_bar import require_progress_option
 from cordwood.keypath import format_path
 from cordwood.message_text import first_lines
+from cordwood.plan.path_patterns import Select
+from cordwood.plan.select_leaves import Transpose
+from cordwood.sharding.partition_rules import Rules
 
 _new = tuple.__new__
 _NEED_X64 = frozenset({"int64", "uint64", "float64", "complex128"})
+# A dtype for all floating arrays, or a mapping of patterns to dtypes.
+Cast: TypeAlias = str | type | Any | Mapping[str, Any]
+Missing: TypeAlias = Literal["error", "keep"]
+Extra: TypeAlias = Literal["error", "ignore"]
+
+
+class TreeOptions(TypedDict, total=False):
+    """Options of every call that loads a tree: placement, selection, differences to accept."""
+
+    mesh: Any
+    rules: Rules | None
+    shardings: Any
+    strict: bool
+    cast: bool | Cast
+    select: Select | None
+    rename: Mapping[str, str] | None
+    transpose: Transpose | None
+    missing: Missing
+    extra: Extra
+    progress: ProgressOption
+
+
+class ReadOptions(TreeOptions, total=False):
+    """Options of `Checkpoint.load`."""
+
+    mmap: bool
+    to: Literal["jax", "numpy"] | None
+    verify: bool | None
+    alias: bool
+    nest: bool
+
+
+class OpenAndReadOptions(ReadOptions, total=False):
+    """Options of `cordwood.load`."""
+
+    format: str | None
+    prefix: str | None
+    max_bytes: int | None
+
+
+class LoadOptions(NamedTuple):
+    """The options of one load, as `cordwood.load` documents them."""
+
+    mmap: bool = False
+    to: Literal["jax", "numpy"] | None = None
+    verify: bool | None = None
+    strict: bool = True
+    cast: bool | Cast = False
+    select: Select | None = None
+    rename: Mapping[str, str] | None = None
+    missing: Missing = "error"
+    extra: Extra = "error"
+    alias: bool = True
+    nest: bool = False
+    transpose: Transpose | None = None
+    mesh: Any = None
+    rules: Rules | None = None
+    shardings: Any = None
+    progress: ProgressOption = None
+
+    @property
+    def assigns_shardings(self) -> bool:
+        """True if an option assigns leaves to devices."""
+        return any(each is not None for each in (self.mesh, self.rules, self.shardings))
+
+    @property
+    def casts_to_like(self) -> bool:
+        """True if leaves are converted to the dtypes of `like`."""
+        return self.cast is True
+
+    def require_valid(self, like: Any) -> None:
+        """Raise ValueError for invalid options, and for options that would have no effect.
+
+        Raises TypeError for a `progress` that is no function.
+        """
+        to, cast, missing, extra = self.to, self.cast, self.missing, self.extra
+        if to not in (None, "jax", "numpy"):
+            raise ValueError(f'to={to!r}: expected "jax", "numpy" or None')
+        if to == "numpy" and self.assigns_shardings:
+            raise ValueError('to="numpy" has no use for a mesh, rules or shardings: leave one out')
+        if missing not in ("error", "keep"):
+            raise ValueError(f'missing={missing!r}: expected "error" or "keep"')
+        if extra not in ("error", "ignore"):
+            raise ValueError(f'extra={extra!r}: expected "error" or "ignore"')
+        if like is not None and not isinstance(cast, bool):
+            raise ValueError(
+                f"cast={cast!r}: with `like`, which has dtypes, cast=True converts to those"
+            )
+        if like is None and cast is True:
+            raise ValueError(
+                'cast=True converts to the dtypes of `like`: pass one, or a dtype (cast="bf16")'
+            )
+        if like is None and (missing, extra) != ("error", "error"):
+            name, value = ("missing", missing) if missing != "error" else ("extra", extra)
+            raise ValueError(f"{name}={value!r} is about the leaves of `like`: pass one")
+        if self.progress is not None:
+            require_progress_option(self.progress)
 
 
 class Target(NamedTuple):
