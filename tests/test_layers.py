@@ -58,7 +58,6 @@ SHARED = {
     "cordwood.formats.hugging_face": ("cordwood.formats.safetensors.",),
     "cordwood.formats.orbax": ("cordwood.formats.zarr.",),
     "cordwood.formats.packs": ("cordwood.formats.safetensors.",),
-    "cordwood.formats.zarr_tree": ("cordwood.formats.zarr.",),
 }
 
 # Modules directly under formats/ that every format may use, and those that know all formats.

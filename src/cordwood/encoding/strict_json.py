@@ -23,18 +23,25 @@ class _DuplicateKeyError(ValueError):
         self.key = key
 
 
-def parse_json(text: str, where: str, *, start: int | None = None, allow_nan: bool = False) -> Any:
+def parse_json(
+    text: str | bytes, where: str, *, start: int | None = None, allow_nan: bool = False
+) -> Any:
     """Return the value of a JSON text.
 
     Args:
-        text: the JSON.
+        text: the JSON; bytes are UTF-8.
         where: the name of the text for the error.
         start: the byte offset of `text` in its file; with it errors name byte offsets.
         allow_nan: accept NaN and infinities in Python's notation.
 
     Raises:
-        FormatError: the text is not strict JSON.
+        FormatError: the text is not strict JSON, or not UTF-8.
     """
+    if isinstance(text, bytes):
+        try:
+            text = text.decode()
+        except UnicodeDecodeError as e:
+            raise FormatError(f"{where} is not UTF-8 at byte {e.start}") from e
     try:
         return (_WITH_NAN if allow_nan else _DECODER).decode(text)
     except json.JSONDecodeError as e:

@@ -20,8 +20,7 @@ from cordwood.formats.numpy_files import EQX, NPY, NPZ
 from cordwood.formats.orbax import ORBAX
 from cordwood.formats.packs import PACKS
 from cordwood.formats.safetensors import SAFETENSORS
-from cordwood.formats.zarr import ZARR
-from cordwood.formats.zarr_tree import ZARR_TREE
+from cordwood.formats.zarr import ZARR, ZARR_TREE
 
 FORMATS: tuple[Format, ...] = (
     SAFETENSORS,

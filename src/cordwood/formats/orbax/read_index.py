@@ -350,10 +350,7 @@ def _key_impls(directory: ReadableDirectory) -> Mapping[str, str]:
 
 def _json(directory: ReadableDirectory, path: str) -> Any:
     data = directory.read(path, limit_bytes=MAX_TREE_FILE_BYTES)
-    try:
-        return parse_json(data.decode(), f"{directory.name}/{path}", allow_nan=True)
-    except UnicodeDecodeError as e:
-        raise FormatError(f"{directory.name}/{path} is not UTF-8 at byte {e.start}") from e
+    return parse_json(data, f"{directory.name}/{path}", allow_nan=True)
 
 
 def _named(error: Exception, directory: ReadableDirectory, name: str) -> Exception:

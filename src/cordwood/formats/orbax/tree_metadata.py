@@ -71,10 +71,7 @@ def parse_tree_metadata(data: bytes) -> TreeMetadata:
 
     Raises FormatError and LimitError, whose messages do not name the file's path.
     """
-    try:
-        members = parse_json(data.decode(), TREE_NAME, allow_nan=True)
-    except UnicodeDecodeError as e:
-        raise FormatError(f"{TREE_NAME} is not UTF-8 at byte {e.start}") from e
+    members = parse_json(data, TREE_NAME, allow_nan=True)
     entries = members.get("tree_metadata") if type(members) is dict else None
     if type(entries) is not dict:
         raise FormatError(f"{TREE_NAME}: expected a JSON object with tree_metadata")

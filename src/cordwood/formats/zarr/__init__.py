@@ -1,4 +1,4 @@
-"""The zarr layout: eFormer's directories, one zarr version 2 array for each leaf.
+"""The zarr formats: eFormer's directories, one zarr version 2 array for each leaf; trees of arrays.
 
 docs/format.md is the specification of what cordwood adds.
 """
@@ -23,6 +23,10 @@ from cordwood.storage.paths import path_exists
 if TYPE_CHECKING:
     from cordwood.index import Index
     from cordwood.processes.rendezvous import Rendezvous
+
+
+_METADATA_NAME = ".zarray"
+_MAX_ENTRIES = 10_000  # of a directory that are searched for an array
 
 
 class ZarrFormat:
@@ -74,4 +78,28 @@ class ZarrFormat:
         return []
 
 
+class ZarrTreeFormat:
+    """Directory trees of zarr arrays without an index, read only."""
+
+    name = "zarr-tree"
+    description = "a directory tree of zarr arrays without an index"
+    suffixes: tuple[str, ...] = ()
+    index_name = f"**/{_METADATA_NAME}"
+
+    def matches(self, place: Place) -> Match:
+        if place.file is not None or not place.search_below:
+            return Match.NO
+        from cordwood.storage.directories import contains_file
+
+        is_tree = contains_file(place.path, _METADATA_NAME, at_most=_MAX_ENTRIES)
+        return Match.MAYBE if is_tree else Match.NO
+
+    def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
+        from cordwood.formats.zarr.read_tree import open_tree
+
+        del options
+        return open_tree(path, item)
+
+
 ZARR = ZarrFormat()
+ZARR_TREE = ZarrTreeFormat()

@@ -214,10 +214,7 @@ def is_zero(fill_value: Any) -> bool:
 
 
 def _members(data: bytes, name: str, version: int) -> dict[str, Any]:
-    try:
-        members = parse_json(data.decode(), name)
-    except UnicodeDecodeError as e:
-        raise FormatError(f"{name} is not UTF-8 at byte {e.start}") from e
+    members = parse_json(data, name)
     if type(members) is not dict or members.get("zarr_format") != version:
         raise FormatError(
             f"expected a JSON object with zarr_format {version}, found {members!r:.80}"

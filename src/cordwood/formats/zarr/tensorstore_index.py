@@ -74,10 +74,7 @@ def parse_index(data: bytes) -> IndexFile:
         CorruptionError: cordwood's part does not match its digest.
         UnsupportedFormatError: a newer cordwood wrote it.
     """
-    try:
-        members = parse_json(data.decode(), INDEX_NAME)
-    except UnicodeDecodeError as e:
-        raise FormatError(f"{INDEX_NAME} is not UTF-8 at byte {e.start}") from e
+    members = parse_json(data, INDEX_NAME)
     if type(members) is not dict:
         raise FormatError(f"{INDEX_NAME}: expected a JSON object, found {members!r:.80}")
     if members.get("format") != "tensorstore":

@@ -5,15 +5,23 @@ What lies in it beside arrays is passed over, unless it is a checkpoint too: tha
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 
 from cordwood.errors import FormatError, LimitError, UnsupportedFormatError
+from cordwood.formats.format_protocol import Opened
 from cordwood.formats.zarr.array_metadata import METADATA_NAME
 from cordwood.formats.zarr.read_index import read_arrays
 from cordwood.formats.zarr.tensorstore_index import Entry
 from cordwood.index import Index
 from cordwood.io.threads import gc_paused
-from cordwood.storage.directory_reader import FOLDER, OTHER, ReadableDirectory
+from cordwood.storage.directory_reader import (
+    FOLDER,
+    OTHER,
+    FileOwningDirectory,
+    LocalDirectory,
+    ReadableDirectory,
+)
 
 FORMAT = "zarr-tree"
 MAX_DEPTH = 64
@@ -27,7 +35,26 @@ _OTHERS = {
 }
 
 
-def read_index(directory: ReadableDirectory) -> Index:
+def open_tree(path: str | os.PathLike[str], prefix: str | None) -> Opened:
+    """Return all arrays of the tree. Raises as `read_tree`; ValueError for a prefix."""
+    text = os.fspath(path)
+    if prefix is not None:
+        raise ValueError(
+            f"{text}: prefix= is for directories of several trees; open the directory of that name"
+        )
+    directory = LocalDirectory(text)
+    try:
+        index = read_tree(directory)
+    except BaseException:
+        directory.close()
+        raise
+    files = [
+        FileOwningDirectory(directory, source.name, source.size_bytes) for source in index.sources
+    ]
+    return Opened(FORMAT, index, files)
+
+
+def read_tree(directory: ReadableDirectory) -> Index:
     """Return the index of a directory tree: nested dicts of jax arrays by its directories, sorted.
 
     An array is a directory with a `.zarray`; where one lies within another, the tree is one flat
