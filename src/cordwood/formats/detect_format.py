@@ -211,8 +211,10 @@ def format_of(path: str | os.PathLike[str], *, format: str | None, prefix: str |
     named = None if format is None else require_name(format)
     if parse_url(path) is not None:
         return format_in_object_store(text, named)
-    place = locate_directory(path)
-    kind = kind_at(place)
+    place, kind = text, kind_at(path)
+    if kind == "nothing":
+        place = locate_directory(path)
+        kind = kind_at(place)
     is_for_directories = named is not None and is_directory_format(named)
     if kind == "nothing":
         for each in run_formats():

@@ -21,7 +21,7 @@ from cordwood.formats.packs.index_item import (
     parse_items,
     written_pack,
 )
-from cordwood.formats.safetensors.read_index import sealed_digests
+from cordwood.formats.packs.open import sealed_digests
 from cordwood.index import Source, leaf_paths
 from cordwood.io.compare_bytes import (
     Difference,
