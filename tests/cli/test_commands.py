@@ -26,7 +26,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import cordwood
 from cordwood.cli.main import COMMANDS
 from cordwood.index import Digests
-from cordwood.io.verify_files import VerifySample
+from cordwood.io.check_digests import VerifySample
 from cordwood.message_text import printable
 from demo.terminal import COLUMNS, LINES, run_in_terminal
 from tests.children import run_python
@@ -414,7 +414,7 @@ def test_verify_resumes(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path, record = tmp_path / "z", tmp_path / "record"
     arrays = {f"x{i}": np.full(1000, i) for i in range(8)}
     cordwood.save(path, arrays, layout="zarr")
-    from cordwood.io import check_digests, verify_files
+    from cordwood.io import check_digests
 
     calls: list[str] = []
     bad_blocks = check_digests.bad_blocks
@@ -425,7 +425,7 @@ def test_verify_resumes(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             raise KeyboardInterrupt
         return bad_blocks(start, parts, digests)
 
-    monkeypatch.setattr(verify_files, "bad_blocks", stop_at_x2)
+    monkeypatch.setattr(check_digests, "bad_blocks", stop_at_x2)
     assert run("verify", path, "--resume", record).code == 130
     head, *verified = record.read_text().splitlines()
     assert head == "cordwood verify: found whole"
@@ -662,7 +662,7 @@ def test_verify_accepts_a_directory_of_steps(run: Run, tmp_path: Path) -> None:
 def test_verify_of_a_directory_of_steps_resumes(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cordwood.io import check_digests, verify_files
+    from cordwood.io import check_digests
 
     root, record = tmp_path / "run", tmp_path / "record"
     for step in (5, 20, 100):
@@ -675,7 +675,7 @@ def test_verify_of_a_directory_of_steps_resumes(
             raise KeyboardInterrupt
         return bad_blocks(*arguments)
 
-    monkeypatch.setattr(verify_files, "bad_blocks", stop_in_the_last_step)
+    monkeypatch.setattr(check_digests, "bad_blocks", stop_in_the_last_step)
     assert run("verify", root, "--resume", record).code == 130
     assert record.exists()
     code, out, _ = run("verify", root, "--resume", record)

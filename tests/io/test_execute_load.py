@@ -16,9 +16,9 @@ from cordwood.errors import CorruptionError, LimitError, TruncatedError
 from cordwood.index import Digests
 from cordwood.io import execute_load as execution
 from cordwood.io.buffers import allocate_bytes
+from cordwood.io.check_digests import check_files
 from cordwood.io.execute_load import execute_load
 from cordwood.io.open_files import LocalFile, MemoryFile
-from cordwood.io.verify_files import check_files
 from cordwood.plan.load_plan import LoadPlan, Move
 
 DATA = np.random.default_rng(1).integers(0, 256, 40_000, dtype=np.uint8).tobytes()

@@ -19,16 +19,16 @@ from cordwood.formats.format_protocol import (
     item_names,
 )
 from cordwood.index import Index
-from cordwood.io.check_digests import SourceDigests
-from cordwood.io.open_files import MemoryFile
-from cordwood.io.progress import ProgressOption, report_progress
-from cordwood.io.progress_bar import progress_display
-from cordwood.io.verify_files import (
+from cordwood.io.check_digests import (
     Damage,
+    SourceDigests,
     VerifySample,
     damage_in_sources,
     raise_damage,
 )
+from cordwood.io.open_files import MemoryFile
+from cordwood.io.progress import ProgressOption, report_progress
+from cordwood.io.progress_bar import progress_display
 from cordwood.keypath import format_path
 from cordwood.loading.leaf_reader import explaining_format
 from cordwood.message_text import counted, first_names, printable, size_text

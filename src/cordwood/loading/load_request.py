@@ -1,4 +1,4 @@
-"""What is asked of a load: its options, and the target of each leaf."""
+"""The options of a load, and the target of each leaf: kind, dtype and sharding of its value."""
 
 from __future__ import annotations
 

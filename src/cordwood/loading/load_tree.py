@@ -18,10 +18,10 @@ import numpy as np
 from cordwood import dtypes
 from cordwood.errors import FormatError, MismatchError
 from cordwood.index import Box, Index, Inline, Leaf
+from cordwood.io.check_digests import check_sources
 from cordwood.io.progress import report_progress
 from cordwood.io.progress_bar import progress_display
 from cordwood.io.threads import gc_paused
-from cordwood.io.verify_files import check_sources
 from cordwood.keypath import KeyPath, format_path, path_label
 from cordwood.loading.assign_shardings import assign_shardings
 from cordwood.loading.cast import (

@@ -14,8 +14,8 @@ from cordwood.encoding.digests import digests_of
 from cordwood.formats.safetensors.plan_save import plan_save
 from cordwood.formats.safetensors.read_index import read_index
 from cordwood.index import Index, Inline, Leaf
+from cordwood.io.check_digests import check_files
 from cordwood.io.open_files import MemoryFile
-from cordwood.io.verify_files import check_files
 from cordwood.plan.file_plan import LeafBytes
 from cordwood.tree.flatten import build_tree, flatten
 from cordwood.tree.leaves import describe_leaf, host_array

@@ -15,9 +15,9 @@ from cordwood.formats.zarr.read_index import read_index
 from cordwood.formats.zarr.write import save_item
 from cordwood.index import Box, Encoded, Index, Inline, Leaf
 from cordwood.io.buffers import ScratchBuffer
+from cordwood.io.check_digests import check_files
 from cordwood.io.chunk_codecs import decode_chunk
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.verify_files import check_files
 from cordwood.plan.load_plan import EncodedChunk, Scatter
 from cordwood.processes.rendezvous import SINGLE_PROCESS, Rendezvous
 from cordwood.sharding.boxes import shape_of, slices

@@ -21,9 +21,9 @@ from cordwood.formats.zarr.chunk_grid import chunks
 from cordwood.formats.zarr.plan_save import ArrayPlan, ItemPlan
 from cordwood.formats.zarr.write import commit_item, write_together
 from cordwood.index import Encoded, Leaf, Piece, Pieces
+from cordwood.io.check_digests import check_sources
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.threads import run_in_worker
-from cordwood.io.verify_files import check_sources
 from cordwood.loading.leaf_reader import LeafReader
 from cordwood.loading.load_request import Target, check_x64
 from cordwood.loading.load_tree import restore_targets
