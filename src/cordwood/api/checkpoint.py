@@ -22,8 +22,8 @@ from cordwood.encoding.digests import BLOCK_BYTES
 from cordwood.formats.format_protocol import OpenOptions
 from cordwood.index import ARRAY_KINDS, Box, Leaf, LeafKind, leaf_text, size_in_memory
 from cordwood.keypath import format_path
-from cordwood.loading.leaf_reader import LeafReader, open_reader
-from cordwood.loading.load_request import LoadOptions, ReadOptions, default_target
+from cordwood.loading.leaf_reader import Array, LeafReader, open_reader
+from cordwood.loading.load_request import LoadOptions, ReadOptions, default_targets
 from cordwood.loading.load_tree import load_tree, restore_targets
 from cordwood.message_text import absent_leaf, counted, printable, size_text
 from cordwood.plan.load_boxes import RANGE_PRICE_BYTES
@@ -179,8 +179,8 @@ class StoredLeaf:
 
     def load(self, *, to: Literal["jax", "numpy"] | None = None) -> Any:
         """Return the whole leaf, as it was saved or as `to` says; its digests are checked."""
-        target = default_target(self._leaf, to)
-        (value,) = restore_targets(self._checkpoint._reader, [target])
+        targets = default_targets([self._leaf], to)
+        (value,) = restore_targets(self._checkpoint._reader, targets)
         return value
 
     def __getitem__(self, key: Any) -> Any:
@@ -203,7 +203,7 @@ class StoredLeaf:
             return part
         return part.copy()
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         """Return the whole leaf as a numpy array, for `numpy.asarray`; its digests are checked.
 
         Raises:

@@ -9,12 +9,17 @@ from itertools import repeat
 from typing import Any, NamedTuple
 
 from cordwood import dtypes
-from cordwood.formats.format_protocol import Format, ListableFormat, is_listable, item_names
+from cordwood.formats.format_protocol import (
+    Format,
+    IndexListing,
+    ListableFormat,
+    is_listable,
+    item_names,
+)
 from cordwood.formats.registry import by_suffix, directory_formats
 from cordwood.index import (
     ARRAY_KINDS,
     Box,
-    Index,
     Inline,
     Leaf,
     LeafRuns,
@@ -67,12 +72,12 @@ def list_leaves(
     with gc_paused():
         quick = quick_look(path, prefix=prefix, format=format)
         if quick is not None:
-            leaves = quick.leaves
+            detected_format, (leaves, metadata) = quick
             if isinstance(leaves, LeafRuns):
                 rows = _rows_of_runs(leaves)
             else:
                 rows = _rows(leaves.leaves, {})
-            return LeafListing(quick.path, quick.format, rows, quick.metadata)
+            return LeafListing(os.fspath(local_or_url(path)), detected_format.name, rows, metadata)
         from cordwood.api.checkpoint import open as open_checkpoint
 
         with open_checkpoint(path, prefix=prefix, format=format) as checkpoint:
@@ -178,19 +183,10 @@ def group_rows(rows: Sequence[LeafRow], depth: int) -> list[LeafRow]:
     return list(by_name.values())
 
 
-class QuickLook(NamedTuple):
-    """The leaves of a checkpoint, from its index."""
-
-    path: str
-    format: str
-    leaves: Index | LeafRuns
-    metadata: Mapping[str, str]
-
-
 def quick_look(
     path: str | os.PathLike[str], *, prefix: str | None, format: str | None
-) -> QuickLook | None:
-    """Return the leaves of a local checkpoint whose format and index can be seen at once.
+) -> tuple[Format, IndexListing] | None:
+    """Return the format and leaves of a local checkpoint, if its index can be seen at once.
 
     None for any other checkpoint, and where only opening it tells: if it is damaged, for example,
     or if its index is a symbolic link, which opening refuses.
@@ -209,7 +205,7 @@ def quick_look(
     if format_of_path is None or not is_listable(format_of_path):
         return None
     listing = format_of_path.list_index(text, prefix)
-    return None if listing is None else QuickLook(text, format_of_path.name, *listing)
+    return None if listing is None else (format_of_path, listing)
 
 
 def _only_directory_format(path: str) -> Format | None:

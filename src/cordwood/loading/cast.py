@@ -13,6 +13,7 @@ from cordwood.errors import MismatchError
 from cordwood.index import Leaf, Naming
 from cordwood.io.buffers import allocate_bytes
 from cordwood.keypath import KeyPath, format_path
+from cordwood.loading.leaf_reader import Array
 from cordwood.loading.load_request import Cast, Target
 from cordwood.message_text import first_names
 from cordwood.plan.load_plan import ALIGNMENT
@@ -118,7 +119,7 @@ def convert_inline(value: Any, target: Target) -> Any:
     return array if target.kind == "jax" else convert_kind(array, target)
 
 
-def _beyond_64_bits(value: int, target: Target) -> np.ndarray[Any, Any]:
+def _beyond_64_bits(value: int, target: Target) -> Array:
     """Return an integer of more than 64 bits as an array of the target's dtype.
 
     Raises MismatchError unless the dtype holds exactly that number.
@@ -138,7 +139,7 @@ _PYTHON_NUMBERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def convert_kind(array: np.ndarray[Any, Any], target: Target) -> Any:
+def convert_kind(array: Array, target: Target) -> Any:
     """Return a host array as a value of the target's kind, which is not "jax".
 
     Raises MismatchError if a Python number of that kind would be another value.
@@ -168,7 +169,7 @@ def _would_change(target: Target, to: str, value: object) -> MismatchError:
     )
 
 
-def convert_dtype(array: np.ndarray[Any, Any], target: Target) -> np.ndarray[Any, Any]:
+def convert_dtype(array: Array, target: Target) -> Array:
     """Return the array with the target's dtype.
 
     A conversion between floating dtypes rounds. A conversion from or to integers, or from complex
@@ -200,7 +201,7 @@ def convert_dtype(array: np.ndarray[Any, Any], target: Target) -> np.ndarray[Any
 _INTEGERS = ("int", "uint", "bool")
 
 
-def _changed(result: np.ndarray[Any, Any], array: np.ndarray[Any, Any]) -> Any:
+def _changed(result: Array, array: Array) -> Any:
     """Return a mask of the elements of `array` whose values differ in `result`."""
     changed = np.asarray(_real(result).astype(array.dtype) != array)
     one, other = _real(result), _real(array)
@@ -218,11 +219,11 @@ def _changed(result: np.ndarray[Any, Any], array: np.ndarray[Any, Any]) -> Any:
     return changed
 
 
-def _real(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _real(array: Array) -> Array:
     return array.real if np.iscomplexobj(array) else array
 
 
-def _limits(array: np.ndarray[Any, Any]) -> tuple[float, float] | None:
+def _limits(array: Array) -> tuple[float, float] | None:
     """Return the least integer of a dtype, and the largest plus 1; None for other dtypes."""
     name = dtypes.name_of(array.dtype)
     if not name.startswith(("int", "uint")):
@@ -233,12 +234,10 @@ def _limits(array: np.ndarray[Any, Any]) -> tuple[float, float] | None:
     return -(2.0 ** (bits - 1)), 2.0 ** (bits - 1)
 
 
-def transpose_copy(array: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def transpose_copy(array: Array, axes: tuple[int, ...]) -> Array:
     """Return a copy of the array with its axes in that order, contiguous in C order."""
     memory = allocate_bytes(array.nbytes, alignment=ALIGNMENT)
-    result: np.ndarray[Any, Any] = memory.view(array.dtype).reshape(
-        permute_shape(array.shape, axes)
-    )
+    result: Array = memory.view(array.dtype).reshape(permute_shape(array.shape, axes))
     if axes != (1, 0):
         result[...] = array.transpose(axes)
         return result

@@ -139,12 +139,6 @@ def target_size_bytes(target: Target) -> int:
     return math.prod(leaf.shape) * dtypes.itemsize(leaf.dtype) if leaf.dtype else 0
 
 
-def default_target(leaf: Leaf, to: str | None) -> Target:
-    """Return the target of one leaf; see `default_targets`."""
-    (target,) = default_targets([leaf], to)
-    return target
-
-
 def default_targets(leaves: Sequence[Leaf], to: str | None) -> list[Target]:
     """Return targets of the kinds that were saved; `to` ("jax" or "numpy") decides for arrays."""
     if not leaves:

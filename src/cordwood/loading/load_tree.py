@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from cordwood import dtypes
 from cordwood.errors import FormatError, MismatchError
 from cordwood.index import Box, Index, Inline, Leaf
@@ -31,7 +29,7 @@ from cordwood.loading.cast import (
     convert_kind,
     transpose_copy,
 )
-from cordwood.loading.leaf_reader import LeafReader
+from cordwood.loading.leaf_reader import Array, Boxes, LeafReader
 from cordwood.loading.load_request import (
     LoadOptions,
     Target,
@@ -51,8 +49,6 @@ from cordwood.sharding.boxes import element_count
 from cordwood.sharding.partition_rules import explain_sharding_error
 from cordwood.tree.flatten import build_tree
 
-Array: TypeAlias = np.ndarray[Any, Any]
-Boxes: TypeAlias = Mapping[int, Sequence[Box]]  # by position of the target
 DeviceBoxes: TypeAlias = Mapping[int, Mapping[Any, Box]]  # by position of the target; by device
 
 GROUP_BYTES = 1 << 30  # of a group

@@ -81,14 +81,10 @@ def chunks(
         for size in reversed(counts):
             number, i = divmod(number, size)
             index.insert(0, i)
-        yield separator.join(map(str, index)) or "0", chunk_box(shape, extents, index)
-
-
-def chunk_box(shape: Sequence[int], extents: Sequence[int], index: Sequence[int]) -> Box:
-    """Return the part of the array that one chunk holds."""
-    start = tuple([i * extent for i, extent in zip(index, extents, strict=True)])
-    stop = [min(a + extent, size) for a, extent, size in zip(start, extents, shape, strict=True)]
-    return Box(start, tuple(stop))
+        start = tuple([i * extent for i, extent in zip(index, extents, strict=True)])
+        ends = zip(start, extents, shape, strict=True)
+        box = Box(start, tuple([min(a + extent, size) for a, extent, size in ends]))
+        yield separator.join(map(str, index)) or "0", box
 
 
 def leading_bytes(box: Box, extents: Sequence[int], itemsize: int) -> int | None:
