@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordwood.formats.zarr.chunk_grid import chunk_shape, chunks
+from cordwood.formats.zarr.array_metadata import chunk_shape, chunks
 from cordwood.plan.assign_to_files import (
     SMALL_BYTES,
     assign_chunk_files,

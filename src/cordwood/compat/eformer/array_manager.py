@@ -13,11 +13,11 @@ from cordwood.formats.format_protocol import Opened
 from cordwood.formats.zarr.array_metadata import (
     MAX_METADATA_BYTES,
     METADATA_NAME,
+    chunks,
     marked_metadata,
     parse_metadata,
     stored_as,
 )
-from cordwood.formats.zarr.chunk_grid import chunks
 from cordwood.formats.zarr.plan_save import ArrayPlan, ItemPlan
 from cordwood.formats.zarr.write import commit_item, write_together
 from cordwood.index import Encoded, Leaf, Piece, Pieces

@@ -20,11 +20,13 @@ from cordwood.formats.zarr.array_metadata import (
     METADATA_NAME,
     ArrayMetadata,
     Shard,
+    chunk_count,
+    chunks,
     codec_of,
+    leading_bytes,
     parse_metadata,
     parse_metadata3,
 )
-from cordwood.formats.zarr.chunk_grid import chunk_count, chunks, leading_bytes
 from cordwood.formats.zarr.key_values import READ_ERRORS, KeyValues, ValueLocation, ZeroChunks
 from cordwood.index import Box, Encoded, Piece, Pieces
 from cordwood.sharding.boxes import shape_of

@@ -14,11 +14,12 @@ from cordwood.formats.zarr.array_metadata import (
     COMPRESSORS,
     MAX_DIMS,
     METADATA_NAME,
+    chunk_shape,
+    chunks,
     encode_metadata,
     stored_as,
 )
 from cordwood.formats.zarr.array_paths import array_paths
-from cordwood.formats.zarr.chunk_grid import chunk_shape, chunks
 from cordwood.index import ARRAY_KINDS, Box, LeafSpec, jax_order
 from cordwood.keypath import KeyPath, format_path
 from cordwood.plan.assign_to_files import assign_chunk_files, merge_small_shards
