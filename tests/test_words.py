@@ -29,7 +29,6 @@ MAX_PUBLIC_NAMES = 36
 # Modules that several formats have, as formats/format_protocol.py describes them; and the index
 # file of a format of directories.
 PROTOCOL_MODULES = {
-    "open",
     "plan_save",
     "read_index",
     "write",
