@@ -26,6 +26,14 @@ def release_all() -> None:
     cordwood.release_memory()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _older_objects_are_not_collected() -> Iterator[None]:
+    gc.collect()
+    gc.freeze()  # the collections of these tests traverse what they have made, and nothing older
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def _nothing_kept() -> Iterator[None]:
     release_all()
