@@ -130,7 +130,13 @@ def from_state_dict(target: Any, state: Any, name: str = ".", *, strict: bool = 
     """
     leaves = cached_leaf_types()
     if strict:
-        check_state(target, state)
+        differences = state_differences(target, state)
+        if differences:
+            count = len(differences)
+            verb = "does" if count == 1 else "do"
+            lines = [f"  {format_path(path) or '(root)'}: {what}" for path, what in differences]
+            entries = f"{counted(count, 'entry', 'entries')} of the state dict"
+            raise MismatchError("\n".join([f"{entries} {verb} not fit `target`:", *lines]))
     path = path_stack()
     before = len(path)
     try:
@@ -271,20 +277,6 @@ def _too_deep(value: Any, place: str) -> LimitError:
     return LimitError(
         f"the tree nests deeper than {MAX_DEPTH} containers (at {place[:80]}...), where it holds a "
         f"{type(value).__name__}; it may contain itself"
-    )
-
-
-def check_state(target: Any, state: Any) -> None:
-    """Raise MismatchError with every difference unless `state` matches `target` exactly."""
-    differences = state_differences(target, state)
-    if not differences:
-        return
-    count = len(differences)
-    entries = counted(count, "entry", "entries")
-    verb = "does" if count == 1 else "do"
-    lines = [f"  {format_path(path) or '(root)'}: {what}" for path, what in differences]
-    raise MismatchError(
-        "\n".join([f"{entries} of the state dict {verb} not fit `target`:", *lines])
     )
 
 

@@ -52,16 +52,13 @@ class FlaxMsgpackFormat(NamedTuple):
             return Match.YES if is_ours else Match.NO
         if self.compression == "zst":
             return _match_zstd(place.head)
-        return self._matches_bare(place, place.file)
-
-    def _matches_bare(self, place: Place, file: ReadableFile) -> Match:
         from cordwood.formats.flax_msgpack.read_index import read_index
         from cordwood.formats.single_file import can_read
 
         # Numbers and lists look like text too: they need the suffix.
-        if not _begins(place.head) and not file.name.endswith(self.suffixes):
+        if not _begins(place.head) and not place.file.name.endswith(self.suffixes):
             return Match.NO
-        if not can_read(file, read_index):
+        if not can_read(place.file, read_index):
             return Match.NO
         return Match.MAYBE if place.head.startswith(_PAIR) else Match.YES
 

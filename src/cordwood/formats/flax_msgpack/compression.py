@@ -16,15 +16,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from cordwood.errors import CorruptionError, FormatError, LimitError, TruncatedError
+from cordwood.formats.flax_msgpack.wire import ValueSize
 from cordwood.io.buffers import GrowableBuffer
 from cordwood.io.chunk_codecs import BLOCK_HEADER_BYTES, parse_block_header
 from cordwood.io.open_files import MemoryFile, ReadableFile
 
 MAX_RATIO = 1100  # the ratio of deflate is at most 1032
 MIN_LIMIT_BYTES = 4 << 30  # any stream may decompress to this size
-UNKNOWN_SIZE_LIMIT_BYTES = (
-    256 << 20
-)  # the same, of zstd frames whose headers do not tell their size
+UNKNOWN_SIZE_LIMIT_BYTES = 256 << 20  # the same, of zstd frames whose headers do not have it
 SLACK_BYTES = 64 << 20  # allowed excess over the size that the contents announce
 
 _PIECE_BYTES = 256 << 10
@@ -53,29 +52,12 @@ class Sink(Protocol):
     def append(self, data: bytes) -> None: ...
 
 
-class SizeReader(Protocol):
-    """A reader of decompressed bytes that derives their total size from their headers."""
-
-    @property
-    def is_known(self) -> bool: ...
-
-    @property
-    def is_whole(self) -> bool:
-        """True once `least_bytes` is the exact size, no longer the minimum."""
-        ...
-
-    @property
-    def least_bytes(self) -> int: ...
-
-    def feed(self, data: bytes) -> None: ...
-
-
 def decompress(
     file: ReadableFile,
     kind: str,
     *,
     max_bytes: int | None,
-    size_reader: SizeReader | None = None,
+    size_reader: ValueSize | None = None,
     read_once: bool = False,
 ) -> MemoryFile:
     """Decompress a file into memory and check its checksums.
@@ -105,7 +87,7 @@ def decompress_into(
     kind: str,
     *,
     max_bytes: int | None,
-    size_reader: SizeReader | None = None,
+    size_reader: ValueSize | None = None,
     slack_bytes: int = SLACK_BYTES,
 ) -> int:
     """Decompress a file into `out`, a few MiB at a time, and check its checksums.
@@ -148,24 +130,24 @@ def decompress_into(
         frame = read_frame_header(file, pos)
         frame_limit, frames_bytes = limit, None
         if frame is not None and frame.size_bytes is not None:
-            _require_room(size_before + frame.size_bytes, limit, name)
+            if size_before + frame.size_bytes > limit:
+                raise LimitError(
+                    f"{name}: decompresses to {size_before + frame.size_bytes} bytes, and at most "
+                    f"{limit} are accepted; pass max_bytes={size_before + frame.size_bytes} to "
+                    "accept it"
+                )
             out.reserve(frame.size_bytes)
             if size_reader is not None and frame_end(file, pos, frame) >= end:
                 frames_bytes = size_before + frame.size_bytes
                 if frames_bytes <= slack_bytes:
                     size_reader = None  # a check would save nothing
         elif frame is not None and max_bytes is None:
-            frame_limit = _unknown_size_limit(end)
+            frame_limit = max(min(UNKNOWN_SIZE_LIMIT_BYTES, MIN_LIMIT_BYTES), MAX_RATIO * end)
         output = _LimitedOutput(out, name, frame_limit, size_reader, slack_bytes, frames_bytes)
         pos = _expand_frame(file, pos, frame, codec, output)
         if frame is None or frame.has_checksum:
             checked += out.size_bytes - size_before
     return checked
-
-
-def _unknown_size_limit(compressed_bytes: int) -> int:
-    """Return the limit of the decompressed size of frames whose headers have no size."""
-    return max(min(UNKNOWN_SIZE_LIMIT_BYTES, MIN_LIMIT_BYTES), MAX_RATIO * compressed_bytes)
 
 
 class _LimitedOutput(NamedTuple):
@@ -174,7 +156,7 @@ class _LimitedOutput(NamedTuple):
     out: Sink
     name: str  # of the file, for errors
     limit: int  # of all frames
-    size_reader: SizeReader | None
+    size_reader: ValueSize | None
     slack_bytes: int
     frames_bytes: int | None  # the size of all frames, if this is the last and its header has one
 
@@ -284,14 +266,6 @@ def _pieces(file: ReadableFile, start: int) -> Iterator[bytes]:
         yield file.read(at, min(size, file.size_bytes - at))
         at += size
         size = min(2 * size, _PIECE_BYTES)
-
-
-def _require_room(size_bytes: int, limit: int, name: str) -> None:
-    if size_bytes > limit:
-        raise LimitError(
-            f"{name}: decompresses to {size_bytes} bytes, and at most {limit} are accepted; pass "
-            f"max_bytes={size_bytes} to accept it"
-        )
 
 
 MAGIC = b"\x28\xb5\x2f\xfd"

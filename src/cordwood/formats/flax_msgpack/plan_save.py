@@ -101,43 +101,11 @@ _BIG_BYTES = 4096  # bytes objects of this size or more are not copied into the 
 _Frame = tuple[Iterator[Any], bool, bool]
 
 
-def plan_save(
-    state: Any,
-    *,
-    max_chunk_size: float,
-    sort_keys: bool,
-    problems: list[UnsupportedLeafError | LimitError] | None = None,
-) -> tuple[FilePlan, tuple[Any, ...]]:
-    """Plan the msgpack bytes of a state dict.
-
-    Args:
-        state: nested dicts and lists of numpy and jax arrays, numpy scalars, Python scalars, str,
-            bytes and None.
-        max_chunk_size: arrays of more bytes than this are stored in chunks.
-        sort_keys: whether dicts are written in the order of their keys, as jax flattens them, if
-            the keys can be compared.
-        problems: a list to which errors are appended. None: the first error is raised.
-
-    Returns:
-        The plan, and the arrays to which its LeafBytes refer by position.
-
-    Raises:
-        UnsupportedLeafError: a value cannot be stored; the message names its key path.
-        LimitError: containers nest deeper than 1024.
-    """
-    planner = _Planner(max_chunk_size, sort_keys, problems)
-    planner.walk(state)
-    return planner.finish()
-
-
 class _Planner:
     def __init__(
-        self,
-        max_chunk_size: float,
-        sort_keys: bool,
-        problems: list[UnsupportedLeafError | LimitError] | None,
+        self, sort_keys: bool, problems: list[UnsupportedLeafError | LimitError] | None
     ) -> None:
-        self.max_chunk_size = max_chunk_size
+        self.max_chunk_size = _chunk_size
         self.sort_keys = sort_keys
         self.problems = problems
         self.size_bytes = 0
@@ -148,10 +116,6 @@ class _Planner:
         self.names: dict[np.dtype[Any], str] = {}
         self.path: list[Key] = []
         self.stack: list[_Frame] = []
-
-    def finish(self) -> tuple[FilePlan, tuple[Any, ...]]:
-        self.flush()
-        return FilePlan(self.size_bytes, tuple(self.segments)), tuple(self.leaves)
 
     def flush(self) -> None:
         if self.out:
@@ -452,11 +416,26 @@ def plan_state(
     sort_keys: bool = False,
     problems: list[UnsupportedLeafError | LimitError] | None = None,
 ) -> tuple[FilePlan, tuple[Any, ...]]:
-    """Return the plan of a state dict's msgpack bytes, and the arrays that it counts.
+    """Plan the msgpack bytes of a state dict.
 
-    With `problems`, leaves that cannot be stored are collected there, and not raised.
+    Args:
+        state: nested dicts and lists of numpy and jax arrays, numpy scalars, Python scalars, str,
+            bytes and None.
+        sort_keys: whether dicts are written in the order of their keys, as jax flattens them, if
+            the keys can be compared.
+        problems: a list to which errors are appended. None: the first error is raised.
+
+    Returns:
+        The plan, and the arrays to which its LeafBytes refer by position.
+
+    Raises:
+        UnsupportedLeafError: a value cannot be stored; the message names its key path.
+        LimitError: containers nest deeper than 1024.
     """
-    return plan_save(state, max_chunk_size=_chunk_size, sort_keys=sort_keys, problems=problems)
+    planner = _Planner(sort_keys, problems)
+    planner.walk(state)
+    planner.flush()
+    return FilePlan(planner.size_bytes, tuple(planner.segments)), tuple(planner.leaves)
 
 
 def plan_buffers(plan: FilePlan, leaves: Leaves) -> Iterator[memoryview]:
