@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cordwood.errors import IncompleteCheckpointError, NotACheckpointError, UnsupportedFormatError
+from cordwood.formats import registry
 from cordwood.formats.format_protocol import (
     Format,
     Match,
@@ -28,7 +29,6 @@ from cordwood.formats.registry import (
     format_in_object_store,
     require_name,
     require_suffix,
-    writable_directory_formats,
 )
 from cordwood.formats.step_names import MAX_STEPS_OPENED, is_named_step, listed, sorted_steps
 from cordwood.io.open_files import LocalFile, ReadableFile
@@ -133,7 +133,11 @@ def written_format(path: str | os.PathLike[str]) -> WritableFormat | None:
     Raises NotACheckpointError if there are indexes of several.
     """
     place = Place(os.fspath(path))
-    formats = [each for each in writable_directory_formats() if each.matches(place)]
+    formats = [
+        each
+        for each in registry.FORMATS
+        if is_directory_format(each) and is_writable(each) and each.matches(place)
+    ]
     if len(formats) > 1:
         names = " and ".join([each.index_name for each in formats])
         raise NotACheckpointError(
