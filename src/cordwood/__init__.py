@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cordwood.api.gc import gc as gc
     from cordwood.api.load import load as load
     from cordwood.api.save import save as save
-    from cordwood.api.save_async import save_async as save_async
+    from cordwood.api.save import save_async as save_async
     from cordwood.api.verify import verify as verify
     from cordwood.compat.eformer.serialization import (
         tree_deserialize_leaves as tree_deserialize_leaves,
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
         tree_serialize_leaves as tree_serialize_leaves,
     )
     from cordwood.errors import CordwoodError as CordwoodError
-    from cordwood.io.background_save import PendingSave as PendingSave
     from cordwood.io.buffers import release_memory as release_memory
+    from cordwood.io.threads import PendingSave as PendingSave
     from cordwood.keypath import DictKey as DictKey
     from cordwood.manager.manager import CheckpointManager as CheckpointManager
     from cordwood.manager.step_reader import StepReader as StepReader
@@ -72,12 +72,11 @@ _NAMES_OF = {
     "cordwood.api.diff": "diff",
     "cordwood.api.gc": "gc",
     "cordwood.api.load": "load",
-    "cordwood.api.save": "save",
-    "cordwood.api.save_async": "save_async",
+    "cordwood.api.save": "save save_async",
     "cordwood.api.verify": "verify",
     "cordwood.compat.eformer.serialization": "tree_deserialize_leaves tree_serialize_leaves",
     "cordwood.errors": "CordwoodError",
-    "cordwood.io.background_save": "PendingSave",
+    "cordwood.io.threads": "PendingSave",
     "cordwood.io.buffers": "release_memory",
     "cordwood.keypath": "DictKey",
     "cordwood.manager.manager": "CheckpointManager",

@@ -27,7 +27,7 @@ from cordwood.errors import (
     UnsupportedFormatError,
     UnsupportedLeafError,
 )
-from cordwood.io.background_save import save_in_background
+from cordwood.io.threads import save_in_background
 from cordwood.storage import syscalls
 from cordwood.testing import assert_trees_equal
 from tests.alarms import alarms, interrupted
@@ -252,7 +252,7 @@ def test_memory_is_let_go_leaf_by_leaf(tmp_path: Path, monkeypatch: pytest.Monke
         views.extend([weakref.ref(leaf._shards[0]) for leaf in held])
         return held
 
-    monkeypatch.setattr("cordwood.api.save_async.snapshot_leaves", hold)
+    monkeypatch.setattr("cordwood.api.save.snapshot_leaves", hold)
     with syscalls.override(Halfway()):
         pending = cordwood.save_async(tmp_path / "x.safetensors", tree)
         assert len(views) == len(names)

@@ -14,7 +14,7 @@ from cordwood.formats.numpy_files import read_npy
 from cordwood.formats.numpy_files.read_npz import MAX_RATIO
 from cordwood.formats.orbax import ocdbt
 from cordwood.formats.packs import cordwood_json, index_item
-from cordwood.formats.safetensors import plan_save
+from cordwood.formats.safetensors import header
 from cordwood.formats.safetensors.header import CODES, MAX_HEADER_BYTES, stored_dtype
 from cordwood.formats.zarr import array_metadata, array_paths, array_reader
 from cordwood.formats.zarr import plan_save as zarr_layout
@@ -51,8 +51,8 @@ def test_every_code_of_the_format_is_listed() -> None:
 def test_limits_and_constants() -> None:
     assert f"{MAX_HEADER_BYTES:,} bytes (`MAX_HEADER_BYTES`)" in TEXT
     assert f"longer than {MAX_NAME_BYTES} bytes" in TEXT
-    assert f"begins at a multiple of {plan_save.DATA_ALIGNMENT}" in TEXT
-    assert f"more than {plan_save.INLINE_BYTES} bytes" in TEXT
+    assert f"begins at a multiple of {header.DATA_ALIGNMENT}" in TEXT
+    assert f"more than {header.INLINE_BYTES} bytes" in TEXT
     assert f"`{digests.HEADER_START}`" in TEXT
     assert f"bytes {8 + len(digests.HEADER_START)} to {40 + len(digests.HEADER_START)}" in TEXT
     assert f"At most {MAX_DEPTH} levels" in TEXT

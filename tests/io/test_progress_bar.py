@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.io.progress import Progress
-from cordwood.io.progress_bar import progress_display
+from cordwood.io.progress import Progress, progress_display
 from cordwood.processes.rendezvous import SINGLE_PROCESS, override
 from tests.children import SRC
 

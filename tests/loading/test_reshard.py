@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 import cordwood
 from cordwood import msgpack
-from cordwood.devices import jax_private, to_jax
+from cordwood.devices import jax_arrays
 from cordwood.index import Box
 from cordwood.io.open_files import LocalFile
 from cordwood.loading.load_request import default_targets
@@ -250,7 +250,7 @@ def test_groups_of_leaves(big: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     with cordwood.open(big) as checkpoint:
         monkeypatch.setattr(LocalFile, "read_into", read_into)
-        monkeypatch.setattr(to_jax, "wait_until_ready", wait_for)
+        monkeypatch.setattr(jax_arrays, "wait_until_ready", wait_for)
         targets = [
             target._replace(sharding=sharding(P(None, "x"), 4) if target.leaf.shape[1:] else None)
             for target in default_targets(checkpoint.index.leaves, "jax")
@@ -281,7 +281,7 @@ def test_without_the_private_names_of_jax(
     public = Mock(wraps=jax.make_array_from_single_device_arrays)
     monkeypatch.setattr(jax, "make_array_from_single_device_arrays", public)
     monkeypatch.setitem(sys.modules, "jax._src.core", types.ModuleType("jax._src.core"))
-    jax_private._quick_put.cache_clear()
+    jax_arrays._quick_put.cache_clear()
     loaded = cordwood.load(stored[0], like=like, strict=False)["float32"]
     monkeypatch.undo()
     public.assert_called_once()

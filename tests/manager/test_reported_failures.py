@@ -205,13 +205,13 @@ def test_best_goes_by_its_policy(tmp_path: Path) -> None:
 def test_what_nobody_asked_for_is_told_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cordwood.io.background_save._unreported", [])  # nothing of other tests
+    monkeypatch.setattr("cordwood.io.threads._unreported", [])  # nothing of other tests
     with failing():
         pending = ended(CheckpointManager(tmp_path).save(1, TREE))
     assert pending._has_unreported_failure
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        from cordwood.io.background_save import _warn_at_exit
+        from cordwood.io.threads import _warn_at_exit
 
         with pytest.raises(RuntimeWarning, match="1 in the background failed"):
             _warn_at_exit()

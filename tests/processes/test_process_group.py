@@ -14,7 +14,7 @@ import pytest
 import cordwood
 from cordwood import CheckpointManager, EverySeconds, EverySteps, KeepLast, StepReader
 from cordwood.errors import MismatchError, ProcessError, StepError
-from cordwood.io.background_save import PendingSave
+from cordwood.io.threads import PendingSave
 from cordwood.policies import WhenIdle
 from cordwood.processes.agreement import ProcessGroup
 from tests.manager.counters import Counter

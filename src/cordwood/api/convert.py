@@ -21,8 +21,7 @@ from cordwood.api.checkpoint_leaves import StoredLeaves
 from cordwood.api.detect import detect
 from cordwood.encoding.step_record import KEY, PREFIX_KEY, decode_record
 from cordwood.errors import CordwoodError, LossError, UnsupportedFormatError
-from cordwood.formats.detect_format import format_of, written_format
-from cordwood.formats.format_for_saving import format_for_saving
+from cordwood.formats.detect_format import format_of
 from cordwood.formats.format_protocol import (
     SaveOptions,
     WritableFormat,
@@ -35,14 +34,12 @@ from cordwood.formats.format_protocol import (
 from cordwood.formats.packs import store_at
 from cordwood.formats.packs.cordwood_json import decode_index
 from cordwood.formats.packs.open import read_index_bytes
-from cordwood.formats.registry import file_formats, suffixes_of
+from cordwood.formats.registry import file_formats, format_for_saving, suffixes_of, written_format
 from cordwood.formats.step_names import number_in_name
 from cordwood.index import Index, leaf_paths
-from cordwood.io.background_save import raise_unreported_failures, wait_for_saves
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.progress import ProgressMeter, ProgressOption
-from cordwood.io.progress_bar import progress_display
-from cordwood.io.threads import gc_paused, run_in_worker
+from cordwood.io.progress import ProgressMeter, ProgressOption, progress_display
+from cordwood.io.threads import gc_paused, raise_unreported_failures, run_in_worker, wait_for_saves
 from cordwood.loading.cast import cast_dtypes
 from cordwood.loading.load_request import Cast
 from cordwood.message_text import counted, printable, size_text

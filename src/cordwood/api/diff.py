@@ -47,8 +47,7 @@ from cordwood.api.equal_parts import (
 )
 from cordwood.errors import MismatchError
 from cordwood.index import ARRAY_KINDS, Box, Index, Leaf, Naming, leaf_text
-from cordwood.io.progress import ProgressOption, Report, report_progress
-from cordwood.io.progress_bar import progress_display
+from cordwood.io.progress import ProgressOption, Report, progress_display, report_progress
 from cordwood.io.threads import gc_paused
 from cordwood.keypath import path_label
 from cordwood.loading.match_like import Container, containers_by_name

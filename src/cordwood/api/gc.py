@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 
-from cordwood.formats.detect_format import written_format
 from cordwood.formats.format_protocol import WritableFormat, is_collectable
-from cordwood.formats.registry import DEFAULT
+from cordwood.formats.registry import DEFAULT, written_format
 from cordwood.io.threads import run_in_worker
 from cordwood.storage.paths import is_folder, local_or_url, locate_directory, parse_url
 from cordwood.storage.staging_directory import collect_stages

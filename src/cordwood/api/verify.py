@@ -27,8 +27,7 @@ from cordwood.io.check_digests import (
     raise_damage,
 )
 from cordwood.io.open_files import MemoryFile
-from cordwood.io.progress import ProgressOption, report_progress
-from cordwood.io.progress_bar import progress_display
+from cordwood.io.progress import ProgressOption, progress_display, report_progress
 from cordwood.keypath import format_path
 from cordwood.loading.leaf_reader import explaining_format
 from cordwood.message_text import counted, first_names, printable, size_text

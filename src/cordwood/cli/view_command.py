@@ -115,7 +115,7 @@ def view_command(
 
 def _export(resources: Resources, file: str, max_bytes: int, *, as_json: bool) -> None:
     """Write the export, and print its size and what it lacks."""
-    from cordwood.io.progress_bar import progress_display
+    from cordwood.io.progress import progress_display
     from cordwood.viewer.page import export_page, write_export
 
     with progress_display(not as_json, "exporting") as report:

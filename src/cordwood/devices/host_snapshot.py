@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from cordwood.devices.jax_private import local_arrays
+from cordwood.devices.jax_arrays import local_arrays
 from cordwood.index import Box
 from cordwood.sharding.boxes import device_boxes, intersect, shape_of, whole_box
 from cordwood.tree.leaves import has_numpy_view, is_jax_array, pinned_host, single_device_array

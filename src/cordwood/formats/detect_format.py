@@ -7,15 +7,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from cordwood.errors import IncompleteCheckpointError, NotACheckpointError, UnsupportedFormatError
-from cordwood.formats import registry
+from cordwood.errors import IncompleteCheckpointError, UnsupportedFormatError
 from cordwood.formats.format_protocol import (
     Format,
     Match,
     Place,
-    RunFormat,
-    WritableFormat,
-    has_runs,
     is_directory_format,
     is_writable,
 )
@@ -29,6 +25,8 @@ from cordwood.formats.registry import (
     format_in_object_store,
     require_name,
     require_suffix,
+    run_formats,
+    written_format,
 )
 from cordwood.formats.step_names import MAX_STEPS_OPENED, is_named_step, listed, sorted_steps
 from cordwood.io.open_files import LocalFile, ReadableFile
@@ -127,25 +125,6 @@ def indexed_format(path: str | os.PathLike[str]) -> Format | None:
     return _best(read_only, Place(os.fspath(path)))
 
 
-def written_format(path: str | os.PathLike[str]) -> WritableFormat | None:
-    """Return the format of the checkpoint in a local directory, of those that are written.
-
-    Raises NotACheckpointError if there are indexes of several.
-    """
-    place = Place(os.fspath(path))
-    formats = [
-        each
-        for each in registry.FORMATS
-        if is_directory_format(each) and is_writable(each) and each.matches(place)
-    ]
-    if len(formats) > 1:
-        names = " and ".join([each.index_name for each in formats])
-        raise NotACheckpointError(
-            f"{os.fspath(path)} has both {names}: remove the one that is not meant"
-        )
-    return formats[0] if formats else None
-
-
 def _is_directory_of_steps(path: str | os.PathLike[str]) -> bool:
     """Return whether the directories in one are steps, and not the keys of a tree.
 
@@ -178,11 +157,6 @@ def steps_at(path: str | os.PathLike[str], *, foreign: Sequence[str] | None = No
         name for name in list_names(os.fspath(path)) if name in folders or is_named_step(name)
     ]
     return sorted_steps(likely, extra=foreign)
-
-
-def run_formats() -> list[RunFormat]:
-    """Return the formats of tools that have directories of steps of their own."""
-    return [format for format in directory_formats() if has_runs(format)]
 
 
 def _foreign_steps(path: str | os.PathLike[str]) -> list[str]:

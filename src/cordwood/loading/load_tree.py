@@ -17,8 +17,7 @@ from cordwood import dtypes
 from cordwood.errors import FormatError, MismatchError
 from cordwood.index import Box, Index, Inline, Leaf
 from cordwood.io.check_digests import check_sources
-from cordwood.io.progress import report_progress
-from cordwood.io.progress_bar import progress_display
+from cordwood.io.progress import progress_display, report_progress
 from cordwood.io.threads import gc_paused
 from cordwood.keypath import KeyPath, format_path, path_label
 from cordwood.loading.assign_shardings import assign_shardings
@@ -243,7 +242,7 @@ def restore_targets(
         values = _read_and_convert(reader, targets, leaves, unique, mmap=mmap, verify=verify)
         _put(values, targets, on_devices, alias=alias)
         return values
-    from cordwood.devices.to_jax import wait_until_ready
+    from cordwood.devices.jax_arrays import wait_until_ready
 
     values = [None] * len(targets)
     moving: list[Any] = []
@@ -270,7 +269,7 @@ def _leaves_the_host(targets: Sequence[Target]) -> bool:
     shardings = [target.sharding for target in targets if target.kind in _ON_DEVICE]
     if not shardings:
         return False
-    from cordwood.devices.to_jax import any_off_cpu
+    from cordwood.devices.jax_arrays import any_off_cpu
 
     return any_off_cpu(shardings)
 
@@ -289,7 +288,7 @@ def device_boxes(targets: Sequence[Target]) -> dict[int, dict[Any, Box]]:
     ]
     if not placed:
         return {}
-    from cordwood.devices.to_jax import key_boxes, local_boxes, sharding_of, spans_devices
+    from cordwood.devices.jax_arrays import key_boxes, local_boxes, sharding_of, spans_devices
 
     result: dict[int, dict[Any, Box]] = {}
     cache: dict[Any, dict[Any, Box] | None] = {}
@@ -427,7 +426,7 @@ def _put(values: list[Any], targets: Sequence[Target], boxes: DeviceBoxes, *, al
         return
     import jax
 
-    from cordwood.devices.to_jax import DevicePut, Shards, put_all, put_shards, sharding_of
+    from cordwood.devices.jax_arrays import DevicePut, Shards, put_all, put_shards, sharding_of
 
     whole = [i for i in on_device if i not in boxes] if boxes else on_device
     puts = []

@@ -15,9 +15,8 @@ from typing import Any, Literal, Self, SupportsFloat, SupportsIndex
 from cordwood.encoding.step_record import Record, as_json, as_metrics, require_same
 from cordwood.errors import PendingSaveError, StepError
 from cordwood.formats.step_names import step_number
-from cordwood.io.background_save import SAVE_STARTED_ANYWAY, PendingSave, raise_unreported_failures
-from cordwood.io.progress import ProgressOption
-from cordwood.io.progress_bar import require_progress_option
+from cordwood.io.progress import ProgressOption, require_progress_option
+from cordwood.io.threads import SAVE_STARTED_ANYWAY, PendingSave, raise_unreported_failures
 from cordwood.manager.argument_hints import with_hints
 from cordwood.manager.delete_steps import delete_steps, plan_deletions
 from cordwood.manager.restore_step import missing_step_error

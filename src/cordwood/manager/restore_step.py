@@ -31,8 +31,7 @@ from cordwood.errors import (
 from cordwood.formats.detect_format import indexed_format
 from cordwood.formats.step_names import listed, step_in_name
 from cordwood.io.open_files import DISK_ERRORS
-from cordwood.io.progress import Progress, ProgressOption, Report
-from cordwood.io.progress_bar import progress_display
+from cordwood.io.progress import Progress, ProgressOption, Report, progress_display
 from cordwood.loading.load_request import TreeOptions
 from cordwood.manager.step_items import (
     ITEM,

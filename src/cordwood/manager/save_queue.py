@@ -12,21 +12,20 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from cordwood.api.save import announce_errors
-from cordwood.api.save_async import SnapshotSave
+from cordwood.api.save import SnapshotSave, announce_errors
 from cordwood.encoding.step_record import KEY, PREFIX_KEY, Record, encode_record
 from cordwood.errors import CordwoodError, PendingSaveError, StepError
-from cordwood.formats.format_for_saving import format_for_saving
 from cordwood.formats.format_protocol import SaveOptions
+from cordwood.formats.registry import format_for_saving
 from cordwood.formats.step_names import step_name
-from cordwood.io.background_save import (
+from cordwood.io.progress import ProgressOption
+from cordwood.io.threads import (
     NOTHING_STARTED,
     SAVE_STARTED_ANYWAY,
     PendingSave,
     PostCommitQueue,
     save_in_background,
 )
-from cordwood.io.progress import ProgressOption
 from cordwood.manager.delete_steps import StepCleaner
 from cordwood.manager.steps import Step, Steps, best_of_each
 from cordwood.message_text import size_text

@@ -243,7 +243,7 @@ def current_processes() -> Processes:
         return SINGLE_PROCESS
     if not jax.distributed.is_initialized() or jax.process_count() == 1:
         return SINGLE_PROCESS
-    from cordwood.devices.jax_private import coordination_client
+    from cordwood.devices.jax_arrays import coordination_client
 
     client = coordination_client()
     with _lock:

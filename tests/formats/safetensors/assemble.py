@@ -11,7 +11,7 @@ import numpy as np
 
 from cordwood.dtypes import to_numpy
 from cordwood.encoding.digests import digests_of
-from cordwood.formats.safetensors.plan_save import plan_save
+from cordwood.formats.safetensors.header import plan_save
 from cordwood.formats.safetensors.read_index import read_index
 from cordwood.index import Index, Inline, Leaf
 from cordwood.io.check_digests import check_files

@@ -24,8 +24,8 @@ from cordwood.errors import (
     LimitError,
     UnsupportedLeafError,
 )
-from cordwood.formats.safetensors import plan_save as planning
-from cordwood.formats.safetensors.plan_save import plan_save
+from cordwood.formats.safetensors import header as planning
+from cordwood.formats.safetensors.header import plan_save
 from cordwood.formats.safetensors.read_index import read_index
 from cordwood.index import LEAF, Index, Inline, LeafSpec, Node, Pieces
 from cordwood.io.open_files import MemoryFile

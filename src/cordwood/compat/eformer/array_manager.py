@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any, Protocol
 
 from cordwood import dtypes
-from cordwood.devices.jax_private import set_weak_type
+from cordwood.devices.jax_arrays import set_weak_type
 from cordwood.errors import FormatError
 from cordwood.formats.format_protocol import Opened
 from cordwood.formats.zarr.array_metadata import (

@@ -13,7 +13,7 @@ from typing import Any
 
 from cordwood.api.save import rendezvous_for
 from cordwood.compat.eformer.array_manager import ArrayManager, load_leaves, save_with_manager
-from cordwood.devices.to_jax import sharding_of
+from cordwood.devices.jax_arrays import sharding_of
 from cordwood.encoding.leaf_table import dotted_name
 from cordwood.errors import MismatchError, UnsupportedFormatError
 from cordwood.formats.zarr import ZARR
@@ -22,9 +22,8 @@ from cordwood.formats.zarr.plan_save import plan_item
 from cordwood.formats.zarr.read_index import open_item
 from cordwood.formats.zarr.write import save_item
 from cordwood.index import ARRAY_KINDS, Index, jax_order
-from cordwood.io.background_save import raise_unreported_failures, wait_for_saves
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.threads import gc_paused, run_in_worker
+from cordwood.io.threads import gc_paused, raise_unreported_failures, run_in_worker, wait_for_saves
 from cordwood.keypath import KeyPath, format_path
 from cordwood.loading.assign_shardings import IndivisibleError, array_shape, resolve_sharding
 from cordwood.loading.load_request import LoadOptions, Target, default_targets

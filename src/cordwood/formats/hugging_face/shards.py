@@ -24,8 +24,8 @@ from cordwood.errors import (
 )
 from cordwood.formats.format_losses import losses_in_tensors, refuse_opaque
 from cordwood.formats.format_protocol import Opened, SaveOptions, SavePlan
+from cordwood.formats.safetensors.header import plan_save as plan_file
 from cordwood.formats.safetensors.header import stored_dtype
-from cordwood.formats.safetensors.plan_save import plan_save as plan_file
 from cordwood.formats.safetensors.read_index import read_index as read_safetensors_index
 from cordwood.index import (
     ARRAY_KINDS,

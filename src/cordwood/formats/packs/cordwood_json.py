@@ -45,8 +45,7 @@ from cordwood.errors import (
     no_prefix_message,
 )
 from cordwood.formats.format_protocol import IndexListing
-from cordwood.formats.safetensors.header import stored_dtype
-from cordwood.formats.safetensors.plan_save import INLINE_BYTES
+from cordwood.formats.safetensors.header import INLINE_BYTES, stored_dtype
 from cordwood.index import LEAF, MAX_ARRAY_BYTES, MAX_DIMS, Box, LeafRuns, LeafSpec, leaf_paths
 from cordwood.io.open_files import LocalFile, read_whole
 from cordwood.keypath import format_path

@@ -37,8 +37,8 @@ from cordwood.formats.packs.index_item import (
     written_pack,
 )
 from cordwood.formats.packs.link_unchanged import NOTHING, Links, link_packs
-from cordwood.formats.safetensors.plan_save import check_metadata
-from cordwood.formats.safetensors.plan_save import plan_save as plan_file
+from cordwood.formats.safetensors.header import check_metadata
+from cordwood.formats.safetensors.header import plan_save as plan_file
 from cordwood.index import LEAF, Box, LeafSpec, Node
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.keypath import KeyPath

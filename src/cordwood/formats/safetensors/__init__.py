@@ -63,7 +63,7 @@ class SafetensorsFormat:
     def plan_save(
         self, path: Path, tree: Any, options: SaveOptions, rendezvous: Rendezvous
     ) -> SavePlan:
-        from cordwood.formats.safetensors.plan_save import plan_save
+        from cordwood.formats.safetensors.header import plan_save
         from cordwood.storage.write_files import write_file
         from cordwood.tree.flatten import flatten
         from cordwood.tree.leaves import describe_leaf

@@ -31,8 +31,8 @@ from cordwood.errors import (
     ProcessError,
     StorageError,
 )
-from cordwood.formats.format_for_saving import refuse_other_tools
 from cordwood.formats.format_protocol import SaveOptions, SavePlan
+from cordwood.formats.registry import refuse_other_tools
 from cordwood.formats.zarr.array_metadata import METADATA_NAME
 from cordwood.formats.zarr.array_paths import array_paths
 from cordwood.formats.zarr.plan_save import ItemPlan, plan_item

@@ -1,14 +1,18 @@
-"""Conversion of host arrays to jax.Arrays, on one device or several."""
+"""jax.Arrays of host arrays, on one device or several.
+
+This is the only module that uses private names of jax, each with a public fallback. It was tested
+with jax 0.10.2.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cordwood.devices.jax_private import put_on_device, put_sharded, set_weak_type
+from cordwood.errors import ProcessError
 from cordwood.index import Box
 
 
@@ -64,7 +68,7 @@ def key_shape(data_shape: tuple[int, ...], prng_impl: str) -> tuple[int, ...]:
 
 
 def put_shards(shards: Shards, *, alias: bool) -> Any:
-    """Return the jax.Array of shards. On CPU it uses their memory as `to_jax.put_all` does."""
+    """Return the jax.Array of shards. On CPU it uses their memory as `put_all` does."""
     import jax
 
     shape, arrays, sharding, dtype, weak_type, impl = shards
@@ -158,3 +162,141 @@ def wait_until_ready(values: Sequence[Any]) -> None:
         import jax
 
         jax.block_until_ready(values)  # type: ignore[no-untyped-call]
+
+
+# Private names of jax
+
+
+def put_on_device(
+    arrays: Sequence[np.ndarray[Any, Any]],
+    weak_types: Sequence[bool],
+    *,
+    device: Any | None,
+) -> list[Any]:
+    """Return jax.Arrays of host arrays; on CPU they alias the memory of the host arrays.
+
+    They are committed to `device`; if that is None, they are on the default device, uncommitted.
+    The fallback, `jax.device_put` of each, takes about twenty times as long for small leaves.
+    """
+    import jax
+
+    committed = device is not None
+    target = device or next(iter(jax.device_put(np.zeros((), np.int32)).devices()))
+    try:
+        shaped, put = _quick_put()
+        sharding = jax.sharding.SingleDeviceSharding(target)
+        avals: dict[Any, Any] = {}
+        results = []
+        for array, weak_type in zip(arrays, weak_types, strict=True):
+            key = (array.shape, array.dtype, weak_type)
+            aval = avals.get(key)
+            if aval is None:
+                aval = avals[key] = shaped(array.shape, array.dtype, weak_type=weak_type)
+            results.append(put(aval, sharding, [array], [target], committed))
+        return results
+    except (ImportError, AttributeError, TypeError):
+        results = [jax.device_put(array, device) for array in arrays]
+        return [
+            set_weak_type(result) if weak_type else result
+            for result, weak_type in zip(results, weak_types, strict=True)
+        ]
+
+
+def put_sharded(
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    arrays: Mapping[Any, np.ndarray[Any, Any]],
+    sharding: Any,
+    *,
+    weak_type: bool,
+) -> Any:
+    """Return a jax.Array of a sharding, made of the arrays of its devices on this process.
+
+    On CPU it aliases their memory. The fallback takes about twenty times as long for small arrays.
+    """
+    if arrays:
+        try:
+            shaped, put = _quick_put()
+            aval = shaped(shape, dtype, weak_type=weak_type)
+            return put(aval, sharding, [*arrays.values()], [*arrays], True)
+        except (ImportError, AttributeError, TypeError):
+            pass
+    import jax
+
+    parts = []
+    for device, array in arrays.items():
+        single = jax.sharding.SingleDeviceSharding(device, memory_kind=sharding.memory_kind)
+        parts.append(jax.device_put(array, single))
+    whole = jax.make_array_from_single_device_arrays(shape, sharding, parts, dtype=dtype)
+    return set_weak_type(whole) if weak_type else whole
+
+
+@functools.cache
+def _quick_put() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return jax's type of abstract arrays, and the function that makes a jax.Array of parts."""
+    from jax._src.core import ShapedArray
+    from jax._src.interpreters.pxla import batched_device_put
+
+    return ShapedArray, batched_device_put
+
+
+def set_weak_type(array: Any) -> Any:
+    """Return the same array with a weak type.
+
+    The fallback uses the weak type of a Python scalar: it keeps the values, but copies them.
+    """
+    import jax
+
+    try:
+        from jax._src.lax.lax import _convert_element_type
+
+        return _convert_element_type(array, array.dtype, weak_type=True)
+    except (ImportError, AttributeError, TypeError):
+        zero = jax.numpy.full(array.shape, array.dtype.type(0).item())
+        return zero.at[...].set(array)
+
+
+_CLIENT_CALLS = (
+    "blocking_key_value_get_bytes",
+    "key_value_delete",
+    "key_value_dir_get_bytes",
+    "key_value_set_bytes",
+)
+
+
+def coordination_client() -> Any:
+    """Return the client of the coordination service that `jax.distributed.initialize` started.
+
+    jax has no public name for it. Its public alternative, the collectives of
+    `jax.experimental.multihost_utils`, runs on devices and so cannot run in a background thread.
+    So there is no fallback: without the client this raises ProcessError.
+    """
+    import jax
+
+    try:
+        from jax._src.distributed import global_state
+
+        client = global_state.client
+    except (ImportError, AttributeError):
+        client = None
+    missing = [name for name in _CLIENT_CALLS if not hasattr(client, name)]
+    if missing:
+        raise ProcessError(
+            f"jax {jax.__version__} runs {jax.process_count()} processes, but its coordination "
+            f"client ({type(client).__name__}) has no {', '.join(missing)}: cordwood needs it to "
+            "save from several processes, and was tried with jax 0.7.0 and 0.10.2"
+        )
+    return client
+
+
+def local_arrays(array: Any) -> Sequence[Any]:
+    """Return the shards of this process, as jax.Arrays on one device each.
+
+    The fallback is slower: for each shard it checks again whether the array was deleted.
+    """
+    try:
+        shards: Sequence[Any] = array._arrays
+        return shards
+    except AttributeError:
+        count = len(array.sharding.addressable_devices)
+        return [array.addressable_data(number) for number in range(count)]
