@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding
 
 from benchmarks.scale_model import DEVICES_PER_PROCESS, StateLeaf, mesh_of, state
 from cordwood import dtypes
-from cordwood.encoding.digests import BLOCK_BYTES
+from cordwood.encoding.cordwood_metadata import BLOCK_BYTES
 from cordwood.formats.packs.cordwood_json import encode_index
 from cordwood.formats.packs.index_item import (
     PackedTree,

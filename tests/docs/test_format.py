@@ -7,8 +7,7 @@ import re
 from pathlib import Path
 
 from cordwood.dtypes import DTYPES
-from cordwood.encoding import digests
-from cordwood.encoding.leaf_table import MAX_NAME_BYTES
+from cordwood.encoding.cordwood_metadata import HEADER_START, MAX_NAME_BYTES, VERSION, VERSION_KEY
 from cordwood.encoding.strict_json import MAX_KEY_DEPTH
 from cordwood.formats.numpy_files import read_npy
 from cordwood.formats.numpy_files.read_npz import MAX_RATIO
@@ -53,11 +52,11 @@ def test_limits_and_constants() -> None:
     assert f"longer than {MAX_NAME_BYTES} bytes" in TEXT
     assert f"begins at a multiple of {header.DATA_ALIGNMENT}" in TEXT
     assert f"more than {header.INLINE_BYTES} bytes" in TEXT
-    assert f"`{digests.HEADER_START}`" in TEXT
-    assert f"bytes {8 + len(digests.HEADER_START)} to {40 + len(digests.HEADER_START)}" in TEXT
+    assert f"`{HEADER_START}`" in TEXT
+    assert f"bytes {8 + len(HEADER_START)} to {40 + len(HEADER_START)}" in TEXT
     assert f"At most {MAX_DEPTH} levels" in TEXT
     assert f"at most {MAX_KEY_DEPTH} deep" in TEXT
-    assert f"| `{digests.VERSION_KEY}` | `{digests.VERSION}` |" in TEXT
+    assert f"| `{VERSION_KEY}` | `{VERSION}` |" in TEXT
 
 
 def test_limits_and_constants_of_the_zarr_layout() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cordwood.encoding.digests import digests_of
+from cordwood.encoding.cordwood_metadata import digests_of
 from cordwood.errors import CorruptionError
 from cordwood.index import Digests
 from cordwood.io import compare_bytes

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cordwood import dtypes
-from cordwood.encoding.digests import digests_of
+from cordwood.encoding.cordwood_metadata import digests_of
 from cordwood.errors import (
     CorruptionError,
     FormatError,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordwood.encoding.digests import digests_of
+from cordwood.encoding.cordwood_metadata import digests_of
 from cordwood.errors import CorruptionError, LimitError, TruncatedError
 from cordwood.index import Digests
 from cordwood.io import execute_load as execution

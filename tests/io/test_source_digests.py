@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cordwood.encoding.digests import digests_of
+from cordwood.encoding.cordwood_metadata import digests_of
 from cordwood.errors import CorruptionError
 from cordwood.index import Digests, HeaderDigest, Source
 from cordwood.io.check_digests import SourceDigests, block_bytes

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cordwood import dtypes
-from cordwood.encoding.digests import digests_of
+from cordwood.encoding.cordwood_metadata import digests_of
 from cordwood.errors import CorruptionError, FormatError
 from cordwood.index import Box, Inline, Leaf, Piece, Pieces, Span
 from cordwood.io import execute_load as execution

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cordwood.encoding.digests import digest_of
+from cordwood.encoding.cordwood_metadata import digest_of
 from cordwood.errors import CorruptionError, StorageError, TruncatedError
 from cordwood.index import HeaderDigest
 from cordwood.io.execute_load import execute_load

@@ -15,7 +15,7 @@ import zstandard
 
 from cordwood.devices.host_snapshot import LocalShards
 from cordwood.dtypes import to_numpy
-from cordwood.encoding.digests import digests_of
+from cordwood.encoding.cordwood_metadata import digests_of
 from cordwood.index import Box
 from cordwood.io.chunk_codecs import chunk_encoder
 from cordwood.io.leaves_to_write import Leaves

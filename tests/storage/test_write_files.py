@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordwood.encoding.digests import BLOCK_BYTES, digests_of
+from cordwood.encoding.cordwood_metadata import BLOCK_BYTES, digests_of
 from cordwood.io.leaves_to_write import Leaves, copy_bytes
 from cordwood.plan.file_plan import FilePlan, LeafBytes, LiteralBytes
 from cordwood.storage import syscalls, write_files

@@ -18,7 +18,7 @@ import numpy as np
 
 from cordwood import dtypes
 from cordwood.api.load import load
-from cordwood.encoding.digests import BLOCK_BYTES
+from cordwood.encoding.cordwood_metadata import BLOCK_BYTES
 from cordwood.formats.format_protocol import OpenOptions
 from cordwood.index import ARRAY_KINDS, Box, Leaf, LeafKind, leaf_text, size_in_memory
 from cordwood.keypath import format_path

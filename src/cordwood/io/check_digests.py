@@ -16,7 +16,7 @@ from typing import NamedTuple, overload
 
 import numpy as np
 
-from cordwood.encoding.digests import (
+from cordwood.encoding.cordwood_metadata import (
     BLOCK_BYTES,
     DIGEST_BYTES,
     MAX_BLOCK_BYTES,

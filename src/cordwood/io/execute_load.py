@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cordwood.encoding.digests import check_coverage
+from cordwood.encoding.cordwood_metadata import check_coverage
 from cordwood.errors import TruncatedError
 from cordwood.index import Digests
 from cordwood.io.buffers import Buffer, PageSize, ScratchBuffer, advise_small, allocate_buffers

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
-from cordwood.encoding.digests import digest_of
+from cordwood.encoding.cordwood_metadata import digest_of
 from cordwood.errors import ProcessError
 from cordwood.index import LeafSpec, Structure
 from cordwood.io.progress import WaitLogger

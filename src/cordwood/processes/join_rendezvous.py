@@ -38,7 +38,7 @@ from contextlib import suppress
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from cordwood.encoding.digests import digest_of
+from cordwood.encoding.cordwood_metadata import digest_of
 from cordwood.errors import ProcessError
 from cordwood.io.progress import WaitLogger
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TypeVar
 
-from cordwood.encoding.digests import digest_of
+from cordwood.encoding.cordwood_metadata import digest_of
 from cordwood.errors import CordwoodError, StorageError
 from cordwood.index import HeaderDigest, Source
 from cordwood.io.leaves_to_write import Leaves

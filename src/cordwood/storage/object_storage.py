@@ -27,7 +27,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from cordwood.encoding.digests import digest_of, digests_of
+from cordwood.encoding.cordwood_metadata import digest_of, digests_of
 from cordwood.errors import CordwoodError, CorruptionError, StorageError, TruncatedError
 from cordwood.index import HeaderDigest, Source
 from cordwood.io.leaves_to_write import FileContents, Leaves

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cordwood.encoding.digests import BLOCK_BYTES, DIGEST_BYTES, block_count, digest_of
+from cordwood.encoding.cordwood_metadata import BLOCK_BYTES, DIGEST_BYTES, block_count, digest_of
 from cordwood.index import Digests
 from cordwood.io.buffers import PAGE_BYTES, ScratchBuffer
 from cordwood.io.chunk_codecs import Encoder

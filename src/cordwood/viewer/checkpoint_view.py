@@ -21,7 +21,7 @@ from cordwood.api.checkpoint import open as open_checkpoint
 from cordwood.api.detect import detect
 from cordwood.api.leaf_statistics import HeatMap, leaf_statistics
 from cordwood.api.verify import verify
-from cordwood.encoding.digests import DIGEST_BYTES, block_count
+from cordwood.encoding.cordwood_metadata import DIGEST_BYTES, block_count
 from cordwood.errors import CorruptionError, IncompleteCheckpointError
 from cordwood.formats.registry import by_name
 from cordwood.formats.step_names import number_in_name

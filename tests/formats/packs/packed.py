@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cordwood.dtypes import to_numpy
-from cordwood.encoding.digests import digest_of, digests_of
+from cordwood.encoding.cordwood_metadata import digest_of, digests_of
 from cordwood.formats.packs.cordwood_json import encode_index
 from cordwood.formats.packs.index_item import (
     Item,

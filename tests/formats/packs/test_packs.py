@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordwood.encoding.digests import digest_of
+from cordwood.encoding.cordwood_metadata import digest_of
 from cordwood.errors import CorruptionError, FormatError, LimitError, UnsupportedLeafError
 from cordwood.formats.packs import index_item as item_module
 from cordwood.formats.packs.cordwood_json import Grid, cells_meeting, encode_index

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cordwood.dtypes import to_numpy
-from cordwood.encoding.digests import digests_of
+from cordwood.encoding.cordwood_metadata import digests_of
 from cordwood.formats.safetensors.header import plan_save
 from cordwood.formats.safetensors.read_index import read_index
 from cordwood.index import Index, Inline, Leaf

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cordwood.encoding import digests
+from cordwood.encoding.cordwood_metadata import finish_header
 from cordwood.errors import (
     CorruptionError,
     FormatError,
@@ -40,7 +40,7 @@ def forged(
         own(metadata)
     text = json.dumps(header, separators=(",", ":"))
     size = -(-(8 + len(text)) // 4096) * 4096
-    return digests.finish_header(text, size) + raw[start:]
+    return finish_header(text, size) + raw[start:]
 
 
 def put(member: str, value: Any) -> Callable[[dict[str, Any]], None]:

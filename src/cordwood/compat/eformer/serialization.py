@@ -14,7 +14,7 @@ from typing import Any
 from cordwood.api.save import rendezvous_for
 from cordwood.compat.eformer.array_manager import ArrayManager, load_leaves, save_with_manager
 from cordwood.devices.jax_arrays import sharding_of
-from cordwood.encoding.leaf_table import dotted_name
+from cordwood.encoding.cordwood_metadata import dotted_name
 from cordwood.errors import MismatchError, UnsupportedFormatError
 from cordwood.formats.zarr import ZARR
 from cordwood.formats.zarr.array_paths import ordinary_path

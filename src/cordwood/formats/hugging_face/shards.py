@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cordwood.encoding.leaf_table import tensor_names
+from cordwood.encoding.cordwood_metadata import tensor_names
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import (
     CorruptionError,

@@ -15,8 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from cordwood.encoding.digests import DIGEST_BYTES
-from cordwood.encoding.leaf_table import encode_runs, parse_runs, parse_values, tensor_names
+from cordwood.encoding.cordwood_metadata import (
+    DIGEST_BYTES,
+    encode_runs,
+    parse_runs,
+    parse_values,
+    tensor_names,
+)
 from cordwood.encoding.strict_json import encode_value, structure_from_json, structure_to_json
 from cordwood.errors import FormatError, LimitError
 from cordwood.formats.packs.cordwood_json import (

@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from cordwood.encoding.leaf_table import tensor_names
+from cordwood.encoding.cordwood_metadata import tensor_names
 from cordwood.errors import CordwoodError, CorruptionError, FormatError
 from cordwood.formats.packs import store_at
 from cordwood.formats.packs.cordwood_json import PACK_NAME, type_of

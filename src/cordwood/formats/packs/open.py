@@ -7,8 +7,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from cordwood.encoding.digests import DATA_DIGESTS, check_coverage, decode_digests, digest_of
-from cordwood.encoding.leaf_table import METADATA_KEY
+from cordwood.encoding.cordwood_metadata import (
+    DATA_DIGESTS,
+    METADATA_KEY,
+    check_coverage,
+    decode_digests,
+    digest_of,
+)
 from cordwood.encoding.step_record import KEY, decode_record, wrong_step
 from cordwood.encoding.strict_json import parse_value
 from cordwood.errors import CordwoodError, CorruptionError, FormatError, IncompleteCheckpointError

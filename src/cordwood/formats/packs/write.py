@@ -11,7 +11,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
-from cordwood.encoding.leaf_table import BYTE_KINDS, tensor_names
+from cordwood.encoding.cordwood_metadata import BYTE_KINDS, tensor_names
 from cordwood.errors import CordwoodError, NotACheckpointError, StorageError, UnsupportedLeafError
 from cordwood.formats.format_protocol import SaveOptions, SavePlan
 from cordwood.formats.packs import store_at

@@ -19,24 +19,22 @@ from operator import le
 from typing import Any, NamedTuple
 
 from cordwood import dtypes
-from cordwood.encoding.digests import (
+from cordwood.encoding.cordwood_metadata import (
     BLOCK_BYTES,
+    BYTE_KINDS,
     CORDWOOD_PREFIX,
     DATA_DIGESTS,
     HEADER_START,
+    METADATA_KEY,
     STRUCTURE,
     VERSION,
     VERSION_KEY,
+    LeafType,
     check_metadata_strings,
     digest_width,
     encode_digests,
-    finish_header,
-)
-from cordwood.encoding.leaf_table import (
-    BYTE_KINDS,
-    METADATA_KEY,
-    LeafType,
     encode_table,
+    finish_header,
     tensor_names,
 )
 from cordwood.encoding.strict_json import VALUE_KINDS, encode_value, parse_json, parse_value

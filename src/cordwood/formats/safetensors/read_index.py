@@ -8,21 +8,19 @@ from itertools import islice, repeat
 from operator import eq
 from typing import NamedTuple, TypeVar
 
-from cordwood.encoding.digests import (
+from cordwood.encoding.cordwood_metadata import (
+    BYTE_KINDS,
     DATA_DIGESTS,
     STRUCTURE,
+    LeafTable,
+    LeafType,
     check_coverage,
     check_header,
     decode_digests,
-    split_metadata,
-)
-from cordwood.encoding.leaf_table import (
-    BYTE_KINDS,
-    LeafTable,
-    LeafType,
     dotted_name,
     dotted_names,
     parse_table,
+    split_metadata,
 )
 from cordwood.errors import CorruptionError, FormatError, UnsupportedFormatError
 from cordwood.formats.safetensors.header import (

@@ -14,8 +14,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from cordwood.encoding.digests import digest_of
-from cordwood.encoding.leaf_table import dotted_name
+from cordwood.encoding.cordwood_metadata import digest_of, dotted_name
 from cordwood.index import LEAF, Node, Structure
 from cordwood.keypath import KeyPath, format_path
 

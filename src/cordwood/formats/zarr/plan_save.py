@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cordwood import dtypes
-from cordwood.encoding.digests import check_metadata_strings
-from cordwood.encoding.leaf_table import LeafType, encode_table
+from cordwood.encoding.cordwood_metadata import LeafType, check_metadata_strings, encode_table
 from cordwood.encoding.strict_json import VALUE_KINDS, encode_value
 from cordwood.errors import UnsupportedLeafError
 from cordwood.formats.zarr.array_metadata import (

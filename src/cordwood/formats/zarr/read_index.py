@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cordwood import dtypes
-from cordwood.encoding.digests import DIGEST_BYTES, block_count, digest_of
-from cordwood.encoding.leaf_table import LeafType
+from cordwood.encoding.cordwood_metadata import DIGEST_BYTES, LeafType, block_count, digest_of
 from cordwood.errors import CorruptionError, FormatError, IncompleteCheckpointError
 from cordwood.formats.format_protocol import IndexListing, Opened
 from cordwood.formats.zarr.array_metadata import METADATA_NAME, ArrayMetadata, stored_as

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from cordwood.encoding.digests import BLOCK_BYTES, DIGEST_BYTES, block_count, digest_of
+from cordwood.encoding.cordwood_metadata import BLOCK_BYTES, DIGEST_BYTES, block_count, digest_of
 from cordwood.errors import (
     CordwoodError,
     CorruptionError,
