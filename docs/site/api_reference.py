@@ -276,8 +276,17 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
+def _hide_private_bases(
+    app: Sphinx, name: str, value: object, options: object, bases: list[type]
+) -> None:
+    """Leave out base classes that have no page, such as those that check the arguments."""
+    del app, name, value, options
+    bases[:] = [base for base in bases if not base.__name__.startswith("_")]
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Connect the extension."""
+    app.connect("autodoc-process-bases", _hide_private_bases)
     app.add_directive("public-names", _PublicNames)
     app.add_post_transform(_LinkNames)
     app.connect("builder-inited", _forget_overloads)

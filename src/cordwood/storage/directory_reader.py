@@ -33,6 +33,7 @@ from cordwood.io.open_files import (
     require_range,
     with_file_name,
 )
+from cordwood.storage.syscalls import opened_fd
 
 _SYS_OPENAT2 = 437  # the same on every architecture
 _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08
@@ -348,9 +349,8 @@ def read_small_file(
     """
     where = f"{path}/{name}"
     try:
-        with OpenDescriptor(where) as file:
-            file.open(where if folder is None else name, _FILE, folder=folder)
-            return read_limited(file.fd, where, limit_bytes=limit_bytes)
+        with opened_fd(where if folder is None else name, _FILE, folder=folder) as fd:
+            return read_limited(fd, where, limit_bytes=limit_bytes)
     except FileNotFoundError:
         return None
     except OSError as e:
