@@ -240,7 +240,7 @@ cordwood.task = function ({ title, run, start = false, again = null }) {
     const bar = element("progress", { "aria-label": title });
     const words = element("span.task-words", "Starting…");
     const button = element("button.button.quiet", { onclick: cancel }, "Cancel");
-    cordwood.replace(box, bar, words, button);
+    cordwood.replace(box, bar, button, words); // the words grow: the button must not move
     box.dataset.state = "running";
     const focused = document.activeElement === document.body;
     if (focused && !start) button.focus({ preventScroll: true });
