@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise, takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +25,7 @@ from cordwood.errors import (
 )
 from cordwood.formats.zarr.array_metadata import MAX_METADATA_BYTES
 from cordwood.formats.zarr.array_reader import ends_in_crc32c
-from cordwood.formats.zarr.key_values import READ_ERRORS, ValueLocation, joined, require_plain
+from cordwood.formats.zarr.key_values import ValueLocation, joined, naming, require_plain
 from cordwood.index import Source
 from cordwood.message_text import counted
 from cordwood.storage.directory_reader import ReadableDirectory
@@ -99,10 +99,8 @@ class OcdbtValues:
         self._locations: dict[str, ValueLocation] = {}
         self.sources = [Source(INLINE_NAME, 0)]
         data = directory.read(MANIFEST_NAME, limit_bytes=MAX_NODE_BYTES)
-        try:
+        with naming(f"{directory.name}/{MANIFEST_NAME}"):
             root = parse_manifest(data)
-        except READ_ERRORS as e:
-            raise type(e)(f"{directory.name}/{MANIFEST_NAME}: {e}") from e
         self.checked_bytes = 0
         inline = bytearray()
         self._last: bytes | None = None
@@ -127,13 +125,9 @@ class OcdbtValues:
 
     def keys_below(self, array: str, pattern: re.Pattern[str]) -> set[str]:
         prefix = f"{array}/" if array else ""
-        return {rest for rest in self._rests_after(prefix) if pattern.fullmatch(rest)}
-
-    def _rests_after(self, prefix: str) -> Iterator[str]:
-        for i in range(bisect_left(self.keys, prefix), len(self.keys)):
-            if not self.keys[i].startswith(prefix):
-                break
-            yield self.keys[i][len(prefix) :]
+        following = range(bisect_left(self.keys, prefix), len(self.keys))
+        below = takewhile(lambda key: key.startswith(prefix), map(self.keys.__getitem__, following))
+        return {key[len(prefix) :] for key in below if pattern.fullmatch(key, len(prefix))}
 
     def read(self, location: ValueLocation, start: int, stop: int) -> bytes:
         source = self.sources[location.source]
@@ -149,11 +143,8 @@ class OcdbtValues:
         stack = [root]
         while stack:
             child = stack.pop()
-            try:
+            with naming(self._directory.name, within=self._directory.name):
                 location = self._file(child.file, child.offset, child.length)
-            except READ_ERRORS as e:
-                name, text = self._directory.name, str(e)
-                raise type(e)(text if text.startswith(name) else f"{name}: {text}") from e
             source = self.sources[location.source]
             where = f"{self._directory.name}/{source.name}: the node at byte {child.offset}"
             if location.length > MAX_NODE_BYTES:
@@ -165,12 +156,10 @@ class OcdbtValues:
                 raise FormatError(f"{where} is referred to twice")
             seen.add(location)
             data = self.read(location, 0, location.length)
-            try:
+            with naming(where):
                 node = parse_node(data, child)
                 for entry in node.entries:
                     self._add(entry, node.data, inline)
-            except READ_ERRORS as e:
-                raise type(e)(f"{where}: {e}") from e
             self.checked_bytes += len(data)
             decoded += len(node.data) + sum([len(entry.key) for entry in node.entries])
             if decoded > MAX_TREE_BYTES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from cordwood import dtypes
@@ -30,7 +31,13 @@ from cordwood.formats.zarr.array_reader import (
     StoredArray,
     array_storage,
 )
-from cordwood.formats.zarr.key_values import READ_ERRORS, FileValues, ValueLocation, ZeroChunks
+from cordwood.formats.zarr.key_values import (
+    READ_ERRORS,
+    FileValues,
+    ValueLocation,
+    ZeroChunks,
+    naming,
+)
 from cordwood.index import Index, Inline, Leaf, Piece
 from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.open_files import MemoryFile, ReadableFile
@@ -102,10 +109,12 @@ def open_item(path: str | os.PathLike[str], prefix: str | None, *, warn: bool = 
         # A prefix that is not the name of an item could be a path to anywhere: it is not opened.
         kind = item_kind(place, prefix) if prefix is not None and prefix in inspected.others else ""
         item = select_tree(inspected, prefix, name=text, kind=kind)
-        directory = _tree(place, item)
+        directory = place.folder(item) if item else place
     except BaseException:
         place.close()
         raise
+    if item:
+        place.close()
     try:
         orbax_index = read_index(directory)
         if warn:
@@ -124,14 +133,6 @@ def open_item(path: str | os.PathLike[str], prefix: str | None, *, warn: bool = 
     except BaseException:
         directory.close()
         raise
-
-
-def _tree(place: LocalDirectory, item: str) -> LocalDirectory:
-    """Return the directory of an item and close the checkpoint's; '' is the checkpoint itself."""
-    if not item:
-        return place
-    with place:
-        return place.folder(item)
 
 
 def _warn_of_assumed(name: str, orbax_index: OrbaxIndex) -> None:
@@ -176,20 +177,17 @@ def read_index(directory: ReadableDirectory) -> OrbaxIndex:
     """
     with gc_paused():
         data = directory.read(TREE_NAME, limit_bytes=MAX_TREE_FILE_BYTES)
-        try:
+        with naming(directory.name):
             tree = parse_tree_metadata(data)
-        except FormatError as e:
-            raise type(e)(f"{directory.name}: {e}") from e
         return _read_tree(directory, tree)
 
 
 def _read_tree(directory: ReadableDirectory, tree: TreeMetadata) -> OrbaxIndex:
     use_ocdbt = tree.use_ocdbt
-    if use_ocdbt is None or not _has_arrays(tree):  # Orbax makes no database without arrays
+    are_strings = {leaf.value_type == "string" for leaf in tree.leaves}
+    if use_ocdbt is None or False not in are_strings:  # Orbax makes no database without arrays
         use_ocdbt = directory.has(MANIFEST_NAME)
-    values: OcdbtValues | FileValues = (
-        OcdbtValues(directory) if use_ocdbt else FileValues(directory, are_listed=False)
-    )
+    values = OcdbtValues(directory) if use_ocdbt else FileValues(directory, are_listed=False)
     zero_chunks = None
     if not tree.stores_zeros:
         zero_chunks = ZeroChunks(values.sources, is_certain=use_ocdbt or tree.stores_zeros is False)
@@ -203,14 +201,15 @@ def _read_tree(directory: ReadableDirectory, tree: TreeMetadata) -> OrbaxIndex:
             return bytes(zero_chunks.memory[source]), name
         return values.read(ValueLocation(source, offset, length), 0, length), name
 
-    strings = _strings(directory) if _has_strings(tree) else {}
+    strings = _strings(directory) if True in are_strings else {}
     keys = _key_impls(directory)
     leaves = []
     for leaf in tree.leaves:
-        try:
+        shown = leaf.name
+        if not shown.isprintable() or len(shown) > _MOST_SHOWN:
+            shown = f"{shown!r:.{_MOST_SHOWN}}"
+        with naming(f"{directory.name}: {shown or 'the root'}", within=directory.name):
             leaves.append(_leaf(leaf, reader, strings, keys.get(leaf.name), read_value))
-        except READ_ERRORS as e:
-            raise _named(e, directory, leaf.name) from e
     memory = dict(zero_chunks.memory) if zero_chunks is not None else {}
     checked = metadata_bytes = 0
     if isinstance(values, OcdbtValues):
@@ -222,14 +221,8 @@ def _read_tree(directory: ReadableDirectory, tree: TreeMetadata) -> OrbaxIndex:
     shardings = {
         n: by_name[leaf.name] for n, leaf in enumerate(tree.leaves) if leaf.name in by_name
     }
-    index = Index(
-        FORMAT,
-        tree.structure,
-        tuple(leaves),
-        tuple(values.sources),
-        "keys",
-        shardings=shardings,
-    )
+    sources = tuple(values.sources)
+    index = Index(FORMAT, tree.structure, tuple(leaves), sources, "keys", shardings=shardings)
     paths = {leaf.name: leaf.key_path for leaf in tree.leaves}
     unstored = {paths[name]: count for name, count in reader.unstored.items()}
     assumed = [paths[name] for name in reader.assumed]
@@ -269,10 +262,8 @@ def _leaf(
 
 def _array(reader: ArrayReader, name: str) -> StoredArray:
     file, data = reader.read_metadata(name)
-    try:
+    with naming(file):
         metadata = reader.parse(file, data)
-    except READ_ERRORS as e:
-        raise type(e)(f"{file}: {e}") from e
     return StoredArray(metadata, reader.pieces(name, metadata))
 
 
@@ -295,14 +286,6 @@ def _element(array: StoredArray, read_value: Callable[[Piece], tuple[bytes, str]
     return np.frombuffer(raw, dtypes.to_numpy(metadata.dtype))[0]
 
 
-def _has_arrays(tree: TreeMetadata) -> bool:
-    return any(leaf.value_type != "string" for leaf in tree.leaves)
-
-
-def _has_strings(tree: TreeMetadata) -> bool:
-    return any(leaf.value_type == "string" for leaf in tree.leaves)
-
-
 def _strings(directory: ReadableDirectory) -> Mapping[str, str]:
     """Return the values of string leaves, by their names."""
     strings = _json(directory, _STRINGS_NAME)
@@ -313,12 +296,10 @@ def _strings(directory: ReadableDirectory) -> Mapping[str, str]:
 
 def _shardings(directory: ReadableDirectory) -> Mapping[str, str]:
     """Return a text for the sharding of each array, by the names of leaves."""
-    if not directory.has(SHARDINGS_NAME):
-        return {}
-    try:
-        data = directory.read(SHARDINGS_NAME, limit_bytes=MAX_TREE_FILE_BYTES)
-    except READ_ERRORS:
-        return {}
+    data = b""
+    with suppress(*READ_ERRORS):
+        if directory.has(SHARDINGS_NAME):
+            data = directory.read(SHARDINGS_NAME, limit_bytes=MAX_TREE_FILE_BYTES)
     return parse_shardings(data)
 
 
@@ -351,13 +332,3 @@ def _key_impls(directory: ReadableDirectory) -> Mapping[str, str]:
 def _json(directory: ReadableDirectory, path: str) -> Any:
     data = directory.read(path, limit_bytes=MAX_TREE_FILE_BYTES)
     return parse_json(data, f"{directory.name}/{path}", allow_nan=True)
-
-
-def _named(error: Exception, directory: ReadableDirectory, name: str) -> Exception:
-    """Return the same error with the directory and the name of the leaf in front."""
-    text = str(error)
-    if not text.startswith(directory.name):
-        plain = name.isprintable() and len(name) <= _MOST_SHOWN
-        shown = name if plain else f"{name!r:.{_MOST_SHOWN}}"
-        text = f"{directory.name}: {shown or 'the root'}: {text}"
-    return type(error)(text)

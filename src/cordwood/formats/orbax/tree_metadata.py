@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import FormatError, LimitError
+from cordwood.formats.zarr.key_values import naming
 from cordwood.index import LEAF, MAX_DEPTH, MAX_LEAVES, Node, NodeKind, Structure
 from cordwood.keypath import KeyPath
 
@@ -57,10 +58,10 @@ class _Branch:
 
     __slots__ = ("children", "is_sequence")
 
-    def __init__(self, *, is_sequence: bool) -> None:
+    def __init__(self) -> None:
         # A str is the value type of a leaf or of an empty node.
         self.children: dict[str, _Branch | str] = {}
-        self.is_sequence = is_sequence
+        self.is_sequence = False
 
 
 def parse_tree_metadata(data: bytes) -> TreeMetadata:
@@ -77,23 +78,19 @@ def parse_tree_metadata(data: bytes) -> TreeMetadata:
         raise FormatError(f"{TREE_NAME}: expected a JSON object with tree_metadata")
     if len(entries) > MAX_LEAVES:
         raise LimitError(f"{TREE_NAME}: {len(entries)} leaves; expected at most {MAX_LEAVES}")
-    root: _Branch | str = _Branch(is_sequence=False)
+    root: _Branch | str = _Branch()
     for label, entry in entries.items():
-        try:
+        with naming(f"{TREE_NAME}: tree_metadata: {label!r:.200}"):
             keys, value_type = _entry(entry)
-            if not keys:
-                if len(entries) > 1:
-                    raise FormatError("this leaf is the whole tree, but there are other leaves")
+            if keys:
+                assert isinstance(root, _Branch)
+                _put(root, keys, value_type)
+            elif len(entries) > 1:
+                raise FormatError("this leaf is the whole tree, but there are other leaves")
+            else:
                 root = value_type
-                continue
-            assert isinstance(root, _Branch)
-            _put(root, keys, value_type)
-        except FormatError as e:
-            raise type(e)(f"{TREE_NAME}: tree_metadata: {label!r:.200}: {e}") from e
-    try:
+    with naming(TREE_NAME):
         structure, leaves = _flatten(root, _rich_kinds(members.get("value_metadata_tree")))
-    except FormatError as e:
-        raise type(e)(f"{TREE_NAME}: {e}") from e
     return TreeMetadata(
         structure,
         leaves,
@@ -147,8 +144,7 @@ def _put(root: _Branch, keys: list[tuple[str, bool]], value_type: str) -> None:
         elif isinstance(child, str):
             raise FormatError(f"it is inside {key!r:.80}, which is a leaf")
         else:
-            if child is None:
-                child = node.children[key] = _Branch(is_sequence=False)
+            child = node.children[key] = child or _Branch()
             node = child
 
 
@@ -174,11 +170,9 @@ def _flatten(
                 names.add(name)
                 leaves.append(LeafMetadata(path, name, value))
             continue
-        names_of_path = tuple(map(str, path))
-        node, keys = _container(value, *kinds.get(names_of_path, ("list", "")))
+        node, keys = _container(value, *kinds.get(tuple(map(str, path)), ("list", "")))
         nodes.append(node)
-        children = [(key, value.children[str(key)]) for key in keys]
-        stack += [((*path, key), child) for key, child in reversed(children)]
+        stack += [((*path, key), value.children[str(key)]) for key in reversed(keys)]
     return tuple(nodes), tuple(leaves)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from cordwood.encoding.cordwood_metadata import digest_of, dotted_name
 from cordwood.index import LEAF, Node, Structure
@@ -150,18 +149,16 @@ def within_prefix(path: str, prefix: str) -> list[str]:
     return steps
 
 
-class Nested(NamedTuple):
-    """Dicts with leaves."""
+def nested_dicts(
+    paths: Sequence[str], prefix: str
+) -> tuple[Structure, Sequence[int], Sequence[KeyPath]]:
+    """Return nested dicts by the steps of the paths; or one flat dict, if a leaf lies in another.
 
-    structure: Structure
-    order: tuple[int, ...]  # the array that each leaf is
-    key_paths: tuple[KeyPath, ...]  # of the leaves
-
-
-def nested_dicts(paths: Sequence[str], prefix: str) -> Nested:
-    """Nested dicts by the steps of the paths; or one flat dict, where a leaf lies in another."""
+    Returns:
+        The structure; the array that each leaf is; the key paths of the leaves.
+    """
     if len(paths) == 1 and paths[0] == (prefix.replace(".", "/") or "."):
-        return Nested((LEAF,), (0,), ((),))  # the tree is one leaf
+        return (LEAF,), [0], [()]  # the tree is one leaf
     steps = [tuple(within_prefix(path, prefix)) for path in paths]
     above = {path[:i] for path in steps for i in range(len(path))}
     if not above.isdisjoint(steps) or len(set(steps)) < len(steps):
@@ -184,4 +181,4 @@ def nested_dicts(paths: Sequence[str], prefix: str) -> Nested:
             assert isinstance(value, int)
             nodes.append(LEAF)
             order.append(value)
-    return Nested(tuple(nodes), tuple(order), tuple([steps[i] for i in order]))
+    return tuple(nodes), order, [steps[i] for i in order]

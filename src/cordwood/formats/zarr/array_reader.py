@@ -27,7 +27,7 @@ from cordwood.formats.zarr.array_metadata import (
     parse_metadata,
     parse_metadata3,
 )
-from cordwood.formats.zarr.key_values import READ_ERRORS, KeyValues, ValueLocation, ZeroChunks
+from cordwood.formats.zarr.key_values import KeyValues, ValueLocation, ZeroChunks, naming
 from cordwood.index import Box, Encoded, Piece, Pieces
 from cordwood.sharding.boxes import shape_of
 
@@ -165,10 +165,8 @@ class ArrayReader:
         """Return the chunks stored under one key: the box in the array and the location of each."""
         if shard is None:
             return ((box, location),)
-        try:
+        with naming(key):
             return list(self._parts_of_shard(location, shard, box, inner))
-        except READ_ERRORS as e:
-            raise type(e)(f"{key}: {e}") from e
 
     def _parts_of_shard(
         self, location: ValueLocation | None, shard: Shard, box: Box, inner: tuple[int, ...]

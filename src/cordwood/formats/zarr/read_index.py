@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 from cordwood import dtypes
 from cordwood.encoding.cordwood_metadata import DIGEST_BYTES, LeafType, block_count, digest_of
@@ -20,7 +21,7 @@ from cordwood.formats.zarr.array_reader import (
     array_storage,
     wrong_size,
 )
-from cordwood.formats.zarr.key_values import READ_ERRORS, FileValues
+from cordwood.formats.zarr.key_values import FileValues, naming
 from cordwood.formats.zarr.tensorstore_index import (
     INDEX_NAME,
     MAX_INDEX_BYTES,
@@ -65,19 +66,19 @@ def open_item(path: str | os.PathLike[str], prefix: str | None, *, or_only: bool
     """
     text = os.fspath(path)
     directory = open_directory(text)
+    opened = open_arrays(directory, partial(read_index, prefix=prefix, or_only=or_only))
+    return replace(opened, is_current=lambda: directory.is_still_at(locate_directory(text)))
+
+
+def open_arrays(directory: LocalDirectory, read: Callable[[LocalDirectory], Index]) -> Opened:
+    """Return the index that `read` reads of a directory, and its files, which own the directory."""
     try:
-        index = read_index(directory, prefix, or_only=or_only)
+        index = read(directory)
     except BaseException:
         directory.close()
         raise
-    files = [
-        FileOwningDirectory(directory, source.name, source.size_bytes) for source in index.sources
-    ]
-
-    def is_current() -> bool:
-        return directory.is_still_at(locate_directory(text))
-
-    return Opened(FORMAT, index, files, is_current=is_current)
+    files = [FileOwningDirectory(directory, each.name, each.size_bytes) for each in index.sources]
+    return Opened(index.format, index, files)
 
 
 def sorted_item_names(path: str | os.PathLike[str]) -> list[str]:
@@ -108,20 +109,13 @@ def open_directory(path: str) -> LocalDirectory:
         directory.close()  # replaced before it was held: it may be on its way out
     else:
         directory = LocalDirectory(place)
-    if not directory.has(INDEX_NAME):
-        why = _why(directory)
-        directory.close()
-        raise IncompleteCheckpointError(f"{path} {why}")
-    return directory
-
-
-def _why(directory: LocalDirectory) -> str:
+    if directory.has(INDEX_NAME):
+        return directory
+    why = ": no save to it has finished, or it is no such checkpoint; load an earlier one"
     if directory.has("cordwood.json"):
-        return f"has no {INDEX_NAME}, but a cordwood.json: load it with cordwood.load"
-    return (
-        f"has no {INDEX_NAME}: no save to it has finished, or it is no such checkpoint; load an "
-        "earlier one"
-    )
+        why = ", but a cordwood.json: load it with cordwood.load"
+    directory.close()
+    raise IncompleteCheckpointError(f"{path} has no {INDEX_NAME}{why}")
 
 
 def read_index_file(directory: ReadableDirectory) -> IndexFile:
@@ -130,10 +124,8 @@ def read_index_file(directory: ReadableDirectory) -> IndexFile:
     Raises FormatError, CorruptionError and UnsupportedFormatError, which name the directory.
     """
     data = directory.read(INDEX_NAME, limit_bytes=MAX_INDEX_BYTES)
-    try:
+    with naming(directory.name):
         return parse_index(data)
-    except READ_ERRORS as e:
-        raise type(e)(f"{directory.name}: {e}") from e
 
 
 def read_index(
@@ -158,10 +150,8 @@ def read_index(
     """
     with gc_paused():
         index = read_index_file(directory)
-        try:
+        with naming(directory.name):
             name, entries, item = _select(index, prefix, or_only=or_only)
-        except READ_ERRORS as e:
-            raise type(e)(f"{directory.name}: {e}") from e
         return read_arrays(directory, name, entries, item)
 
 
@@ -179,9 +169,8 @@ def list_index(path: str, prefix: str | None) -> IndexListing | None:
     """
     with LocalFile(f"{path}/{INDEX_NAME}") as file:
         data = read_whole(file, limit_bytes=MAX_INDEX_BYTES)
-    try:
-        index = parse_index(data)
-        name, entries, item = _select(index, prefix, or_only=True)
+    with naming(path):
+        name, entries, item = _select(parse_index(data), prefix, or_only=True)
         arrays: dict[object, StoredArray] = {}
         for shape, dtype in {(entry.shape, entry.dtype) for entry in entries}:
             if shape is None or dtype is None or not dtypes.is_storable(dtype):
@@ -190,9 +179,7 @@ def list_index(path: str, prefix: str | None) -> IndexListing | None:
             arrays[shape, dtype] = StoredArray(metadata, ())
         each = [arrays[entry.shape, entry.dtype] for entry in entries]
         tree = _index(name, entries, each, item, ())
-    except READ_ERRORS as e:
-        raise type(e)(f"{path}: {e}") from e
-    return IndexListing(tree, tree.metadata)
+        return IndexListing(tree, tree.metadata)
 
 
 def _select(
@@ -221,16 +208,12 @@ def read_arrays(
     digests = None if item is None else _ItemDigests(item)
     arrays = []
     for entry in entries:
-        try:
+        with naming(f"{directory.name}/{entry.path}", within=directory.name):
             arrays.append(_read_array(entry, values, reader, digests))
-        except READ_ERRORS as e:
-            raise _named(e, directory, entry.path) from e
-    try:
+    with naming(directory.name):
         if digests is not None:
             digests.finish(len(values.sources))
         return _index(prefix, entries, arrays, item, tuple(values.sources))
-    except (CorruptionError, FormatError) as e:
-        raise type(e)(f"{directory.name}: {e}") from e
 
 
 def _index(
@@ -245,19 +228,9 @@ def _index(
         structure, order, paths = nested_dicts([entry.path for entry in entries], prefix)
         leaves = [_leaf(path, arrays[i]) for path, i in zip(paths, order, strict=True)]
         return Index(FORMAT, structure, tuple(leaves), sources, "dotted")
-    try:
+    with naming(INDEX_NAME):
         leaves = _leaves_of_item(item, arrays)
-    except FormatError as e:
-        raise FormatError(f"{INDEX_NAME}: {e}") from e
     return Index(FORMAT, item.table.structure, tuple(leaves), sources, "exact", item.metadata)
-
-
-def _named(error: Exception, directory: ReadableDirectory, path: str) -> Exception:
-    """Return the same error with the name of the file."""
-    text = str(error)
-    if not text.startswith(directory.name):
-        text = f"{directory.name}/{path}: {text}"
-    return type(error)(text)
 
 
 def _read_array(
@@ -347,7 +320,7 @@ def _leaves_of_item(item: Item, arrays: Sequence[StoredArray]) -> list[Leaf]:
 def _leaf_of_item(path: KeyPath, leaf_type: LeafType, array: StoredArray) -> Leaf:
     kind, _, _, weak_type, impl = leaf_type
     metadata = array.metadata
-    shape, dtype, extra = leaf_form(leaf_type, metadata.shape, metadata.dtype)
+    shape, dtype, extra = _leaf_form(leaf_type, metadata.shape, metadata.dtype)
     if metadata.chunks[len(shape) :] != extra:
         raise FormatError(
             f"an array in chunks of {list(metadata.chunks)} cannot hold a leaf of type {kind} "
@@ -356,34 +329,28 @@ def _leaf_of_item(path: KeyPath, leaf_type: LeafType, array: StoredArray) -> Lea
     return Leaf(path, kind, shape, dtype, array_storage(array, len(shape)), weak_type, impl)
 
 
-class LeafForm(NamedTuple):
-    """Shape and dtype of the leaf, and the axes that the array has after those of the leaf."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    extra: tuple[int, ...]
-
-
-def leaf_form(leaf_type: LeafType, shape: tuple[int, ...], dtype: str) -> LeafForm:
-    """Return the form of the leaf that an array of this shape and dtype holds.
+def _leaf_form(
+    leaf_type: LeafType, shape: tuple[int, ...], dtype: str
+) -> tuple[tuple[int, ...], str, tuple[int, ...]]:
+    """Return shape and dtype of the leaf that an array holds, and the axes after those of the leaf.
 
     Raises FormatError where it can hold none of that type.
     """
     kind, _, logical, _, _ = leaf_type
-    form = LeafForm(shape, dtype, ())
-    fits = True
+    own, leaf_dtype = shape, dtype
+    extra: tuple[int, ...] = ()
+    fits = kind not in ("str", "bytes")
     if logical:
         stored = stored_as(logical)
-        axes = len(shape) - len(stored.extra)
-        fits = stored.disguised and stored.dtype == dtype and axes >= 0
-        fits = fits and shape[axes:] == stored.extra
-        form = LeafForm(shape[: max(0, axes)], logical, stored.extra)
+        axes = max(0, len(shape) - len(stored.extra))
+        own, leaf_dtype, extra = shape[:axes], logical, stored.extra
+        fits = fits and stored.disguised and stored.dtype == dtype and shape[axes:] == extra
     if kind == "numpy_scalar":
-        fits = fits and form.shape == ()
+        fits = fits and own == ()
     elif kind == "prng_key":
-        fits = fits and form.dtype == "uint32" and form.shape != ()
-    if not fits or kind in ("str", "bytes"):
+        fits = fits and own != () and leaf_dtype == "uint32"
+    if not fits:
         raise FormatError(
             f"an array of {dtype}{list(shape)} cannot hold a leaf of type {kind} {logical}".rstrip()
         )
-    return form
+    return own, leaf_dtype, extra

@@ -11,17 +11,11 @@ from collections.abc import Collection
 from cordwood.errors import FormatError, LimitError, UnsupportedFormatError
 from cordwood.formats.format_protocol import Opened
 from cordwood.formats.zarr.array_metadata import METADATA_NAME
-from cordwood.formats.zarr.read_index import read_arrays
+from cordwood.formats.zarr.read_index import open_arrays, read_arrays
 from cordwood.formats.zarr.tensorstore_index import Entry
 from cordwood.index import Index
 from cordwood.io.threads import gc_paused
-from cordwood.storage.directory_reader import (
-    FOLDER,
-    OTHER,
-    FileOwningDirectory,
-    LocalDirectory,
-    ReadableDirectory,
-)
+from cordwood.storage.directory_reader import FOLDER, OTHER, LocalDirectory, ReadableDirectory
 
 FORMAT = "zarr-tree"
 MAX_DEPTH = 64
@@ -42,16 +36,7 @@ def open_tree(path: str | os.PathLike[str], prefix: str | None) -> Opened:
         raise ValueError(
             f"{text}: prefix= is for directories of several trees; open the directory of that name"
         )
-    directory = LocalDirectory(text)
-    try:
-        index = read_tree(directory)
-    except BaseException:
-        directory.close()
-        raise
-    files = [
-        FileOwningDirectory(directory, source.name, source.size_bytes) for source in index.sources
-    ]
-    return Opened(FORMAT, index, files)
+    return open_arrays(LocalDirectory(text), read_tree)
 
 
 def read_tree(directory: ReadableDirectory) -> Index:
