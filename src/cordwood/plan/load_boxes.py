@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from operator import itemgetter, le
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from cordwood import dtypes
 from cordwood.errors import FormatError, LimitError
@@ -234,12 +235,8 @@ def _first_byte(request: _BoxRequest) -> tuple[int, int]:
     return storage.pieces[0].source, storage.pieces[0].offset
 
 
-class _Origin(NamedTuple):
-    """The first stored byte of a box, and its length in memory."""
-
-    piece: int  # of the leaf
-    offset: int  # in that piece
-    length: int
+# The first stored byte of a box: the piece of the leaf, and the offset in it; and its length.
+_Origin: TypeAlias = tuple[int, int, int]
 
 
 class _Planner:
@@ -252,7 +249,7 @@ class _Planner:
         self.scatters: list[Scatter] = []
         self.chunks: list[EncodedChunk] = []
         self.slab = -1  # the buffer that small boxes share at present
-        self.templates: dict[Hashable, tuple[Template, tuple[_Origin, ...]]] = {}
+        self.templates: dict[Hashable, tuple[Template, list[_Origin]]] = {}
 
     def plan(self, placements: Sequence[Placement]) -> LoadPlan:
         self.moves.sort()
@@ -300,7 +297,7 @@ class _Planner:
             self.apply(template, _pieces(request.leaf), placed)
         return placements
 
-    def template_of(self, request: _BoxRequest) -> tuple[Template, tuple[_Origin, ...]]:
+    def template_of(self, request: _BoxRequest) -> tuple[Template, list[_Origin]]:
         """Return the template for the boxes of a leaf, and the first stored byte of each box."""
         leaf, boxes, _ = request
         storage = leaf.storage
@@ -312,16 +309,9 @@ class _Planner:
         key = (*_layout_key(leaf, storage), boxes, blocks)
         entry = self.templates.get(key)
         if entry is None or isinstance(storage, Encoded):  # its chunks differ in length
-            # Before memory is allocated for them.
-            check_pieces(leaf, name=path_label(leaf.key_path))
+            check_pieces(leaf)  # before memory is allocated for them
         if entry is None:
-            template = make_template(
-                leaf,
-                boxes,
-                name=path_label(leaf.key_path),
-                block_bytes=blocks,
-                price_bytes=RANGE_PRICE_BYTES,
-            )
+            template = make_template(leaf, boxes, blocks)
             entry = self.templates[key] = template, _origins(template, leaf, boxes)
         return entry
 
@@ -349,7 +339,7 @@ class _Planner:
             )
 
 
-def _origins(template: Template, leaf: Leaf, boxes: Sequence[Box]) -> tuple[_Origin, ...]:
+def _origins(template: Template, leaf: Leaf, boxes: Sequence[Box]) -> list[_Origin]:
     """Return the first stored byte of each box.
 
     A box that is empty, or that takes its bytes from a scatter, counts to the first piece.
@@ -359,7 +349,7 @@ def _origins(template: Template, leaf: Leaf, boxes: Sequence[Box]) -> tuple[_Ori
         if box >= 0:
             firsts[box] = piece, offset
     item = dtypes.itemsize(leaf.dtype)
-    return tuple([_Origin(*firsts[i], element_count(box) * item) for i, box in enumerate(boxes)])
+    return [(*firsts[i], element_count(box) * item) for i, box in enumerate(boxes)]
 
 
 def _pieces(leaf: Leaf) -> Sequence[Piece]:
@@ -394,9 +384,9 @@ class Template(NamedTuple):
     Offsets count from the start of the piece, positions from the start of the box.
     """
 
-    moves: tuple[Move, ...]
-    scatters: tuple[Scatter, ...]
-    chunks: tuple[EncodedChunk, ...]
+    moves: list[Move]
+    scatters: list[Scatter]
+    chunks: list[EncodedChunk]
 
 
 class _Stored(NamedTuple):
@@ -408,25 +398,16 @@ class _Stored(NamedTuple):
     stop: int
 
 
-def make_template(
-    leaf: Leaf,
-    boxes: Sequence[Box],
-    *,
-    name: str,
-    block_bytes: Sequence[int],
-    price_bytes: int,
-) -> Template:
+def make_template(leaf: Leaf, boxes: Sequence[Box], block_bytes: Sequence[int]) -> Template:
     """Return the template for boxes of one leaf.
 
     Args:
         leaf: a leaf that `check_pieces` accepts.
         boxes: the requested boxes of it.
-        name: the name of the leaf for errors.
         block_bytes: for each piece, the size of the blocks in which its source is verified.
-        price_bytes: the cost of one more range: the bytes that could be read in the same time.
 
     Raises:
-        FormatError: the pieces do not cover the boxes exactly once.
+        FormatError: the pieces do not cover the boxes exactly once; the message names the leaf.
     """
     storage = leaf.storage
     assert not isinstance(storage, Inline)
@@ -436,12 +417,13 @@ def make_template(
         for number, box in enumerate(boxes)
         if element_count(box)
     ]
-    work = _TemplateBuilder(item, block_bytes, price_bytes, disjoint=_are_disjoint(parts))
+    template = Template([], [], [])
     if not parts:
-        return work.template()
+        return template
+    read = partial(_read, template, item, block_bytes, are_disjoint=_are_disjoint(parts))
     if storage.pieces and isinstance(storage.pieces[0].where, Span):
-        work.read(_spans(leaf, storage.pieces, item, name=name), parts)
-        return work.template()
+        read(_spans(leaf, storage.pieces, item), parts)
+        return template
     covered: list[list[Box]] = [[] for _ in parts]
     for number, piece in enumerate(storage.pieces):
         assert isinstance(piece.where, Box)
@@ -450,67 +432,67 @@ def make_template(
             continue
         if isinstance(storage, Encoded):
             scatter = Scatter(storage.chunk_shape, item, tuple(common))
-            work.chunks.append(
+            template.chunks.append(
                 EncodedChunk(number, 0, piece.length, storage.codec, leaf.dtype, scatter)
             )
         else:
-            work.read([_Stored(number, shape_of(piece.where), 0, piece.length)], common)
+            read([_Stored(number, shape_of(piece.where), 0, piece.length)], common)
     for part, pieces in zip(parts, covered, strict=True):
         if not is_tiling(pieces, part.box):
             raise FormatError(
-                f"{name}: expected pieces that make up "
+                f"{path_label(leaf.key_path)}: expected pieces that make up "
                 f"{list(zip(part.box.start, part.box.stop, strict=True))}, found "
                 f"{sum(map(element_count, pieces))} of {element_count(part.box)} elements "
                 "in them, or some twice"
             )
-    return work.template()
+    return template
 
 
-class _TemplateBuilder:
-    """A template under construction."""
+def _read(
+    template: Template,
+    item: int,
+    block_bytes: Sequence[int],
+    stored: Sequence[_Stored],
+    parts: Sequence[BoxDestination],
+    *,
+    are_disjoint: bool,
+) -> None:
+    """Add the reading of parts of an array that is stored as the ranges `stored`.
 
-    def __init__(
-        self, item: int, block_bytes: Sequence[int], price_bytes: int, *, disjoint: bool
-    ) -> None:
-        self.item = item
-        self.block_bytes = block_bytes
-        self.price_bytes = price_bytes
-        self.disjoint = disjoint  # no two boxes share bytes: shared ones are read once and copied
-        self.moves: list[Move] = []
-        self.scatters: list[Scatter] = []
-        self.chunks: list[EncodedChunk] = []
-
-    def template(self) -> Template:
-        return Template(tuple(self.moves), tuple(self.scatters), tuple(self.chunks))
-
-    def read(self, stored: Sequence[_Stored], parts: Sequence[BoxDestination]) -> None:
-        """Add the reading of parts of an array that is stored as the ranges `stored`."""
-        item, shape = self.item, stored[0].shape
-        runs = [_runs(part, shape, item) for part in parts] if self.disjoint else [None]
-        direct = [each for each in runs if each is not None]
-        if len(direct) == len(runs):
-            for part, each in zip(parts, direct, strict=True):
-                for piece in stored:
-                    self.moves += _moves(piece, part, each, item)
-            return
-        scatter = scatter_buffer(len(self.scatters))
-        self.scatters.append(Scatter(shape, item, tuple(parts)))
-        boxes = [part.box for part in parts]
-        ranges: dict[int, list[tuple[int, int]]] = {}
-        for piece in stored:
-            block = self.block_bytes[piece.piece]
-            if block not in ranges:
-                gap = block + self.price_bytes
-                ranges[block] = byte_ranges(shape, boxes, item_bytes=item, gap_bytes=gap)
-            for a, b in ranges[block]:
-                a, b = max(a, piece.start), min(b, piece.stop)
-                if a < b:
-                    self.moves.append(Move(piece.piece, a - piece.start, b - a, scatter, a))
+    With `are_disjoint`, no two boxes share bytes: shared ones are read once and copied.
+    """
+    shape = stored[0].shape
+    steps = byte_strides(shape, item)
+    runs = [
+        contiguous_runs(
+            shape_of(part.box), steps, part.steps, item_bytes=item, least_bytes=RUN_BYTES
+        )
+        for part in (parts if are_disjoint else ())
+    ]
+    direct = [each for each in runs if each is not None]
+    if len(direct) == len(parts):
+        for part, each in zip(parts, direct, strict=True):
+            for piece in stored:
+                template.moves.extend(_moves(piece, part, each, steps))
+        return
+    scatter = scatter_buffer(len(template.scatters))
+    template.scatters.append(Scatter(shape, item, tuple(parts)))
+    boxes = [part.box for part in parts]
+    ranges: dict[int, list[tuple[int, int]]] = {}
+    for piece in stored:
+        block = block_bytes[piece.piece]
+        if block not in ranges:
+            gap = block + RANGE_PRICE_BYTES
+            ranges[block] = byte_ranges(shape, boxes, item_bytes=item, gap_bytes=gap)
+        for a, b in ranges[block]:
+            a, b = max(a, piece.start), min(b, piece.stop)
+            if a < b:
+                template.moves.append(Move(piece.piece, a - piece.start, b - a, scatter, a))
 
 
-def _spans(leaf: Leaf, pieces: Sequence[Piece], item: int, *, name: str) -> list[_Stored]:
+def _spans(leaf: Leaf, pieces: Sequence[Piece], item: int) -> list[_Stored]:
     stored = []
-    end = 0
+    end, name = 0, path_label(leaf.key_path)
     for number, piece in enumerate(pieces):
         assert isinstance(piece.where, Span)
         start, stop = piece.where
@@ -525,15 +507,11 @@ def _spans(leaf: Leaf, pieces: Sequence[Piece], item: int, *, name: str) -> list
     return stored
 
 
-def _runs(part: BoxDestination, shape: tuple[int, ...], item: int) -> ContiguousRuns | None:
-    steps = byte_strides(shape, item)
-    extent = shape_of(part.box)
-    return contiguous_runs(extent, steps, part.steps, item_bytes=item, least_bytes=RUN_BYTES)
-
-
-def _moves(piece: _Stored, part: BoxDestination, runs: ContiguousRuns, item: int) -> Iterator[Move]:
+def _moves(
+    piece: _Stored, part: BoxDestination, runs: ContiguousRuns, steps: tuple[int, ...]
+) -> Iterator[Move]:
     """Yield a move for each run of a part, or for as much of it as the piece holds."""
-    first = sum(map(int.__mul__, part.box.start, byte_strides(piece.shape, item)))
+    first = sum(map(int.__mul__, part.box.start, steps))
     for start, position in runs.starts:
         start += first
         a, b = max(start, piece.start), min(start + runs.length, piece.stop)
@@ -542,14 +520,14 @@ def _moves(piece: _Stored, part: BoxDestination, runs: ContiguousRuns, item: int
             yield Move(piece.piece, a - piece.start, b - a, part.buffer, at)
 
 
-def check_pieces(leaf: Leaf, *, name: str) -> None:
+def check_pieces(leaf: Leaf) -> None:
     """Raise unless each piece lies within the leaf and has the length that its elements need.
 
     Raises:
         FormatError: a piece does not; the message names the leaf.
         LimitError: a chunk is too small to hold its elements, whatever the codec.
     """
-    storage = leaf.storage
+    storage, name = leaf.storage, path_label(leaf.key_path)
     assert not isinstance(storage, Inline)
     item = dtypes.itemsize(leaf.dtype)
     if isinstance(storage, Pieces) and storage.encoding not in ("raw", "swapped"):
@@ -606,14 +584,11 @@ def _intersections(
         if common is None:
             continue
         boxes.append(common)
-        position = part.position
-        for at, begin, step in zip(common.start, part.box.start, part.steps, strict=True):
-            position += (at - begin) * step
         here = Box(
             tuple(map(int.__sub__, common.start, where.start)),
             tuple(map(int.__sub__, common.stop, where.start)),
         )
-        yield BoxDestination(here, part.buffer, position, part.steps)
+        yield BoxDestination(here, part.buffer, part.position_of(common.start), part.steps)
 
 
 def _are_disjoint(parts: Sequence[BoxDestination]) -> bool:

@@ -28,6 +28,11 @@ class BoxDestination(NamedTuple):
     position: int  # in bytes, of the box's first element
     steps: tuple[int, ...]  # the strides in the buffer, in bytes
 
+    def position_of(self, index: Sequence[int]) -> int:
+        """Return the position of an element of the box."""
+        from_start = map(int.__sub__, index, self.box.start)
+        return self.position + sum(map(int.__mul__, from_start, self.steps))
+
 
 class Scatter(NamedTuple):
     """A stored array, in C order, and the boxes of it to copy to buffers."""
@@ -77,9 +82,7 @@ def strided_copies(scatter: Scatter, start: int, stop: int) -> Iterator[StridedC
             if common is None:
                 continue
             position = sum(map(int.__mul__, common.start, steps)) - start
-            target = part.position
-            for at, begin, step in zip(common.start, part.box.start, part.steps, strict=True):
-                target += (at - begin) * step
+            target = part.position_of(common.start)
             if whole_items:
                 shape, source_steps, target_steps = shape_of(common), steps[:-1], part.steps
             else:
