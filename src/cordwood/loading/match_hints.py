@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cordwood.index import Leaf, LeafSpec, Naming
+from cordwood.index import Index, Leaf, LeafSpec, Naming
 from cordwood.keypath import KeyPath, format_path
 from cordwood.plan.path_patterns import path_name
 from cordwood.plan.select_leaves import find_transposition
@@ -18,11 +19,7 @@ _WILDCARDS = frozenset("*?[")
 
 
 def transpose_hints(
-    misshapen: Mapping[int, tuple[Leaf, LeafSpec]],
-    *,
-    fitting: Sequence[Leaf],
-    stored: Sequence[Leaf],
-    naming: Naming,
+    misshapen: Mapping[int, tuple[Leaf, LeafSpec]], fitting: Sequence[Leaf], index: Index
 ) -> dict[int, str]:
     """Return advice for the leaves that would fit if they were transposed.
 
@@ -32,8 +29,7 @@ def transpose_hints(
     Args:
         misshapen: leaves whose shapes differ from `like`, by any number.
         fitting: the leaves that fit as they are.
-        stored: all leaves of the index.
-        naming: the naming of the index.
+        index: the index of the checkpoint.
     """
     turned = {}
     for number, (leaf, spec) in misshapen.items():
@@ -44,23 +40,20 @@ def transpose_hints(
         return {}
     # A pattern matches every array of its last key. It must not match an array that fits already
     # (unless it is square), nor a convolution.
-    untouchable = {_last(leaf.key_path) for leaf in stored if len(leaf.shape) > 2}
-    squares: dict[str, int] = {}
+    untouchable = {_last(leaf.key_path) for leaf in index.leaves if len(leaf.shape) > 2}
+    squares: Counter[str] = Counter()
     for leaf in fitting:
-        if len(leaf.shape) < 2:
-            continue
-        last = _last(leaf.key_path)
         if len(leaf.shape) == 2 and leaf.shape[0] == leaf.shape[1]:
-            squares[last] = squares.get(last, 0) + 1
-        else:
-            untouchable.add(last)
+            squares[_last(leaf.key_path)] += 1
+        elif len(leaf.shape) >= 2:
+            untouchable.add(_last(leaf.key_path))
     hints = {}
     for number, (leaf, axes) in turned.items():
         last = _last(leaf.key_path)
-        name = path_name(leaf.key_path, naming)
+        name = path_name(leaf.key_path, index.naming)
         more = ""
         if last not in untouchable:
-            name = _pattern(leaf.key_path, naming)
+            name = _pattern(leaf.key_path, index.naming)
             if last in squares:
                 more = f", which square ones ({squares[last]} here) need as well"
         elif squares:
@@ -200,9 +193,7 @@ class Nesting(NamedTuple):
 
     def stored_path(self, path: KeyPath) -> KeyPath:
         """Return the stored path of a requested leaf."""
-        if self.is_deeper:
-            return (*self.container, *path)
-        return path[len(self.container) :]
+        return (*self.container, *path) if self.is_deeper else path[len(self.container) :]
 
 
 def find_nestings(
@@ -220,15 +211,14 @@ def find_nestings(
     """
     for is_deeper, deep, flat in ((True, stored, requested), (False, requested, stored)):
         names = {name_of(path) for path in flat}
-        counts: dict[Hashable, int] = {}
+        counts: Counter[Hashable] = Counter()
         containers: dict[Hashable, KeyPath] = {}
         for path in deep:
             for stop in range(1, len(path)):
                 if name_of(path[stop:]) in names:
-                    container = path[:stop]
-                    name = name_of(container)
-                    counts[name] = counts.get(name, 0) + 1
-                    containers.setdefault(name, container)
+                    name = name_of(path[:stop])
+                    counts[name] += 1
+                    containers.setdefault(name, path[:stop])
         fitting = [containers[name] for name, count in counts.items() if count == len(requested)]
         if fitting:
             return [Nesting(container, is_deeper) for container in sorted(fitting, key=len)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -152,18 +153,15 @@ def match_like(
             filled.append(i)
     if misshapen:
         fitting = [target.leaf for target in targets]
-        hints = transpose_hints(
-            misshapen, fitting=fitting, stored=index.leaves, naming=index.naming
-        )
+        hints = transpose_hints(misshapen, fitting, index)
         for i, hint in hints.items():
             problems[i] = problems[i]._replace(text=problems[i].text + hint)
     unmatched = {key: leaf.key_path for key, leaf in stored.items() if key not in seen}
     nestings: list[Nesting] = []
     if absent and len(absent) + len(kept) == len(flat.leaves) and index.naming not in SEPARATORS:
         paths = [path for _, path, _ in absent]
-        nestings = find_nestings(
-            paths, list(unmatched.values()), lambda path: match_name(path, index.naming)
-        )
+        name_of = partial(match_name, naming=index.naming)
+        nestings = find_nestings(paths, list(unmatched.values()), name_of)
     ignores_extra = options.extra == "ignore" or not strict
     has_none = has_arrays and 0 < len(unmatched) == len(stored)
     if has_none and ignores_extra and not problems:  # all of `like` would be kept
@@ -204,14 +202,24 @@ def match_like(
         raise mismatch_error(texts, name, advice, first=first)
     if len(filled) == len(flat.leaves):
         return Matching(targets, flat.paths, rebuild)
+    return _keeping_others(flat, filled, targets, rebuild)
 
-    def rebuild_kept(values: Sequence[Any]) -> Any:
+
+def _keeping_others(
+    flat: FlatTree,
+    filled: Sequence[int],
+    targets: Sequence[Target],
+    rebuild: Callable[[Sequence[Any]], Any],
+) -> Matching:
+    """Return the matching of the leaves of `like` at these positions; its others stay."""
+
+    def rebuild_all(values: Sequence[Any]) -> Any:
         leaves = list(flat.leaves)
         for i, value in zip(filled, values, strict=True):
             leaves[i] = value
         return rebuild(leaves)
 
-    return Matching(targets, [flat.paths[i] for i in filled], rebuild_kept)
+    return Matching(targets, [flat.paths[i] for i in filled], rebuild_all)
 
 
 def _describe_absent(
@@ -259,7 +267,7 @@ def _no_leaf(
     """Return the error of a load that would read nothing and keep all of `like`."""
     nestings = []
     if naming not in SEPARATORS:
-        nestings = find_nestings(paths, stored, lambda path: match_name(path, naming))
+        nestings = find_nestings(paths, stored, partial(match_name, naming=naming))
     hint = nesting_hint(nestings) if nestings else f"the names differ: {RENAME_ADVICE}"
     selected = " as it is selected" if is_part else ""
     return MismatchError(
@@ -280,17 +288,22 @@ def _leaves_for_containers(
 ) -> list[Problem]:
     """Return a problem for each place where one side has a leaf and the other a container."""
     names = [match_name(path, naming) for path in flat.paths]
-    expected = {
-        name: leaf_text(describe_leaf(path, leaf, abstract=True))
-        for name, path, leaf in zip(names, flat.paths, flat.leaves, strict=True)
-        if name in nodes and not is_static_leaf(leaf)
-    }
-    texts = {key: leaf_text(leaf) for key, leaf in stored.items() if key in like_nodes}
-    problems = leaf_container_problems(nodes, like_nodes, texts, expected, missing=keeps)
-    return [
-        problem._replace(text=problem.text + nnx_variable_hint(problem.name, stored, set(names)))
-        for problem in problems
+    found = [
+        (key, like_nodes[key], _described(like_nodes[key]), leaf_text(leaf), _IGNORES)
+        for key, leaf in stored.items()
+        if key in like_nodes
     ]
+    for key, path, leaf in zip(names, flat.paths, flat.leaves, strict=True):
+        if key in nodes and not is_static_leaf(leaf):
+            expected = leaf_text(describe_leaf(path, leaf, abstract=True))
+            hint = "" if keeps else _KEEPS
+            found.append((key, nodes[key], expected, _described(nodes[key]), hint))
+    problems = []
+    for key, container, expected, actual, hint in found:
+        text = f"{path_label(container.path)}: expected {expected}, found {actual}"
+        text += hint if container.kind == "None" else ""
+        problems.append(Problem(key, text + nnx_variable_hint(key, stored, set(names))))
+    return problems
 
 
 def _duplicate_name(index: Index, name: str) -> MismatchError:
@@ -331,7 +344,7 @@ def _flatten_like(like: Any, naming: Naming) -> tuple[FlatTree, Callable[[Sequen
         flat = flatten(to_state_dict(like))
         return flat, lambda values: from_state_dict(like, unflatten(flat, values))
     flat = flatten(like)
-    return flat, lambda values: unflatten(flat, values)
+    return flat, partial(unflatten, flat)
 
 
 def describe_mismatch(leaf: Leaf, spec: LeafSpec, options: LoadOptions) -> str | None:
@@ -428,7 +441,9 @@ def match_by_position(index: Index, like: Any, options: LoadOptions, *, name: st
     for i, leaf in zip(order, index.leaves, strict=False):
         path = flat.paths[i]
         spec = describe_leaf(path, flat.leaves[i], abstract=True)
-        leaf = _as_key(leaf._replace(key_path=path), spec)
+        leaf = leaf._replace(key_path=path)
+        if spec.kind == "prng_key" and (leaf.shape, leaf.dtype) == (spec.shape, "uint32"):
+            leaf = leaf._replace(kind="prng_key", prng_impl=spec.prng_impl)
         problem = _difference(leaf, spec, options)
         if problem:
             problems.append(f"{path_label(path)}: {problem}")
@@ -438,34 +453,19 @@ def match_by_position(index: Index, like: Any, options: LoadOptions, *, name: st
         problems.insert(0, _count(index, [path_label(flat.paths[i]) for i in order]))
     if problems:
         raise mismatch_error(problems, name)
-
-    def rebuild(values: Sequence[Any]) -> Any:
-        leaves = list(flat.leaves)
-        for i, value in zip(order, values, strict=True):
-            leaves[i] = value
-        return unflatten(flat, leaves)
-
-    return Matching(targets, [flat.paths[i] for i in order], rebuild)
+    return _keeping_others(flat, order, targets, partial(unflatten, flat))
 
 
 def _is_stored(leaf: Any) -> bool:
     if isinstance(leaf, np.ndarray | np.generic | bool | int | float | complex):
         return True
     jax = sys.modules.get("jax")
-    if jax is not None and isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
-        return True
-    return hasattr(leaf, "__jax_array__")
-
-
-def _as_key(leaf: Leaf, spec: LeafSpec) -> Leaf:
-    if spec.kind == "prng_key" and (leaf.shape, leaf.dtype) == (spec.shape, "uint32"):
-        return leaf._replace(kind="prng_key", prng_impl=spec.prng_impl)
-    return leaf
+    is_jax = jax is not None and isinstance(leaf, jax.Array | jax.ShapeDtypeStruct)
+    return is_jax or hasattr(leaf, "__jax_array__")
 
 
 def _difference(leaf: Leaf, spec: LeafSpec, options: LoadOptions) -> str | None:
-    stored_as = _STORED_AS.get(spec.kind, ())
-    if leaf.shape == () and leaf.dtype.startswith(stored_as):
+    if leaf.shape == () and leaf.dtype.startswith(_STORED_AS.get(spec.kind, ())):
         return None
     return describe_mismatch(leaf, spec, options)
 
@@ -504,10 +504,7 @@ def containers_by_name(structure: Structure, naming: Naming) -> dict[Any, Contai
             continue
         kind: str = node.kind
         keys: Sequence[Any] = node.keys or range(node.size)
-        if kind == "dict" and node.type_name in (
-            "list",
-            "tuple",
-        ):  # some selected elements of a list or tuple
+        if kind == "dict" and node.type_name in ("list", "tuple"):  # some selected elements of one
             kind, keys = node.type_name, [getattr(key, "value", key) for key in node.keys]
         if naming == "keys":
             kind = "container" if node.size else _EMPTY
@@ -552,64 +549,21 @@ def container_problems(
     problems = []
     for name, container in expected.items():
         other = stored.get(name)
-        label = path_label(container.path)
+        text = ""
         if other is not None and other.kind != container.kind:
-            text = f"{label}: expected {container.kind}, found {other.kind}"
-            problems.append(Problem(name, text))
+            text = f"expected {container.kind}, found {other.kind}"
         elif other is None and container.kind == "None" and not missing:
-            text = f"{label}: {_described(container)} in `like`, and nothing in the checkpoint"
-            problems.append(Problem(name, text))
-    problems += [
-        Problem(
-            name,
-            f"{path_label(other.path)}: {_described(other)} in the checkpoint, "
-            "and nothing in `like`",
-        )
-        for name, other in stored.items()
-        if other.kind == "None" and name not in expected and not extra
-    ]
-    return problems
-
-
-def leaf_container_problems(
-    containers: Mapping[Any, Container],
-    like_containers: Mapping[Any, Container],
-    leaves: Mapping[Any, str],
-    like_leaves: Mapping[Any, str],
-    *,
-    missing: bool,
-) -> list[Problem]:
-    """Return a problem for each place where one side has a leaf and the other a container.
-
-    Args:
-        containers: the containers of the checkpoint, by name.
-        like_containers: the containers of `like`.
-        leaves: the types of stored leaves as text, by name.
-        like_leaves: the types of the leaves of `like`.
-        missing: `like` keeps leaves that are not stored.
-    """
-    ignore = ' (extra="ignore" skips it)'
-    keep = "" if missing else ' (missing="keep" keeps the value of `like`)'
-    problems = [
-        Problem(
-            name,
-            f"{path_label(like_containers[name].path)}: expected "
-            f"{_described(like_containers[name])}, found {leaf}"
-            f"{ignore if like_containers[name].kind == 'None' else ''}",
-        )
-        for name, leaf in leaves.items()
-        if name in like_containers
-    ]
-    problems += [
-        Problem(
-            name,
-            f"{path_label(containers[name].path)}: expected {leaf}, "
-            f"found {_described(containers[name])}"
-            f"{keep if containers[name].kind == 'None' else ''}",
-        )
-        for name, leaf in like_leaves.items()
-        if name in containers
-    ]
+            text = "None in `like`, and nothing in the checkpoint"
+        if text:
+            problems.append(Problem(name, f"{path_label(container.path)}: {text}"))
+    if not extra:
+        problems += [
+            Problem(
+                name, f"{path_label(other.path)}: None in the checkpoint, and nothing in `like`"
+            )
+            for name, other in stored.items()
+            if other.kind == "None" and name not in expected
+        ]
     return problems
 
 
@@ -628,6 +582,6 @@ def merge_problems(problems: Sequence[Problem], covering: Sequence[Problem]) -> 
 
 
 def _described(container: Container) -> str:
-    if container.kind in ("None", _EMPTY):
+    if container.kind in _NOTHING:
         return container.kind
     return f"an empty {container.kind}" if container.empty else f"a {container.kind}"
