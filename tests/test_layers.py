@@ -65,12 +65,12 @@ FOR_EVERY_FORMAT = (
     "format_losses",
     "format_protocol",
     "single_file",
-    "step_names",
+    "stored_step",
 )
 KNOW_EVERY_FORMAT = (
     "detect_format",
     "registry",
-    "step_names",
+    "stored_step",
 )
 # The zarr format refuses to save into a directory of another tool.
 SHARED["cordwood.formats.zarr"] = ("cordwood.formats.registry.",)

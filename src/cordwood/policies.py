@@ -20,7 +20,7 @@ from typing import (
     TypeVar,
 )
 
-from cordwood.formats.step_names import step_number
+from cordwood.formats.stored_step import step_number
 from cordwood.message_text import printable
 from cordwood.public_names import document_fields
 

@@ -20,7 +20,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import cordwood
-from cordwood.devices import host_snapshot
+from cordwood.devices import jax_arrays
 from cordwood.errors import (
     NotACheckpointError,
     PendingSaveError,
@@ -248,7 +248,7 @@ def test_memory_is_let_go_leaf_by_leaf(tmp_path: Path, monkeypatch: pytest.Monke
             return super().pwrite(fd, data, offset)
 
     def hold(leaves: Any) -> list[Any]:
-        held = host_snapshot.snapshot_leaves(leaves)
+        held = jax_arrays.snapshot_leaves(leaves)
         views.extend([weakref.ref(leaf._shards[0]) for leaf in held])
         return held
 
@@ -278,11 +278,11 @@ def as_on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = {memory.kind for memory in jax.devices()[0].addressable_memories()}
     kind = "pinned_host" if "pinned_host" in kinds else "unpinned_host"  # jax 0.7
     monkeypatch.setattr(
-        host_snapshot,
+        jax_arrays,
         "pinned_host",
         lambda device: jax.sharding.SingleDeviceSharding(device, memory_kind=kind),
     )
-    (held,) = host_snapshot.snapshot_leaves([jnp.zeros(3)])
+    (held,) = jax_arrays.snapshot_leaves([jnp.zeros(3)])
     assert held._shards[0].sharding.memory_kind == kind
 
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.encoding.step_record import Record, as_json, as_metrics, decode_record, encode_record
 from cordwood.errors import FormatError, UnsupportedFormatError
+from cordwood.formats.stored_step import Record, as_json, as_metrics, decode_record, encode_record
 
 json_values = st.recursive(
     st.none()

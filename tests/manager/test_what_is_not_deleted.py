@@ -13,9 +13,9 @@ import pytest
 
 import cordwood
 from cordwood import CheckpointManager
-from cordwood.encoding.step_record import KEY
 from cordwood.errors import IncompleteCheckpointError, StepError, UnsupportedFormatError
 from cordwood.formats.packs.cordwood_json import decode_index, encode_index
+from cordwood.formats.stored_step import KEY
 from tests.manager.test_manager import break_data, cut_short
 
 TREE = {"w": np.arange(4.0)}

@@ -10,23 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.plan.assign_to_files import (
+    MAX_BYTES_PER_LIVE_BYTE,
+    MIN_UNCHANGED_BYTES,
+    UNUSED,
     FileSizes,
     Gap,
     PackPart,
     ShardedLeaf,
-    assign_cells,
-    packs_of_ranges,
-)
-from cordwood.plan.choose_hard_links import (
-    MAX_BYTES_PER_LIVE_BYTE,
-    MIN_UNCHANGED_BYTES,
-    UNUSED,
     StoredCell,
+    assign_cells,
     cells_of_process,
     comparison_order,
     exclude_cells,
     include_cells,
     linked_parts,
+    packs_of_ranges,
     should_link,
     should_separate_unchanged,
 )

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import zstandard
 
-from cordwood.devices.host_snapshot import LocalShards
+from cordwood.devices.jax_arrays import LocalShards
 from cordwood.dtypes import to_numpy
 from cordwood.encoding.cordwood_metadata import digests_of
 from cordwood.index import Box

@@ -19,7 +19,6 @@ from cordwood.api.checkpoint import Checkpoint
 from cordwood.api.checkpoint import open as open_checkpoint
 from cordwood.api.checkpoint_leaves import StoredLeaves
 from cordwood.api.detect import detect
-from cordwood.encoding.step_record import KEY, PREFIX_KEY, decode_record
 from cordwood.errors import CordwoodError, LossError, UnsupportedFormatError
 from cordwood.formats.detect_format import format_of
 from cordwood.formats.format_protocol import (
@@ -35,7 +34,7 @@ from cordwood.formats.packs import store_at
 from cordwood.formats.packs.cordwood_json import decode_index
 from cordwood.formats.packs.open import read_index_bytes
 from cordwood.formats.registry import file_formats, format_for_saving, suffixes_of, written_format
-from cordwood.formats.step_names import number_in_name
+from cordwood.formats.stored_step import KEY, PREFIX_KEY, decode_record, number_in_name
 from cordwood.index import Index, leaf_paths
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.progress import ProgressMeter, ProgressOption, progress_display

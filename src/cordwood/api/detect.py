@@ -16,7 +16,7 @@ from cordwood.formats.detect_format import (
 )
 from cordwood.formats.packs import store_at
 from cordwood.formats.registry import DEFAULT
-from cordwood.formats.step_names import listed, sorted_steps
+from cordwood.formats.stored_step import listed, sorted_steps
 from cordwood.io.open_files import LocalFile
 from cordwood.message_text import counted
 from cordwood.public_names import document_fields

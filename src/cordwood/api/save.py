@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from cordwood.devices.host_snapshot import snapshot_leaves
+from cordwood.devices.jax_arrays import snapshot_leaves
 from cordwood.formats.format_protocol import (
     Format,
     Linking,

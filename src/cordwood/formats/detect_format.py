@@ -28,7 +28,7 @@ from cordwood.formats.registry import (
     run_formats,
     written_format,
 )
-from cordwood.formats.step_names import MAX_STEPS_OPENED, is_named_step, listed, sorted_steps
+from cordwood.formats.stored_step import MAX_STEPS_OPENED, is_named_step, listed, sorted_steps
 from cordwood.io.open_files import LocalFile, ReadableFile
 from cordwood.message_text import counted, nearest_name, printable
 from cordwood.storage.directories import list_names, list_subdirectories, scan_directory

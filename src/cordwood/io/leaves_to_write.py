@@ -28,7 +28,7 @@ from typing import Any, TypeAlias, TypeGuard, cast
 
 import numpy as np
 
-from cordwood.devices.host_snapshot import DistinctShardsOf, LocalShards, local_shards
+from cordwood.devices.jax_arrays import DistinctShardsOf, LocalShards, local_shards
 from cordwood.errors import CordwoodError
 from cordwood.index import Box
 from cordwood.plan.file_plan import LeafBytes, Segment

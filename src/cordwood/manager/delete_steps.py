@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from cordwood.errors import CordwoodError, StepError
 from cordwood.formats.packs import PACKS
-from cordwood.formats.step_names import listed
+from cordwood.formats.stored_step import listed
 from cordwood.manager.steps import Step, Steps, best_of_each
 from cordwood.message_text import printable
 from cordwood.policies import (

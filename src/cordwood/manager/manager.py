@@ -5,19 +5,20 @@ One file, as it is one public class: most of its lines are the docstrings of its
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import wraps
 from types import TracebackType
-from typing import Any, Literal, Self, SupportsFloat, SupportsIndex
+from typing import Any, Literal, ParamSpec, Self, SupportsFloat, SupportsIndex, TypeVar
 
-from cordwood.encoding.step_record import Record, as_json, as_metrics, require_same
 from cordwood.errors import PendingSaveError, StepError
-from cordwood.formats.step_names import step_number
+from cordwood.formats.stored_step import Record, as_json, as_metrics, require_same, step_number
 from cordwood.io.progress import ProgressOption, require_progress_option
 from cordwood.io.threads import SAVE_STARTED_ANYWAY, PendingSave, raise_unreported_failures
-from cordwood.manager.argument_hints import with_hints
+from cordwood.manager.argument_hints import refuse_arguments
 from cordwood.manager.delete_steps import delete_steps, plan_deletions
 from cordwood.manager.restore_step import missing_step_error
 from cordwood.manager.save_queue import SaveDecider, SaveQueue, SaveRendezvous, SaveReport
@@ -33,6 +34,33 @@ from cordwood.policies import (
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 
 _log = logging.getLogger("cordwood")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _with_hints(call: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator that makes a function explain arguments that it does not have.
+
+    The TypeError then names the argument to use.
+
+    Args:
+        call: the name of the function, as users know it.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        names = [*inspect.signature(function).parameters][1:]
+
+        @wraps(function)
+        def checked(*arguments: P.args, **named: P.kwargs) -> R:
+            unknown = named.keys() - set(names)
+            if unknown:
+                refuse_arguments(call, sorted(unknown), names)
+            return function(*arguments, **named)
+
+        return checked
+
+    return decorate
 
 
 class CheckpointManager(StepReader):
@@ -87,7 +115,7 @@ class CheckpointManager(StepReader):
     2
     """
 
-    @with_hints("CheckpointManager")
+    @_with_hints("CheckpointManager")
     def __init__(
         self,
         root: str | os.PathLike[str],
@@ -128,7 +156,7 @@ class CheckpointManager(StepReader):
         """
         return self._decider.preempted
 
-    @with_hints("save")
+    @_with_hints("save")
     def save(
         self,
         step: SupportsIndex,

@@ -20,7 +20,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from cordwood.api.checkpoint import open as open_checkpoint
 from cordwood.api.load import load
-from cordwood.encoding.step_record import PREFIX_KEY, Record
 from cordwood.errors import (
     CorruptionError,
     FormatError,
@@ -29,7 +28,7 @@ from cordwood.errors import (
     ProcessError,
 )
 from cordwood.formats.detect_format import indexed_format
-from cordwood.formats.step_names import listed, step_in_name
+from cordwood.formats.stored_step import PREFIX_KEY, Record, listed, step_in_name
 from cordwood.io.open_files import DISK_ERRORS
 from cordwood.io.progress import Progress, ProgressOption, Report, progress_display
 from cordwood.loading.load_request import TreeOptions

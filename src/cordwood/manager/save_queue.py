@@ -13,11 +13,10 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from cordwood.api.save import SnapshotSave, announce_errors
-from cordwood.encoding.step_record import KEY, PREFIX_KEY, Record, encode_record
 from cordwood.errors import CordwoodError, PendingSaveError, StepError
 from cordwood.formats.format_protocol import SaveOptions
 from cordwood.formats.registry import format_for_saving
-from cordwood.formats.step_names import step_name
+from cordwood.formats.stored_step import KEY, PREFIX_KEY, Record, encode_record, step_name
 from cordwood.io.progress import ProgressOption
 from cordwood.io.threads import (
     NOTHING_STARTED,

@@ -22,12 +22,12 @@ import numpy as np
 
 from cordwood import dtypes
 from cordwood.api.load import load
-from cordwood.encoding.step_record import as_json
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import CorruptionError, FormatError, LimitError, MismatchError
 from cordwood.formats.detect_format import format_of
 from cordwood.formats.format_protocol import has_runs, item_names
 from cordwood.formats.orbax.locate_trees import JAX_KEY, JSON, NUMPY_KEY, STATES, TREE
+from cordwood.formats.stored_step import as_json
 from cordwood.loading.match_like import is_abstract
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directory_reader import LocalDirectory

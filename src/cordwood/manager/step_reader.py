@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, TypeVa
 
 from cordwood.errors import MismatchError
 from cordwood.formats.packs.cordwood_json import RULES
-from cordwood.formats.step_names import step_number
+from cordwood.formats.stored_step import step_number
 from cordwood.io.progress import ProgressOption, require_progress_option
 from cordwood.manager.argument_hints import no_attribute, refuse_arguments
 from cordwood.manager.restore_step import (

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, S
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from cordwood.api.detect import detect
-from cordwood.encoding.step_record import KEY, Record, decode_record, wrong_step
 from cordwood.errors import (
     CordwoodError,
     CorruptionError,
@@ -25,12 +24,16 @@ from cordwood.formats.orbax.locate_trees import is_unfinished
 from cordwood.formats.packs import PACKS, store_at
 from cordwood.formats.packs.cordwood_json import RULES, decode_index
 from cordwood.formats.registry import DEFAULT
-from cordwood.formats.step_names import (
+from cordwood.formats.stored_step import (
+    KEY,
+    Record,
+    decode_record,
     number_in_name,
     parse_step_name,
     sorted_steps,
     step_in_name,
     step_name,
+    wrong_step,
 )
 from cordwood.formats.zarr import ZARR
 from cordwood.io.threads import reading_threads, run_tasks

@@ -24,7 +24,7 @@ from cordwood.api.verify import verify
 from cordwood.encoding.cordwood_metadata import DIGEST_BYTES, block_count
 from cordwood.errors import CorruptionError, IncompleteCheckpointError
 from cordwood.formats.registry import by_name
-from cordwood.formats.step_names import number_in_name
+from cordwood.formats.stored_step import number_in_name
 from cordwood.index import (
     ARRAY_KINDS,
     Box,

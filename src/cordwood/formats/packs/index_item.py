@@ -56,8 +56,14 @@ from cordwood.index import (
     leaf_paths,
 )
 from cordwood.io.threads import gc_paused
-from cordwood.plan.assign_to_files import CellAssignment, Gap, PackPart, packs_of_all
-from cordwood.plan.choose_hard_links import UNUSED, StoredCell
+from cordwood.plan.assign_to_files import (
+    UNUSED,
+    CellAssignment,
+    Gap,
+    PackPart,
+    StoredCell,
+    packs_of_all,
+)
 
 if TYPE_CHECKING:
     from cordwood.tree.flatten import DescribedTree

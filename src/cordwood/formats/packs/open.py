@@ -7,16 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from cordwood.encoding.cordwood_metadata import (
-    DATA_DIGESTS,
-    METADATA_KEY,
-    check_coverage,
-    decode_digests,
-    digest_of,
-)
-from cordwood.encoding.step_record import KEY, decode_record, wrong_step
-from cordwood.encoding.strict_json import parse_value
-from cordwood.errors import CordwoodError, CorruptionError, FormatError, IncompleteCheckpointError
+from cordwood.errors import CordwoodError, IncompleteCheckpointError
 from cordwood.formats.format_protocol import Opened
 from cordwood.formats.packs import store_at
 from cordwood.formats.packs.cordwood_json import (
@@ -34,9 +25,17 @@ from cordwood.formats.packs.index_item import (
     parse_items,
     read_index,
 )
-from cordwood.formats.safetensors.header import METADATA_FIRST
-from cordwood.formats.step_names import MAX_STEPS_OPENED, listed, sorted_steps, step_in_name
-from cordwood.index import Box, Digests, HeaderDigest, Leaf, Source
+from cordwood.formats.safetensors.header import sealed_digests
+from cordwood.formats.stored_step import (
+    KEY,
+    MAX_STEPS_OPENED,
+    decode_record,
+    listed,
+    sorted_steps,
+    step_in_name,
+    wrong_step,
+)
+from cordwood.index import Box, Digests, Leaf, Source
 from cordwood.io.open_files import Closable, ReadableFile
 from cordwood.message_text import counted
 from cordwood.storage.directory_reader import ReplacedError, retry_reading
@@ -137,37 +136,6 @@ def _open(store: Storage, data: bytes, prefix: str | None, *, for_verify: bool) 
     return Opened(
         FORMAT, index, files, fetch, None if listed else locate, is_current, index_bytes=len(data)
     )
-
-
-def sealed_digests(file: ReadableFile, sealed: HeaderDigest) -> Digests:
-    """Read the digests of the data of a pack, from its header.
-
-    Raises:
-        CorruptionError: the header does not match its digest.
-        FormatError: the header has no digests for the data of this file.
-    """
-    header = file.read(0, sealed.header_bytes)
-    if digest_of(header) != sealed.digest:
-        raise CorruptionError(
-            f"{file.name}: bytes 0 to {sealed.header_bytes} (the header) do not match the digest "
-            "in the index: the file is damaged, or was replaced by another one; restore a copy"
-        )
-    try:
-        length = int.from_bytes(header[:8], "little")
-        text = header[8:].decode()
-        if length + 8 != len(header) or not text.startswith(METADATA_FIRST):
-            raise FormatError(
-                f"expected a header of {len(header)} bytes, found one of {length + 8}"
-            )
-        metadata, _ = parse_value(text, len(METADATA_FIRST))
-        written = metadata.get(DATA_DIGESTS) if type(metadata) is dict else None
-        if type(written) is not str:
-            raise FormatError(f"{METADATA_KEY}: expected {DATA_DIGESTS}")
-        digests = decode_digests(written, len(header))
-    except (FormatError, UnicodeDecodeError) as e:
-        raise FormatError(f"{file.name}: {e}") from e
-    check_coverage(file.name, file.size_bytes, digests)
-    return digests
 
 
 class _BrokenFile(Closable):

@@ -49,10 +49,11 @@ from cordwood.plan.assign_to_files import (
     ShardedLeaf,
     assign_cells,
     cell_bytes_of_leaves,
+    exclude_cells,
+    include_cells,
     packs_of_process,
     packs_of_ranges,
 )
-from cordwood.plan.choose_hard_links import exclude_cells, include_cells
 from cordwood.plan.file_plan import FilePlan, LeafPart, leaves_of
 from cordwood.processes.agreement import (
     begin_together,
