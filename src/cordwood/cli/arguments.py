@@ -5,15 +5,9 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
-
-if TYPE_CHECKING:
-    _ParamType = click.ParamType[str]
-else:
-    _ParamType = click.ParamType  # not generic in older versions of click
 
 _LATEST = "latest"
 _MAX_STEPS = 20  # steps that the search for the newest complete step opens
@@ -21,26 +15,12 @@ _MAX_KEYS = 200  # completions; if more keys match, their containers are offered
 _PLAIN = re.compile(r"[\w./%+,-]+")  # keys that need no quotes in a shell
 
 
-class _Path(_ParamType):
-    """A path that is used unchanged; shells complete it as a file."""
-
-    name = "path"
-
-    def shell_complete(
-        self,
-        ctx: click.Context,  # noqa: ARG002
-        param: click.Parameter,  # noqa: ARG002
-        incomplete: str,
-    ) -> list[CompletionItem]:
-        return [CompletionItem(incomplete, type="file")]
-
-
-class _Source(_Path):
+class _Source(click.Path):
     """The path of a checkpoint to read; `run/latest` means the newest complete step in `run`."""
 
     def convert(
         self,
-        value: str,
+        value: Any,
         param: click.Parameter | None,  # noqa: ARG002
         ctx: click.Context | None,  # noqa: ARG002
     ) -> str:
@@ -48,11 +28,11 @@ class _Source(_Path):
         return newest_step(path) if path.rpartition("/")[2] == _LATEST else value
 
 
-PATH, SOURCE = _Path(), _Source()
+PATH, SOURCE = click.Path(readable=False), _Source()  # used unchanged: they may be URLs
 
 prefix_option = click.option("--prefix", help="The tree to use, if the directory holds several.")
 format_option = click.option(
-    "--format", "format_", help="The format of the file, if its suffix does not name it."
+    "--format", help="The format of the file, if its suffix does not name it."
 )
 
 

@@ -48,10 +48,9 @@ Examples:
 )
 @click.option("--prefix", help="The tree to convert, if SOURCE holds several. Default: all.")
 @click.option("--to-prefix", help="Write the tree under this prefix, beside other trees.")
-@click.option("--force", is_flag=True, help="Replace the checkpoint at DESTINATION.")
+@click.option("--force", "overwrite", is_flag=True, help="Replace the checkpoint at DESTINATION.")
 @click.option(
     "--format",
-    "format_",
     help="The format to write: safetensors, msgpack, packs, zarr, hugging_face, ...",
 )
 @click.option(
@@ -88,17 +87,8 @@ def convert_command(
     rename: Sequence[str],
     transpose: Sequence[str],
     cast: Sequence[str],
-    lossy: bool,
-    prefix: str | None,
-    to_prefix: str | None,
-    force: bool,
-    format_: str | None,
-    layout: Any,
-    compression: Any,
-    max_shard_bytes: int | None,
-    max_bytes: int | None,
-    scratch: str | None,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Write the checkpoint SOURCE as DESTINATION. The suffix of DESTINATION names the format.
 
@@ -123,17 +113,8 @@ def convert_command(
             rename=pairs_of("--rename", "OLD=NEW", rename),
             transpose=list(transpose) or None,
             cast=cast_of(cast),
-            lossy=lossy,
-            format=format_,
-            layout=layout,
-            compression=compression,
-            prefix=prefix,
-            to_prefix=to_prefix,
-            overwrite=force,
-            max_shard_bytes=max_shard_bytes,
-            max_bytes=max_bytes,
-            scratch=scratch,
             progress=not as_json,
+            **options,
         )
     except ValueError as e:
         if isinstance(e, CordwoodError):
@@ -141,5 +122,5 @@ def convert_command(
         raise click.UsageError(str(e)) from e
     if as_json:
         print_json(conversion._asdict())
-        return
-    print_text(str(conversion))
+    else:
+        print_text(str(conversion))

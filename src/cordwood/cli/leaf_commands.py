@@ -29,6 +29,7 @@ Examples:
 
 _INDEX = re.compile(r"(.*)\[([^\[\]]*)\]", re.DOTALL)
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+_BOUND = re.compile(r"([+-]?[0-9]{1,18})?")
 
 _BARS = " ▁▂▃▄▅▆▇█"
 
@@ -64,8 +65,8 @@ def cat_command(path: str, key: str, prefix: str | None, as_json: bool) -> None:
                 raise click.BadParameter(f"{key}: {e}", param_hint="KEY") from e
     if as_json:
         print_json({"key_path": key, "value": to_json_value(value)})
-        return
-    print_text(_text(value), raw=isinstance(value, str))
+    else:
+        print_text(_text(value), raw=isinstance(value, str))
 
 
 def parse_index(text: str) -> tuple[Any, ...]:
@@ -75,30 +76,20 @@ def parse_index(text: str) -> tuple[Any, ...]:
     """
     parts: list[Any] = []
     for part in text.split(","):
-        part = part.strip()
-        if part == "...":
+        bounds = [bound.strip() for bound in part.split(":")]
+        if bounds == ["..."]:
             parts.append(...)
-        elif ":" in part:
-            bounds = [bound.strip() for bound in part.split(":")]
-            if len(bounds) > 3:
-                raise _bad(text)
-            parts.append(slice(*[_integer(bound, text) if bound else None for bound in bounds]))
-        else:
-            parts.append(_integer(part, text))
+            continue
+        integer = _INTEGER if len(bounds) == 1 else _BOUND
+        if len(bounds) > 3 or not all(map(integer.fullmatch, bounds)):
+            raise click.BadParameter(
+                "expected integers, slices and ... between commas, as in [0:3,:,-1], found "
+                f"[{text}]",
+                param_hint="KEY",
+            )
+        numbers = [int(bound) if bound else None for bound in bounds]
+        parts.append(numbers[0] if len(bounds) == 1 else slice(*numbers))
     return tuple(parts)
-
-
-def _integer(text: str, whole: str) -> int:
-    if not _INTEGER.fullmatch(text):
-        raise _bad(whole)
-    return int(text)
-
-
-def _bad(text: str) -> click.BadParameter:
-    return click.BadParameter(
-        f"expected integers, slices and ... between commas, as in [0:3,:,-1], found [{text}]",
-        param_hint="KEY",
-    )
 
 
 def _text(value: Any) -> str:

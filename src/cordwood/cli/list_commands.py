@@ -76,7 +76,7 @@ def ls_command(
     depth: int | None,
     sort: str,
     prefix: str | None,
-    format_: str | None,
+    format: str | None,
     as_json: bool,
 ) -> None:
     """List the leaves of the checkpoint at PATH.
@@ -89,7 +89,7 @@ def ls_command(
     PATTERNS select key paths: * matches any part of a key, ** any number of keys, and a pattern
     that matches a container selects all leaves in it.
     """
-    listing = list_leaves(path, prefix=prefix, format=format_)
+    listing = list_leaves(path, prefix=prefix, format=format)
     rows: Sequence[LeafRow] = listing.rows
     if patterns:
         rows = select_rows(rows, patterns, where=path)
@@ -113,8 +113,7 @@ def ls_command(
         ]
         for row in rows
     ]
-    noun = "leaf" if count == 1 else "leaves"
-    total = f"{count} {noun}, {size_text(size)}, {listing.format}"
+    total = f"{counted(count, 'leaf', 'leaves')}, {size_text(size)}, {listing.format}"
     if not print_table(("leaf", "type", "size", "parts, sharding"), lines, total, right=[2]):
         print_text("\n".join(filter(None, [columns(fitted(lines), right=[2]), total])))
 
@@ -132,7 +131,7 @@ def _partition(row: LeafRow) -> str:
 @prefix_option
 @format_option
 @json_option
-def info_command(path: str, prefix: str | None, format_: str | None, as_json: bool) -> None:
+def info_command(path: str, prefix: str | None, format: str | None, as_json: bool) -> None:
     """Summarize the checkpoint at PATH: format, leaves, sizes, dtypes and metadata.
 
     If the directory holds several trees, list each of them; --prefix prints more about one.
@@ -140,14 +139,14 @@ def info_command(path: str, prefix: str | None, format_: str | None, as_json: bo
     from cordwood.storage.directories import size_on_disk
     from cordwood.storage.paths import parse_url
 
-    trees = list_trees(path, format=format_) if prefix is None else [prefix]
+    trees = list_trees(path, format=format) if prefix is None else [prefix]
     named = [tree for tree in trees if tree] if len(trees) > 1 else []
     listings = {tree: list_leaves(path, prefix=tree) for tree in named}
     summary: dict[str, Any] = {"path": path}
     if trees == named:
         summary["format"] = listings[named[0]].format
     else:
-        summary |= _summary(list_leaves(path, prefix=prefix, format=format_))
+        summary |= _summary(list_leaves(path, prefix=prefix, format=format))
     summary["disk_bytes"] = None if parse_url(path) is not None else size_on_disk(path)
     if named:
         summary["trees"] = [{"prefix": tree, **_sizes(listings[tree].rows)} for tree in named]
@@ -201,15 +200,10 @@ def _summary_rows(summary: Mapping[str, Any]) -> list[list[str]]:
     dtypes = summary.get("dtypes", {})
     for name, sizes in sorted(dtypes.items(), key=lambda item: -item[1]["size_bytes"]):
         rows.append([name, _sizes_text(sizes)])
-    rows += [
-        [printable(f"metadata {name}", keep=""), printable(text[:200], keep="")]
-        for name, text in summary.get("metadata", {}).items()
-    ]
-    for tree in summary.get("trees", []):
-        rows.append([printable(f"tree {tree['prefix']}", keep=""), _sizes_text(tree)])
-    for name, kind in summary.get("items", {}).items():
-        rows.append([printable(f"item {name}", keep=""), kind])
-    return rows
+    rows += [[f"metadata {name}", text[:200]] for name, text in summary.get("metadata", {}).items()]
+    rows += [[f"tree {tree['prefix']}", _sizes_text(tree)] for tree in summary.get("trees", [])]
+    rows += [[f"item {name}", kind] for name, kind in summary.get("items", {}).items()]
+    return [[printable(cell, keep="") for cell in row] for row in rows]
 
 
 def _sizes_text(sizes: Mapping[str, Any]) -> str:
@@ -237,10 +231,12 @@ def steps_command(path: str, as_json: bool) -> None:
     if detected.format != "steps":
         raise click.UsageError(f"{path} is {detected.description}, not a directory of steps")
     steps = summarize_steps(path, detected.steps)
+    rows = [_step_row(step) for step in steps]
     if as_json:
         print_json({"path": path, "steps": [_step_json(step) for step in steps]})
-    else:
-        _print_steps(steps)
+    elif not print_table(_STEP_TITLES, rows, counted(len(steps), "step"), right=[2]):
+        kept = [i for i, cells in enumerate(zip(*rows, strict=True)) if any(cells)]
+        print_text(columns(fitted([[row[i] for i in kept] for row in rows]), right=[2]))
     if steps and steps[-1].problem:
         raise click.exceptions.Exit(1)
 
@@ -260,15 +256,6 @@ def _time(seconds: float | None, *, utc: bool = False) -> str | None:
         return f"{time:%Y-%m-%dT%H:%M:%SZ}" if utc else f"{time.astimezone():%Y-%m-%d %H:%M}"
     except (OverflowError, ValueError, OSError):  # a step record may contain any number
         return None
-
-
-def _print_steps(steps: list[StepSummary]) -> None:
-    rows = [_step_row(step) for step in steps]
-    caption = counted(len(steps), "step")
-    if print_table(_STEP_TITLES, rows, caption, right=[2]):
-        return
-    kept = [i for i, cells in enumerate(zip(*rows, strict=True)) if any(cells)]
-    print_text(columns(fitted([[row[i] for i in kept] for row in rows]), right=[2]))
 
 
 def _step_row(step: StepSummary) -> list[str]:

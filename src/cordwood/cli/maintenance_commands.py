@@ -64,12 +64,7 @@ def _share(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
 @format_option
 @json_option
 def verify_command(
-    path: str,
-    sample: float,
-    seed: int | None,
-    resume: str | None,
-    format_: str | None,
-    as_json: bool,
+    path: str, sample: float, resume: str | None, as_json: bool, **options: Any
 ) -> None:
     """Read the whole checkpoint at PATH, and check every byte that has a digest.
 
@@ -85,8 +80,7 @@ def verify_command(
     from cordwood.errors import CorruptionError, IncompleteCheckpointError
 
     steps: list[str] = []
-    options: Any = {"sample": sample, "seed": seed, "resume": resume, "format": format_}
-    options["progress"] = not as_json
+    options |= {"sample": sample, "resume": resume, "progress": not as_json}
     try:
         results = verify_each([path], catch=(CorruptionError,), **options)
     except IncompleteCheckpointError:
@@ -151,10 +145,9 @@ class _Outcome(NamedTuple):
 def _summary(path: str, outcomes: Sequence[_Outcome]) -> str:
     whole = [outcome.result for outcome in outcomes if outcome.whole]
     damaged = sum([outcome.damaged for outcome in outcomes])
-    unfinished = len(outcomes) - len(whole) - damaged
-    parts = [f"{len(whole)} without damage"]
-    parts += [f"{damaged} damaged"] * bool(damaged)
-    parts += [f"{unfinished} incomplete"] * bool(unfinished)
+    counts = {"damaged": damaged, "incomplete": len(outcomes) - len(whole) - damaged}
+    parts = [f"{count} {what}" for what, count in counts.items() if count]
+    parts.insert(0, f"{len(whole)} without damage")
     size = sum([each.verified_bytes for each in whole])
     steps = counted(len(outcomes), "step")
     return f"{path}: {steps}: {', '.join(parts)}; {size_text(size)} verified"
@@ -177,9 +170,9 @@ def gc_command(path: str, dry_run: bool, as_json: bool) -> None:
     removed = gc(path, dry_run=dry_run)
     if as_json:
         print_json({"path": path, "dry_run": dry_run, "removed": removed})
-        return
-    verb = "would be removed" if dry_run else "removed"
-    print_text("\n".join([*removed, f"{len(removed)} {verb}"]))
+    else:
+        verb = "would be removed" if dry_run else "removed"
+        print_text("\n".join([*removed, f"{len(removed)} {verb}"]))
 
 
 @click.command(

@@ -68,7 +68,7 @@ def view_command(
     max_mb: float,
     force: bool,
     prefix: str | None,
-    format_: str | None,
+    format: str | None,
     scratch: str | None,
     as_json: bool,
 ) -> None:
@@ -95,7 +95,7 @@ def view_command(
         refuse_source(file, [path] if other is None else [path, other])
         if not force:
             refuse_existing(file)
-    sources = open_sources(path, other, OpenArguments(format_, prefix, scratch))
+    sources = open_sources(path, other, OpenArguments(format, prefix, scratch))
 
     def announce(url: str) -> None:
         if as_json:
