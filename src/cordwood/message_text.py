@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache
+from itertools import takewhile
+from operator import eq
 
 _MANY = 1000  # names: at most so many are compared with one
 _SHOWN = 3  # leaves of a container, or of a checkpoint, that a message names
@@ -110,10 +112,7 @@ def nearest_path(name: str, names: Sequence[str]) -> str | None:
     groups: dict[int, dict[str, str]] = {}
     for each in names:
         others = each.split("/")
-        shared = next(
-            (i for i, (a, b) in enumerate(zip(keys, others, strict=False)) if a != b),
-            min(len(keys), len(others)),
-        )
+        shared = len([*takewhile(bool, map(eq, keys, others))])
         groups.setdefault(shared, {})["/".join(others[shared:])] = each
     for shared in sorted(groups, reverse=True):
         close = nearest_name("/".join(keys[shared:]), groups[shared])

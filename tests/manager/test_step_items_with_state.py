@@ -117,8 +117,8 @@ def test_states_of_several_processes_are_sent_around(kind: str) -> None:
     entries = [
         collect_states({"data": Loader(state)}, process_count=2) for state in (STATES[kind], [kind])
     ]
-    answer = join_items([each.message for each in entries])
-    record, trees = states_tree(answer, entries[0])
+    answer = join_items([message for message, _ in entries])
+    record, trees = states_tree(answer, entries[0][1])
     if kind == "tuple":
         (first, second) = answer["data"]
         assert "arrays" in first
@@ -148,8 +148,8 @@ def test_states_of_another_number_of_processes(tmp_path: Path, kind: str) -> Non
 
 
 def test_processes_must_save_the_same_items() -> None:
-    one = collect_states({"data": Counter()}, process_count=2).message
-    other = collect_states({"data": {"w": np.zeros(2)}}, process_count=2).message
+    one = collect_states({"data": Counter()}, process_count=2)[0]
+    other = collect_states({"data": {"w": np.zeros(2)}}, process_count=2)[0]
     with pytest.raises(ValueError, match=r"0 saves \['data'\], process 1 \['data \(a tree\)'\]"):
         join_items([one, other])
 

@@ -29,7 +29,7 @@ def meet(
         background=background,
     )
     if fail:
-        met.give_up(ZeroDivisionError("odd"))
+        met.leave(ZeroDivisionError("odd"))
         raise ZeroDivisionError("odd")
     with met:
         return met.exchange(str(processes.index), "".join)

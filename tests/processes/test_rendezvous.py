@@ -105,7 +105,7 @@ def test_a_process_that_will_not_come_says_so(process: int) -> None:
     def work(processes: Processes) -> None:
         rendezvous = new_rendezvous(processes)
         if processes.index == process:
-            rendezvous.give_up(ValueError("a leaf that cannot be stored"))
+            rendezvous.leave(ValueError("a leaf that cannot be stored"))
             return
         with rendezvous:
             raise AssertionError("not all are here")

@@ -332,5 +332,5 @@ def announce_errors(rendezvous: Rendezvous) -> Iterator[None]:
     try:
         yield
     except BaseException as e:
-        rendezvous.give_up(e)
+        rendezvous.leave(e)
         raise

@@ -21,7 +21,7 @@ from cordwood.io.threads import SAVE_STARTED_ANYWAY, PendingSave, raise_unreport
 from cordwood.manager.argument_hints import refuse_arguments
 from cordwood.manager.delete_steps import delete_steps, plan_deletions
 from cordwood.manager.restore_step import missing_step_error
-from cordwood.manager.save_queue import SaveDecider, SaveQueue, SaveRendezvous, SaveReport
+from cordwood.manager.save_queue import SaveDecider, SaveQueue, SaveReport
 from cordwood.manager.step_items import collect_states, join_items, states_tree
 from cordwood.manager.step_reader import Items, StepReader
 from cordwood.policies import (
@@ -31,7 +31,7 @@ from cordwood.policies import (
     as_keep_policy,
     as_save_policy,
 )
-from cordwood.processes.rendezvous import TIMEOUT_SECONDS
+from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
 
 _log = logging.getLogger("cordwood")
 
@@ -207,7 +207,7 @@ class CheckpointManager(StepReader):
         if self._group.count == 1 and not self._decider.notice.received_at and self._queue.failed:
             self._queue.finish(go_on=False)
         pending, failure = None, None
-        with self._queue.attempt(number) as attempt:
+        with self._queue.attempt(number) as (rendezvous, for_items):
             preempted, why = self._decider.ask(number)
             why = "it was forced" if force else why
             if why is None:
@@ -217,7 +217,9 @@ class CheckpointManager(StepReader):
                 failure = self._finish_before(number, preempted=preempted)
                 beside = as_metrics(metrics), as_json(extras, "extras")
                 record = Record(number, time.time(), *beside, {})
-                pending = self._save(record, tree, why, called, items, attempt, preempted)
+                pending = self._save(
+                    record, tree, why, called, items, rendezvous, for_items, preempted
+                )
         if preempted:
             self._finish_in_time()
         elif not self._background:
@@ -321,7 +323,8 @@ class CheckpointManager(StepReader):
         why: str,
         called: float,
         items: Items,
-        attempt: SaveRendezvous,
+        rendezvous: Rendezvous,
+        for_items: Rendezvous,
         preempted: bool,
     ) -> PendingSave | None:
         """Begin a save unless the step exists; return None if this manager has only restored it."""
@@ -337,17 +340,17 @@ class CheckpointManager(StepReader):
             return None
         trees: Mapping[str, Any] = {}
         if items:
-            with attempt.items as rendezvous:
-                collected = collect_states(items, process_count=rendezvous.count)
-                answer = rendezvous.exchange(collected.message, join_items)
-            saved_items, trees = states_tree(answer, collected)
+            with for_items:
+                message, values = collect_states(items, process_count=for_items.count)
+                answer = for_items.exchange(message, join_items)
+            saved_items, trees = states_tree(answer, values)
             record = record._replace(items=saved_items)
         if not preempted:
-            self._queue.limit_backlog()
-            if attempt.save.count == 1:
+            self._queue.post_commit.limit_backlog()
+            if rendezvous.count == 1:
                 raise_unreported_failures()
         return self._queue.begin(
-            record, tree, trees, attempt.save, why=why, called=called, prefix=self._prefix
+            record, tree, trees, rendezvous, why=why, called=called, prefix=self._prefix
         )
 
     def _is_there(self, number: int) -> bool:

@@ -74,13 +74,6 @@ class SaveReport(NamedTuple):
         )
 
 
-class SaveRendezvous(NamedTuple):
-    """The rendezvous of the processes that save a step, none of them entered yet."""
-
-    save: Rendezvous
-    items: Rendezvous  # for the states of items, before the save
-
-
 class StepSave(NamedTuple):
     """The save of a step: being written, committed or failed, as its `pending` says.
 
@@ -94,16 +87,6 @@ class StepSave(NamedTuple):
     pending: PendingSave
     record: Record | None = None
 
-    @property
-    def running(self) -> bool:
-        """True while it is being written."""
-        return not self.pending.done
-
-    @property
-    def failed(self) -> bool:
-        """True if it failed, and that has not been reported."""
-        return self.pending._has_unreported_failure
-
 
 class SaveQueue:
     """The saves of one manager.
@@ -114,6 +97,7 @@ class SaveQueue:
         last_good: the last step whose save succeeded before the next save began; None: none.
         last_began: when the last save began, or else the manager, by the monotonic clock.
         last_seconds: how long the last committed save took; 0 if there was none.
+        post_commit: the work after commits.
         failure_reported: True once the failure of a save was reported; the reader sets it back.
     """
 
@@ -137,10 +121,14 @@ class SaveQueue:
         self._group = group
         self._cleaner = StepCleaner(steps, keep)
         self._on_save = on_save
-        self._rewrite_every = _count(rewrite_every)
+        if type(rewrite_every) is not int or rewrite_every < 1:
+            raise ValueError(
+                f"rewrite_every: expected an int of at least 1, found {rewrite_every!r:.80}"
+            )
+        self._rewrite_every = rewrite_every
         self._timeout_seconds = timeout_seconds
         self._progress = progress
-        self._post_commit = PostCommitQueue()
+        self.post_commit = PostCommitQueue()
 
     @property
     def step(self) -> int | None:
@@ -150,46 +138,42 @@ class SaveQueue:
     @property
     def saving(self) -> bool:
         """True while the last save is running."""
-        return self.last is not None and self.last.running
+        return self.last is not None and not self.last.pending.done
 
     @property
     def failed(self) -> bool:
         """True if the last save failed, and that has not been reported."""
-        return self.last is not None and self.last.failed
+        return self.last is not None and self.last.pending._has_unreported_failure
 
     @contextmanager
-    def attempt(self, number: int) -> Iterator[SaveRendezvous]:
+    def attempt(self, number: int) -> Iterator[tuple[Rendezvous, Rendezvous]]:
         """Create the rendezvous for the save of a step, and announce an error of the block there.
 
+        The second one is for the states of items, before the save. None of them is entered yet.
         With several processes, if one of them cannot save a step, none saves it, whatever the
         reason. All of them save the next step, and that save does not report this failure.
         """
+        path = self._steps.storage.path_of(step_name(number))
         rendezvous = Rendezvous(
             current_processes(),
-            f"save {self._steps.storage.path_of(step_name(number))}",
+            f"save {path}",
             timeout_seconds=self._timeout_seconds,
             background=True,
         )
         try:
             items = self._group.rendezvous(f"save the items of step {number} of")
             with announce_errors(rendezvous), announce_errors(items):
-                yield SaveRendezvous(rendezvous, items)
+                yield rendezvous, items
         except BaseException as e:
             if rendezvous.count > 1 and not self.saving:
-                self._failed_to_begin(number, e)
+                # On other processes this save fails in the background. It counts as begun here too,
+                # so that all processes agree on the last step, which policies use.
+                pending = PendingSave(path, path, 0)
+                pending._has_owner = True
+                pending._end(e)
+                _ = pending.exception  # the caller raises it, so it counts as reported
+                self.last = StepSave(number, pending)
             raise
-
-    def _failed_to_begin(self, number: int, error: BaseException) -> None:
-        """Count a save that failed at once as begun: on other processes it fails in the background.
-
-        So all processes agree on the last step, which policies use.
-        """
-        path = self._steps.storage.path_of(step_name(number))
-        pending = PendingSave(path, path, 0)
-        pending._has_owner = True
-        pending._end(error)
-        assert pending.exception is error  # the caller raises it, so it counts as reported
-        self.last = StepSave(number, pending)
 
     def begin(
         self,
@@ -220,9 +204,7 @@ class SaveQueue:
         if self.last is not None:
             self.last_good = self.last.step
         is_first = self._group.index == 0
-        base: Step | None = None
-        if is_first:
-            base = self._require_newest(record.step)
+        base = self._require_newest(record.step) if is_first else None
         if base is not None and base.record is not None:
             record = record._replace(chain=base.record.chain + 1)
         metadata = {KEY: encode_record(record)}
@@ -250,9 +232,7 @@ class SaveQueue:
                 total_seconds=time.monotonic() - called,
             )
             self.last_seconds = report.total_seconds
-            self._post_commit.run(
-                pending, lambda: self._report_and_clean(report, is_first=is_first)
-            )
+            self.post_commit.run(pending, lambda: self._report_and_clean(report, is_first=is_first))
 
         pending = save_in_background(path, work, total_bytes=save.total_bytes)
         pending._has_owner = True
@@ -265,20 +245,18 @@ class SaveQueue:
 
         Raises the exception of the save if it failed, or TimeoutError.
         """
-        start = time.monotonic()
+        end = None if timeout_seconds is None else time.monotonic() + timeout_seconds
 
         def is_done() -> bool:
-            remaining_seconds = timeout_seconds
-            if remaining_seconds is not None:
-                remaining_seconds = max(0.0, remaining_seconds - (time.monotonic() - start))
-            return self._post_commit.wait(remaining_seconds)
+            left_seconds = None if end is None else max(0.0, end - time.monotonic())
+            return self.post_commit.wait(left_seconds)
 
         last = self.last
         try:
             if last is not None:
                 last.pending.wait(timeout_seconds)
         except BaseException:
-            if last is not None and last.pending.failed and not last.failed:
+            if last is not None and last.pending.failed and not self.failed:
                 self._forget_failed()
                 is_done()  # the work of the saves before
             raise
@@ -300,7 +278,7 @@ class SaveQueue:
         pending._wait_quietly()
         if not pending.failed:
             return
-        unreported, e = self.last.failed, pending.exception
+        unreported, e = self.failed, pending.exception
         self._forget_failed()
         if unreported:
             raise PendingSaveError(
@@ -308,10 +286,6 @@ class SaveQueue:
                 "that is told now because nobody called wait(). "
                 + (SAVE_STARTED_ANYWAY if go_on else NOTHING_STARTED)
             ) from e
-
-    def limit_backlog(self) -> None:
-        """Wait until the work after commits is at most one save behind."""
-        self._post_commit.limit_backlog()
 
     def wait_quietly(self) -> None:
         """Wait for the running save and raise nothing; forget it if it succeeded."""
@@ -379,12 +353,6 @@ class SaveQueue:
             _log.warning("%s: steps could not be deleted: %s", self._steps.root, e)
         except Exception:  # noqa: BLE001  (of a policy; it is logged with its traceback)
             _log.exception("%s: keep failed, and no step was deleted", self._steps.root)
-
-
-def _count(steps: int) -> int:
-    if type(steps) is not int or steps < 1:
-        raise ValueError(f"rewrite_every: expected an int of at least 1, found {steps!r:.80}")
-    return steps
 
 
 class SaveDecider:

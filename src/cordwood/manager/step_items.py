@@ -16,7 +16,7 @@ import base64
 import logging
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -83,16 +83,10 @@ def require_mapping(items: object) -> None:
         )
 
 
-class ItemsToSave(NamedTuple):
-    """The items of one process, before the processes have exchanged them."""
-
-    message: Mapping[str, Any]  # for `join_items`
-    trees: Mapping[str, Any]  # items that are trees
-    states: Mapping[str, Any]  # of the other items
-
-
-def collect_states(items: Mapping[str, Any], *, process_count: int) -> ItemsToSave:
-    """Get the states of the items of this process.
+def collect_states(
+    items: Mapping[str, Any], *, process_count: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the message of this process for `join_items`; and by name, its trees and states.
 
     Args:
         items: by name: trees, or objects with a state.
@@ -102,8 +96,7 @@ def collect_states(items: Mapping[str, Any], *, process_count: int) -> ItemsToSa
     cannot be stored; ValueError if a name is empty.
     """
     require_mapping(items)
-    trees: dict[str, Any] = {}
-    states: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     message: dict[str, Any] = {}
     for name, item in items.items():
         if type(name) is not str:
@@ -111,12 +104,12 @@ def collect_states(items: Mapping[str, Any], *, process_count: int) -> ItemsToSa
         if not name:
             raise ValueError("items: expected names that are not empty: '' is the tree itself")
         if not is_stateful(item):
-            trees[name], message[name] = item, ITEM
+            values[name], message[name] = item, ITEM
             continue
         get = item.get_state if _has(item, "get_state", "set_state") else item.state_dict
-        states[name] = state = get()
+        values[name] = state = get()
         message[name] = _encode(state, f"items: {name}: {get.__name__}", whole=process_count > 1)
-    return ItemsToSave(message, trees, states)
+    return message, values
 
 
 def join_items(every: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -138,25 +131,21 @@ def _kinds(kinds: Mapping[str, bool]) -> str:
 
 
 def states_tree(
-    answer: Mapping[str, Any], collected: ItemsToSave
+    answer: Mapping[str, Any], values: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return the items as the record holds them, and the trees to save with the step, by prefix.
 
     Args:
         answer: what `join_items` returned.
-        collected: the items of this process.
+        values: the trees and states of this process.
     """
-    record: dict[str, Any] = {}
-    trees = dict(collected.trees)
+    record = dict(answer)
+    trees = {name: values[name] for name, states in answer.items() if states == ITEM}
     for name, states in answer.items():
         if states != ITEM and any("arrays" in state for state in states):
             count = len(states)
-            trees[name] = (
-                collected.states[name] if count == 1 else [_decode(each) for each in states]
-            )
+            trees[name] = values[name] if count == 1 else [_decode(each) for each in states]
             record[name] = {"tree": _STATES, "processes": count}
-        else:
-            record[name] = states
     return record, trees
 
 

@@ -352,16 +352,27 @@ class ProcessGroup:
         self, processes: Processes, step: int, *, preempted: bool
     ) -> tuple[bool, str | None]:
         """Wait, on another process, for the decision about a step."""
-        wait = _Wait(processes, f"say whether step {step} of {self._root} is to be saved")
+        purpose = f"say whether step {step} of {self._root} is to be saved"
+        start, wait_logger = time.monotonic(), WaitLogger(f"process 0 to {purpose}")
+
+        def wait_for(key: str) -> bytes:
+            while (value := processes.get(key, WAKE_SECONDS)) is None:
+                if time.monotonic() - start > self._timeout_seconds:
+                    raise ProcessError(
+                        f"process 0 did not come within {self._timeout_seconds:g} s to {purpose}"
+                    )
+                wait_logger.tick()
+            wait_logger.end()
+            return value
+
         if self._namespace is None:
-            self._namespace = wait.value(self._key(), self._timeout_seconds).decode()
-            self._number = 0
+            self._namespace, self._number = wait_for(self._key()).decode(), 0
         namespace = self._namespace
         if preempted:
             processes.put(f"{namespace}preempted/{processes.index}", b"")
         while True:
             self._namespace = None  # if no decision comes, look for another namespace next time
-            message = wait.value(f"{namespace}decisions/{self._number}", self._timeout_seconds)
+            message = wait_for(f"{namespace}decisions/{self._number}")
             self._namespace = namespace
             decided_step, preempted, reason = json.loads(message)
             if decided_step > step:  # in a run that went back, this step is decided again later
@@ -386,24 +397,3 @@ class ProcessGroup:
         decisions = processes.list(f"{self._namespace}decisions/").items()
         later = [(int(name), json.loads(value)[0]) for name, value in decisions]
         return min((n for n, each in later if each == step and n > self._number), default=None)
-
-
-class _Wait:
-    """A wait for values that process 0 sets, with one time limit for all of them."""
-
-    def __init__(self, processes: Processes, what: str) -> None:
-        self._processes = processes
-        self._what = what
-        self._start = time.monotonic()
-        self._wait_logger = WaitLogger(f"process 0 to {what}")
-
-    def value(self, key: str, timeout_seconds: float) -> bytes:
-        """Return the value of a key. Raises ProcessError if it has none in time."""
-        while (value := self._processes.get(key, WAKE_SECONDS)) is None:
-            if time.monotonic() - self._start > timeout_seconds:
-                raise ProcessError(
-                    f"process 0 did not come within {timeout_seconds:g} s to {self._what}"
-                )
-            self._wait_logger.tick()
-        self._wait_logger.end()
-        return value

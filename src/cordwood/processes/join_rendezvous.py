@@ -54,6 +54,8 @@ WAKE_SECONDS = 0.25  # the longest single wait: Ctrl-C and failures are checked 
 _STALE_SECONDS = 0.02  # between two reads of a key that has an old value
 _CHECK_SECONDS = 1.0  # between two checks for rare states
 
+_FOREGROUND, _BACKGROUND = "foreground", "background"  # the lanes, as keys contain them
+
 # Late: others did not arrive. Skipped: process 0 has another purpose, and may still arrive.
 _OPEN, _FAILED, _LATE, _SKIPPED = b"O", b"F", b"L", b"P"
 
@@ -114,7 +116,7 @@ class Joining:
         self._processes = processes
         self._state = processes.state
         self._purpose = purpose
-        self._lane = lane_name(background=background)
+        self._lane = _BACKGROUND if background else _FOREGROUND
         self._timeout_seconds = timeout_seconds
         self._silence_seconds = silence_seconds
         self._token = secrets.token_bytes(TOKEN_BYTES)
@@ -185,7 +187,7 @@ class Joining:
         missing: list[int] = []
         wait_logger = WaitLogger(lambda: f"{process_names(missing)} to {self._purpose}")
         while True:
-            arrived, elsewhere = self._read_arrivals(self._lane)
+            arrived, elsewhere = self._read_arrivals()
             missing = [i for i in range(1, self._processes.count) if i not in arrived]
             self._raise_if_failed(arrived)
             check()
@@ -206,18 +208,18 @@ class Joining:
             if arrival is not None and not self._is_new(missing[0], arrival):
                 time.sleep(_STALE_SECONDS)
 
-    def _read_arrivals(self, lane: str) -> tuple[dict[int, bytes], dict[int, tuple[bytes, str]]]:
+    def _read_arrivals(self) -> tuple[dict[int, bytes], dict[int, tuple[bytes, str]]]:
         """Return the tokens of those that arrived for this, and tokens and purposes of the rest."""
         arrived: dict[int, bytes] = {}
         elsewhere: dict[int, tuple[bytes, str]] = {}
-        for name, value in self._processes.list(f"cordwood/arrivals/{lane}/").items():
+        for name, value in self._processes.list(f"cordwood/arrivals/{self._lane}/").items():
             process = int(name)
             token, incarnation, purpose = decode_arrival(value)
-            if process == 0 or self._state.joined.get((lane, process)) == token:
+            if process == 0 or self._state.joined.get((self._lane, process)) == token:
                 continue
             if self._state.incarnations.setdefault(process, incarnation) != incarnation:
                 raise ProcessError(restart_text(process, self._purpose))
-            if purpose == self._purpose and lane == self._lane:
+            if purpose == self._purpose:
                 arrived[process] = token
             else:
                 elsewhere[process] = token, purpose
@@ -250,7 +252,7 @@ class Joining:
             self._processes.delete(key_of(self._purpose, "failed", ""))
         tokens = b"".join([arrived[i] for i in sorted(arrived)])
         self._publish(self._purpose, _OPEN + struct.pack("<Q", number) + tokens)
-        return namespace_prefix(number)
+        return f"cordwood/{number}/"
 
     def _resolve_conflict(self, process: int, token: bytes, other: str) -> None:
         """Decide which process is behind, where another one arrived for another purpose.
@@ -258,7 +260,7 @@ class Joining:
         Raises ProcessError if process 0 is behind.
         """
         order = compare_purposes(self._purpose, other)
-        text = other_purpose_text(process, other, self._purpose)
+        text = f"process {process} came to {other}, process 0 to {self._purpose}: {_SAME_CALLS}"
         if order == 1 and not other.startswith("save "):
             # Other processes may arrive for that again, rightly: only this arrival is refused.
             if self._state.refused.get(process) != token:
@@ -363,16 +365,18 @@ class Joining:
             answer = self._processes.get(key_of(self._purpose, "answer"), 0.001)
             if answer is not None and answer[:1] in (_FAILED, _LATE):
                 self._receive(answer, was_there=False)
-            self._skip_announcement = (
-                True  # process 0 is late: it will wait for this one, if it arrives
-            )
+            # Process 0 is late: it will wait for this one, if it arrives.
+            self._skip_announcement = True
             raise self._late_error([0])
-        arrived |= self._read_arrivals(self._lane)[0].keys()
+        arrived |= self._read_arrivals()[0].keys()
         raise self._late_error([i for i in range(self._processes.count) if i not in arrived] or [0])
 
     def _late_error(self, missing: list[int]) -> ProcessError:
-        index = self._processes.index
-        return ProcessError(late_text(missing, self._timeout_seconds, self._purpose, index))
+        return ProcessError(
+            f"{process_names(missing)} did not come within {self._timeout_seconds:g} s to "
+            f"{self._purpose}; process {self._processes.index} gave up: every process of the job "
+            "must make this call"
+        )
 
     def _awaited_text(self) -> str:
         with suppress(ProcessError):
@@ -406,22 +410,24 @@ class Joining:
 
     def _raise_if_save_skipped(self, awaited: Iterable[int]) -> None:
         """Raise ProcessError if others wait for this process in a save that it never began."""
-        background = lane_name(background=True)
-        if self._lane == background:
+        if self._lane == _BACKGROUND:
             return
-        arrivals = self._processes.list(f"cordwood/arrivals/{background}/")
+        arrivals = self._processes.list(f"cordwood/arrivals/{_BACKGROUND}/")
         for process in awaited:
             arrival = arrivals.get(str(process))
             if arrival is None:
                 continue
             token, _, purpose = decode_arrival(arrival)
-            if self._state.joined.get((background, process)) == token:
+            if self._state.joined.get((_BACKGROUND, process)) == token:
                 continue
             if purpose in self._state.background_purposes or purpose in self._state.failure_counts:
                 continue
             index = self._processes.index
             self._skip_announcement = index > 0
-            raise ProcessError(skipped_save_text(index, self._purpose, process, purpose))
+            raise ProcessError(
+                f"process {index} came to {self._purpose}, and process {process} waits for it to "
+                f"{purpose}: {_SAME_CALLS}"
+            )
 
     def _arrival_key(self, process: int) -> str:
         return f"cordwood/arrivals/{self._lane}/{process}"
@@ -455,15 +461,10 @@ def compare_purposes(purpose: str, other: str) -> int | None:
     return (numbers > other_numbers) - (numbers < other_numbers)
 
 
-def namespace_prefix(number: int) -> str:
-    """Return the prefix of the keys of a namespace."""
-    return f"cordwood/{number}/"
-
-
 def opened_namespace(answer: bytes) -> str:
     """Return the prefix of the namespace that process 0 has opened, as it answered."""
     (number,) = struct.unpack_from("<Q", answer, 1)
-    return namespace_prefix(number)
+    return f"cordwood/{number}/"
 
 
 def process_names(processes: Iterable[int]) -> str:
@@ -484,38 +485,12 @@ def silence_text(processes: list[int], seconds: float, purpose: str) -> str:
     )
 
 
-def late_text(processes: list[int], seconds: float, purpose: str, process: int) -> str:
-    """Return the error text for processes that did not arrive while `process` waited."""
-    return (
-        f"{process_names(processes)} did not come within {seconds:g} s to {purpose}; process "
-        f"{process} gave up: every process of the job must make this call"
-    )
-
-
-def other_purpose_text(process: int, other: str, purpose: str) -> str:
-    """Return the error text for a process that arrived for another purpose than process 0."""
-    return f"process {process} came to {other}, process 0 to {purpose}: {_SAME_CALLS}"
-
-
-def skipped_save_text(process: int, purpose: str, other: int, later: str) -> str:
-    """Return the error text for a process that another one waits for in a save it never began."""
-    return (
-        f"process {process} came to {purpose}, and process {other} waits for it to {later}: "
-        f"{_SAME_CALLS}"
-    )
-
-
 def restart_text(process: int, purpose: str) -> str:
     """Return the error text for a process that was restarted while the others were not."""
     return (
         f"process {process} came to {purpose} and is out of step with process 0, which has met "
         "another process of that number; if it was restarted alone, restart the whole job"
     )
-
-
-def lane_name(*, background: bool) -> str:
-    """Return the name of a lane, as keys contain it."""
-    return "background" if background else "foreground"
 
 
 def key_of(purpose: str, *parts: str | int) -> str:

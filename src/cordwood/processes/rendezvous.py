@@ -54,6 +54,7 @@ TIMEOUT_SECONDS = 600.0  # how long a process may be late, and make no progress
 SILENCE_SECONDS = 30.0  # a process without a heartbeat for this long counts as dead
 _HEARTBEATS = 10  # in that time
 _ANSWER, _FAILURE = b"A", b"F"
+_LEFT = ("finished", "failed")  # keys of processes that need the namespace no longer
 
 
 class RendezvousState:
@@ -331,7 +332,7 @@ class Rendezvous:
                     _delete_finished(self._processes)
                 self._namespace = self._joining.arrive(self.poll)
             except BaseException as e:
-                self._leave(e)
+                self.leave(e)
                 raise
         self._polling = stop_check(self.poll)
         self._polling.__enter__()
@@ -344,7 +345,7 @@ class Rendezvous:
         trace: TracebackType | None,
     ) -> None:
         self._polling.__exit__(None, None, None)
-        self._leave(error)
+        self.leave(error)
 
     @property
     def index(self) -> int:
@@ -389,10 +390,6 @@ class Rendezvous:
         self._round += 1
         return answer
 
-    def give_up(self, error: BaseException) -> None:
-        """Announce why this process will not arrive, after an error before the `with` block."""
-        self._leave(error)
-
     def poll(self) -> None:
         """Raise ProcessError if a failure was noticed, or what the check around the block raises.
 
@@ -406,14 +403,11 @@ class Rendezvous:
 
     def poll_now(self) -> None:
         """Read all announcements from the store; raise ProcessError if one is a failure."""
-        if self._processes.count > 1:
-            if self._namespace is None:
-                pass
-            elif self._processes.index == 0:
-                self._note_failures(self._others)
-            else:  # not `get`, which waits
-                answers = self._processes.list(self._key("answer", ""))
-                self._receive(answers.get(str(self._round)))
+        if self._namespace is not None and self._processes.index == 0:
+            self._note_failures(self._others)
+        elif self._namespace is not None:  # not `get`, which waits
+            answers = self._processes.list(self._key("answer", ""))
+            self._receive(answers.get(str(self._round)))
         self.poll()
 
     def has_failed(self) -> bool:
@@ -495,17 +489,15 @@ class Rendezvous:
         number = 0
         while not self._ended.is_set():
             try:
-                if self._namespace is None:
+                if self._namespace is None:  # `Joining.arrive` looks for failures by itself
                     self._joining.send_heartbeat(number)
                 else:
                     heartbeat = f"{number} {self._steps}".encode()
                     self._processes.put(self._key("heartbeats", self._processes.index), heartbeat)
-                if self._namespace is None:
-                    pass  # `Joining.arrive` looks for failures by itself
-                elif self._processes.index == 0:
-                    self._note_failures(self._others)
-                else:
-                    self._receive(self._processes.get(self._key("answer", self._round), 0.001))
+                    if self._processes.index == 0:
+                        self._note_failures(self._others)
+                    else:
+                        self._receive(self._processes.get(self._key("answer", self._round), 0.001))
             except ProcessError as e:
                 if not self._ended.is_set():
                     self._failure = str(e)
@@ -534,7 +526,11 @@ class Rendezvous:
             self._failure = silence_text(silent, self._silence, self._purpose)
         return {process: _steps_in(beats.get(str(process))) for process in awaited}
 
-    def _leave(self, error: BaseException | None) -> None:
+    def leave(self, error: BaseException | None) -> None:
+        """Announce that this process takes part no longer, and why, if it is for an error.
+
+        The `with` block calls this; after an error before the block the caller does.
+        """
         if self._ended.is_set() or self._processes.count == 1:
             return
         self._ended.set()
@@ -570,10 +566,7 @@ def _delete_finished(processes: Processes) -> None:
     state = processes.state
     for _ in range(len(state.finished)):
         namespace = state.finished.popleft()
-        leavers = {
-            *processes.list(f"{namespace}finished/"),
-            *processes.list(f"{namespace}failed/"),
-        }
+        leavers = {name for key in _LEFT for name in processes.list(f"{namespace}{key}/")}
         if len(leavers) == processes.count or len(state.finished) > state.MAX_ENTRIES:
             processes.delete(namespace)
         else:

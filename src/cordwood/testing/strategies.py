@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 import re
 from collections import OrderedDict, defaultdict
-from collections.abc import Collection, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from hypothesis import strategies as st
@@ -42,15 +42,7 @@ Container: TypeAlias = Literal[
     "dict", "list", "tuple", "none", "namedtuple", "OrderedDict", "defaultdict"
 ]
 
-CONTAINERS: tuple[Container, ...] = (
-    "dict",
-    "list",
-    "tuple",
-    "none",
-    "namedtuple",
-    "OrderedDict",
-    "defaultdict",
-)
+CONTAINERS: tuple[Container, ...] = get_args(Container)
 LEAF_KINDS: tuple[LeafKind, ...] = (
     "numpy",
     "jax",
@@ -234,20 +226,16 @@ def leaves(
     carried_by: Carrier = "safetensors", *, kinds: Collection[LeafKind] = LEAF_KINDS
 ) -> SearchStrategy[Any]:
     """Generate leaves of the given kinds (default: all), except those the format cannot store."""
-    strategies: list[SearchStrategy[Any]] = []
-    for kind in kinds:
-        if kind == "numpy":
-            strategies.append(numpy_arrays())
-        elif kind == "numpy_scalar":
-            strategies.append(numpy_scalars())
-        elif kind == "jax":
-            strategies.append(jax_arrays())
-        elif kind == "prng_key":
-            if carried_by != "msgpack":
-                strategies.append(prng_keys())
-        else:
-            strategies.append(python_values(kind, carried_by))
-    return st.one_of(strategies)
+    arrays: dict[LeafKind, Callable[[], SearchStrategy[Any]]] = {
+        "numpy": numpy_arrays,
+        "numpy_scalar": numpy_scalars,
+        "jax": jax_arrays,
+        "prng_key": prng_keys,
+    }
+    stored = [kind for kind in kinds if (kind, carried_by) != ("prng_key", "msgpack")]
+    return st.one_of(
+        [arrays[kind]() if kind in arrays else python_values(kind, carried_by) for kind in stored]
+    )
 
 
 def trees(
