@@ -288,44 +288,25 @@ def jax_order(structure: Structure) -> list[int]:
     jax sorts the keys of dicts; a structure has them in the order of the dict. If keys cannot be
     compared, jax refuses the tree; here they keep their order.
     """
-    leaves, ends = _extents(structure)
-    order: list[int] = []
-    stack = [0]
-    while stack:
-        at = stack.pop()
-        node = structure[at]
+    built: list[Any] = []  # of the nodes after the current one, the next one last
+    leaf = sum([node.kind == "leaf" for node in structure])
+    for node in reversed(structure):
         if node.kind == "leaf":
-            order.append(leaves[at])
+            leaf -= 1
+            built.append(leaf)
             continue
-        children = []
-        child = at + 1
-        for _ in range(node.size):
-            children.append(child)
-            child = ends[child]
-        stack += [children[i] for i in reversed(_child_order(node))]
-    return order
-
-
-def _extents(structure: Structure) -> tuple[list[int], list[int]]:
-    """Return, for each node, the number of leaves before it and the end of its descendants."""
-    count = len(structure)
-    leaves = [0] * count
-    seen = 0
-    for i, node in enumerate(structure):
-        leaves[i] = seen
-        seen += node.kind == "leaf"
-    ends = [0] * count
-    stack: list[int] = []  # nodes after the current one, the next one uppermost
-    for i in range(count - 1, -1, -1):
-        size = structure[i].size
-        if size:
-            last = stack[-size]
-            del stack[-size:]
-            ends[i] = ends[last]
+        first = len(built) - node.size
+        children = built[first:][::-1]
+        del built[first:]
+        built.append([children[i] for i in _child_order(node)])
+    order: list[int] = []
+    while built:
+        each = built.pop()
+        if type(each) is int:
+            order.append(each)
         else:
-            ends[i] = i + 1
-        stack.append(i)
-    return leaves, ends
+            built += reversed(each)
+    return order
 
 
 def _child_order(node: Node) -> list[int]:

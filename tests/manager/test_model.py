@@ -164,7 +164,7 @@ class Managers(RuleBasedStateMachine):
 
     def finish(self, who: int) -> None:
         """Wait for the work after the commits; no failure is reported here."""
-        self.managers[who]._queue._post_commit.wait(None)
+        self.managers[who]._queue.post_commit.wait(None)
 
     def save_well(self, who: int, step: int, loss: float, salt: int) -> None:
         """Save without a failure: it also completes what other saves have begun."""

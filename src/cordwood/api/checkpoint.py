@@ -11,7 +11,6 @@ import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, Unpack
 
 import numpy as np
@@ -390,12 +389,7 @@ class Checkpoint(Mapping[str, StoredLeaf]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import click
@@ -98,12 +99,11 @@ def completions(keys: Sequence[str], incomplete: str) -> list[str]:
     matches = [key for key in keys if key.startswith(incomplete) and _PLAIN.fullmatch(key)]
     if len(matches) <= _MAX_KEYS:
         return matches
-    depth = incomplete.count("/")
-    while True:
-        depth += 1
-        starts = list(dict.fromkeys([_start(key, depth) for key in matches]))
-        if len(starts) > 1:
-            return starts
+    levels = (
+        list(dict.fromkeys([_start(key, depth) for key in matches]))
+        for depth in count(incomplete.count("/") + 1)
+    )
+    return next(starts for starts in levels if len(starts) > 1)
 
 
 def _start(key: str, depth: int) -> str:

@@ -91,7 +91,7 @@ def view_command(
                 raise click.UsageError(
                     f"{option} is for --export: add --export FILE.html, or leave out {option}"
                 )
-    if file is not None:
+    else:
         refuse_source(file, [path] if other is None else [path, other])
         if not force:
             refuse_existing(file)

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import repeat
-from types import TracebackType
 from typing import Protocol, Self
 
 from cordwood.errors import LimitError, TruncatedError
@@ -54,12 +53,7 @@ class ReadableFile(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None: ...
 
 
 class Closable:
@@ -73,12 +67,7 @@ class Closable:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.close()
 
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from html import escape
-from types import TracebackType
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from cordwood.message_text import printable, size_text
@@ -167,12 +166,7 @@ class _Shown:
         self._try(lambda bar: bar.start())
         return self.report
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._try(lambda bar: bar.stop(failed=error is not None))
 
 

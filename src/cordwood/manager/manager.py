@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from functools import wraps
-from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, SupportsFloat, SupportsIndex, TypeVar
 
 from cordwood.errors import PendingSaveError, StepError
@@ -405,12 +404,7 @@ class CheckpointManager(StepReader):
             self._decider.listen()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.close()
             return

@@ -300,7 +300,15 @@ def _require_root(root: str) -> None:
 
 def text_without_steps(steps: Steps, others: Sequence[OtherCheckpoint]) -> str:
     """Return the text about what a root without steps holds instead of them, with advice."""
-    text = _other_checkpoints_text(others, steps.root) if others else _no_checkpoint_text(steps)
+    check = "check the path, or save a step first"
+    if others:
+        text = _other_checkpoints_text(others, steps.root)
+    elif names := steps.names():
+        text = f"it holds {listed(names)}, and no checkpoint; {check}"
+    elif parse_url(steps.root) is None and kind_at(steps.root) == "nothing":
+        text = f"there is no such directory; {check}"
+    else:
+        text = f"it is empty; {check}"
     return printable(text, keep="")
 
 
@@ -321,17 +329,6 @@ def _other_checkpoints_text(others: Sequence[OtherCheckpoint], root: str) -> str
     return (
         f"there are {names}: {what}steps are named 100, checkpoint_100 or run-100; {rename}{load}"
     )
-
-
-def _no_checkpoint_text(steps: Steps) -> str:
-    """Return the text about a root without checkpoints, with advice."""
-    check = "check the path, or save a step first"
-    names = steps.names()
-    if names:
-        return f"it holds {listed(names)}, and no checkpoint; {check}"
-    if parse_url(steps.root) is None and kind_at(steps.root) == "nothing":
-        return f"there is no such directory; {check}"
-    return f"it is empty; {check}"
 
 
 @contextmanager

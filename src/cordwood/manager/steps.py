@@ -525,42 +525,33 @@ def summarize_steps(path: str, names: Sequence[str]) -> list[StepSummary]:
     steps = []
     for name in names:
         child = f"{path.rstrip('/')}/{name}"
-        step = StepSummary(
-            number_in_name(name),
-            name,
-            "",
-            None if is_url else size_on_disk(child),
-            modified_seconds(child),
-            {},
-            False,
-            "",
-            _NO_STEP,
-        )
         entry = entries.get(name)
+        time = modified_seconds(child)
+        metrics: Mapping[str, float] = {}
+        format, problem, note = "", "", _NO_STEP
+        state: State = "whole"
         if entry is not None:
             saved = entry.saved if entry.counts else entry.foreign_metrics
-            is_exempt = not entry.counts and not entry.damaged
-            step = step._replace(
-                step=entry.step,
-                pinned=storage.in_use(name),
-                problem=entry.problem if entry.damaged else "",
-                state="damaged" if entry.damaged else "whole",
-                note=f"{entry.problem}: no policy deletes it" if is_exempt else "",
-            )
             if saved is not None:
-                step = step._replace(time=saved.time or step.time, metrics=dict(saved.metrics))
+                time, metrics = saved.time or time, dict(saved.metrics)
+            note = "" if entry.counts else f"{entry.problem}: no policy deletes it"
+            if entry.damaged:
+                problem, note, state = entry.problem, "", "damaged"
         try:
             # An object store holds no other format: asking would be one request for each step.
-            is_packs = is_url and entry is not None
-            step = step._replace(format=DEFAULT.name if is_packs else detect(child).format)
+            format = DEFAULT.name if is_url and entry is not None else detect(child).format
         except (CordwoodError, OSError) as e:
-            state = step.state if step.problem else _state_of(e)
-            step = step._replace(problem=step.problem or str(e), note="", state=state)
-        steps.append(step)
+            note = ""
+            if not problem:
+                problem, state = str(e), "unreadable" if isinstance(e, OSError) else "damaged"
+                if isinstance(e, IncompleteCheckpointError):
+                    state = "unfinished"
+        disk_bytes = None if is_url else size_on_disk(child)
+        pinned = entry is not None and storage.in_use(name)
+        number = number_in_name(name)
+        steps.append(
+            StepSummary(
+                number, name, format, disk_bytes, time, metrics, pinned, problem, note, state
+            )
+        )
     return steps
-
-
-def _state_of(error: CordwoodError | OSError) -> State:
-    if isinstance(error, IncompleteCheckpointError):
-        return "unfinished"
-    return "unreadable" if isinstance(error, OSError) else "damaged"

@@ -32,7 +32,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from cordwood.errors import ProcessError
@@ -338,12 +337,7 @@ class Rendezvous:
         self._polling.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._polling.__exit__(None, None, None)
         self.leave(error)
 
