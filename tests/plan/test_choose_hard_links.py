@@ -21,10 +21,9 @@ from cordwood.plan.assign_to_files import (
     assign_cells,
     cells_of_process,
     comparison_order,
-    exclude_cells,
-    include_cells,
     linked_parts,
     packs_of_ranges,
+    select_cells,
     should_link,
     should_separate_unchanged,
 )
@@ -156,8 +155,8 @@ def test_what_is_left_to_write(data: st.DataObject) -> None:
         )
         mine = shares.by_process[process]
         for taken, expected in (
-            (exclude_cells(shares, mine, linked), process_cells - linked),
-            (include_cells(shares, mine, linked), linked),
+            (select_cells(shares, mine, linked, keep=False), process_cells - linked),
+            (select_cells(shares, mine, linked, keep=True), linked),
         ):
             cells = [
                 (leaf, part.cell)
@@ -166,5 +165,5 @@ def test_what_is_left_to_write(data: st.DataObject) -> None:
                 for leaf in part.leaves
             ]
             assert sorted(cells) == sorted(expected)
-        assert exclude_cells(shares, mine, ()) == mine
-        assert include_cells(shares, mine, ()) == ()
+        assert select_cells(shares, mine, (), keep=False) == mine
+        assert select_cells(shares, mine, (), keep=True) == ()

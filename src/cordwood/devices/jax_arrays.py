@@ -25,7 +25,7 @@ import numpy as np
 
 from cordwood.errors import ProcessError
 from cordwood.index import Box
-from cordwood.sharding.boxes import device_boxes, intersect, shape_of, whole_box
+from cordwood.sharding.boxes import boxes_of, device_boxes, intersect, shape_of, whole_box
 from cordwood.tree.leaves import has_numpy_view, is_jax_array, pinned_host, single_device_array
 
 
@@ -249,11 +249,7 @@ def local_boxes(sharding: Any, shape: tuple[int, ...]) -> dict[Any, Box]:
 
     Raises ValueError for a shape that the sharding cannot divide.
     """
-    boxes = {}
-    for device, index in sharding.addressable_devices_indices_map(shape).items():
-        ranges = [part.indices(size)[:2] for part, size in zip(index, shape, strict=True)]
-        boxes[device] = Box(tuple([a for a, _ in ranges]), tuple([b for _, b in ranges]))
-    return boxes
+    return boxes_of(sharding.addressable_devices_indices_map(shape), shape)
 
 
 def key_boxes(sharding: Any, data_shape: tuple[int, ...], prng_impl: str) -> dict[Any, Box]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from heapq import merge
-from itertools import product
+from itertools import groupby, product
 from math import prod
 from typing import NamedTuple, TypeAlias
 
@@ -386,23 +386,20 @@ def packs_of_process(assignment: CellAssignment, process: int) -> tuple[Pack, ..
     by cell, then by leaf. So the files of processes with similar shards differ in little but the
     numbers of their cells, and the index can describe all of them at once.
     """
-    return _packs(assignment, assignment.by_process[process], {})
-
-
-def packs_of_ranges(assignment: CellAssignment, ranges: Sequence[CellRange]) -> tuple[Pack, ...]:
-    """Return the files for some of the cells that a process writes; see `packs_of_process`."""
-    return _packs(assignment, ranges, {})
+    return packs_of_ranges(assignment, assignment.by_process[process])
 
 
 def packs_of_all(assignment: CellAssignment) -> list[tuple[Pack, ...]]:
     """Return the files of each process; see `packs_of_process`. Equal parts are shared."""
     cache: _BinCache = {}
-    return [_packs(assignment, ranges, cache) for ranges in assignment.by_process]
+    return [packs_of_ranges(assignment, ranges, cache) for ranges in assignment.by_process]
 
 
-def _packs(
-    assignment: CellAssignment, ranges: Sequence[CellRange], cache: _BinCache
+def packs_of_ranges(
+    assignment: CellAssignment, ranges: Sequence[CellRange], cache: _BinCache | None = None
 ) -> tuple[Pack, ...]:
+    """Return the files for some of the cells that a process writes; see `packs_of_process`."""
+    cache = {} if cache is None else cache
     groups, sizes = assignment.groups, assignment.sizes
     items: dict[tuple[bool, tuple[bool, int], int], list[_Item]] = {}
     for number, cell, start, stop, replicated in ranges:
@@ -560,37 +557,25 @@ def linked_parts(cells: Sequence[StoredCell], same: Collection[int]) -> tuple[Pa
     return tuple(parts)
 
 
-def exclude_cells(
-    assignment: CellAssignment, ranges: Sequence[CellRange], cells: Collection[tuple[int, int]]
-) -> tuple[CellRange, ...]:
-    """Return the cell ranges without `cells`, which are pairs of leaf and cell number."""
-    return _filter(assignment, ranges, frozenset(cells), keep=False)
-
-
-def include_cells(
-    assignment: CellAssignment, ranges: Sequence[CellRange], cells: Collection[tuple[int, int]]
-) -> tuple[CellRange, ...]:
-    """Return the cell ranges limited to `cells`, which are pairs of leaf and cell number."""
-    return _filter(assignment, ranges, frozenset(cells), keep=True)
-
-
-def _filter(
+def select_cells(
     assignment: CellAssignment,
     ranges: Sequence[CellRange],
-    cells: frozenset[tuple[int, int]],
+    cells: Collection[tuple[int, int]],
     *,
     keep: bool,
 ) -> tuple[CellRange, ...]:
+    """Return the cell ranges limited to `cells`, or without them if `keep` is False.
+
+    Cells are pairs of leaf and cell number.
+    """
+    chosen = frozenset(cells)
     result: list[CellRange] = []
-    for cell_range in ranges:
-        first: int | None = None
-        leaves = assignment.groups[cell_range.group].leaves
-        for i in range(cell_range.start, cell_range.stop):
-            if ((leaves[i], cell_range.cell) in cells) == keep:
-                first = i if first is None else first
-            elif first is not None:
-                result.append(cell_range._replace(start=first, stop=i))
-                first = None
-        if first is not None:
-            result.append(cell_range._replace(start=first))
+    for each in ranges:
+        leaves = assignment.groups[each.group].leaves[each.start : each.stop]
+        start = each.start
+        for kept, run in groupby([((leaf, each.cell) in chosen) == keep for leaf in leaves]):
+            stop = start + len(list(run))
+            if kept:
+                result.append(each._replace(start=start, stop=stop))
+            start = stop
     return tuple(result)

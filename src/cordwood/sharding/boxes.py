@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
@@ -116,8 +116,13 @@ def shard_grid(sharding: Any, shape: Sequence[int]) -> ShardGrid:
 
 def device_boxes(sharding: Any, shape: Sequence[int]) -> dict[Any, Box]:
     """Return the part of an array that each device holds, devices of other processes included."""
+    return boxes_of(sharding.devices_indices_map(tuple(shape)), shape)
+
+
+def boxes_of(indices: Mapping[Any, tuple[slice, ...]], shape: Sequence[int]) -> dict[Any, Box]:
+    """Return boxes of an array of that shape, given as numpy indices."""
     boxes = {}
-    for device, index in sharding.devices_indices_map(tuple(shape)).items():
+    for device, index in indices.items():
         ranges = [part.indices(size)[:2] for part, size in zip(index, shape, strict=True)]
         boxes[device] = Box(tuple([a for a, _ in ranges]), tuple([b for _, b in ranges]))
     return boxes

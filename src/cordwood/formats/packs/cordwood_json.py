@@ -248,24 +248,26 @@ class Grid(NamedTuple):
         return cell_box(self.shape, self.cuts, cell)
 
 
-def cell_counter(grid: Grid) -> Callable[[int], int]:
-    """Return a function that gives the number of elements of a cell."""
+def cell_sizes(grid: Grid | None, itemsize: int) -> Callable[[int], int]:
+    """Return a function that gives the size of a cell in bytes; 0 where there is no grid."""
+    if grid is None:
+        return lambda _: 0
     widths = [
         [b - a for a, b in zip(starts, (*starts[1:], size), strict=True)]
         for starts, size in zip(grid.cuts, grid.shape, strict=True)
     ]
     if all(min(axis) == max(axis) for axis in widths):
-        same = prod([axis[0] for axis in widths])
+        same = prod([axis[0] for axis in widths]) * itemsize
         return lambda _: same
 
-    def count(cell: int) -> int:
-        elements = 1
+    def size(cell: int) -> int:
+        size_bytes = itemsize
         for axis in reversed(widths):
             cell, i = divmod(cell, len(axis))
-            elements *= axis[i]
-        return elements
+            size_bytes *= axis[i]
+        return size_bytes
 
-    return count
+    return size
 
 
 def cells_meeting(grid: Grid, box: Box) -> Iterator[int]:

@@ -8,7 +8,7 @@ for tools that read Hugging Face's layout.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from json.encoder import encode_basestring as _quoted
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -31,7 +31,7 @@ from cordwood.formats.packs.cordwood_json import (
     PackedType,
     ParsedType,
     Tensor,
-    cell_counter,
+    cell_sizes,
     cells_meeting,
     decode_index,
     dtype_of,
@@ -312,7 +312,7 @@ class _Layout:
     """The sizes of the cells of an item, from which follows where they lie in its files."""
 
     def __init__(self, item: Item) -> None:
-        self._sizes = [_cell_sizes(packed) for packed in item.types]
+        self._sizes = [cell_sizes(packed.grid, packed.itemsize) for packed in item.types]
         kinds_of = [item.leaf_types[column] for column in item.columns]
         self._counts = [
             np.stack(np.unique(kinds, return_counts=True), axis=1).tolist() for kinds in kinds_of
@@ -331,14 +331,6 @@ class _Layout:
             cell_bytes = {kind: self._sizes[kind](cell) for kind, _ in counts}
             stop += sum([cell_bytes[kind] * count for kind, count in counts])
             yield _Part(column, cell, start, stop, cell_bytes)
-
-
-def _cell_sizes(packed: PackedType) -> Callable[[int], int]:
-    """Return a function that gives the size of a cell of leaves of that type, in bytes."""
-    if packed.grid is None:
-        return lambda _: 0
-    count, itemsize = cell_counter(packed.grid), packed.itemsize
-    return lambda cell: count(cell) * itemsize
 
 
 def parse_items(data: bytes, *, name: str) -> dict[str, Item]:

@@ -49,10 +49,9 @@ from cordwood.plan.assign_to_files import (
     ShardedLeaf,
     assign_cells,
     cell_bytes_of_leaves,
-    exclude_cells,
-    include_cells,
     packs_of_process,
     packs_of_ranges,
+    select_cells,
 )
 from cordwood.plan.file_plan import FilePlan, LeafPart, leaves_of
 from cordwood.processes.agreement import (
@@ -351,10 +350,10 @@ def _files_to_write(tree: PackedTree, links: Links, process: int) -> Sequence[Pa
     shares = tree.shares
     if not links.packs and not links.settled:
         return packs_of_process(shares, process)
-    cells = exclude_cells(shares, shares.by_process[process], links.cells)
+    cells = select_cells(shares, shares.by_process[process], links.cells, keep=False)
     return [
-        *packs_of_ranges(shares, include_cells(shares, cells, links.settled)),
-        *packs_of_ranges(shares, exclude_cells(shares, cells, links.settled)),
+        *packs_of_ranges(shares, select_cells(shares, cells, links.settled, keep=True)),
+        *packs_of_ranges(shares, select_cells(shares, cells, links.settled, keep=False)),
     ]
 
 
