@@ -8,7 +8,7 @@ One file: both have a histogram, and a picture of where in the array something i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,20 +111,30 @@ def leaf_statistics(
     leaf = checkpoint._find_leaf(key_path)
     if leaf.kind not in ARRAY_KINDS or leaf.dtype.startswith(("datetime", "timedelta")):
         raise TypeError(f"{key_path} is of kind {leaf.kind} {leaf.dtype}: no array of numbers")
-    boxes = _sample(leaf) if sampled else None
-    requested = {} if boxes is None else {0: boxes}
-    (located,) = checkpoint._reader.with_pieces([leaf], requested)
-    parts = _Parts(checkpoint, located, boxes)
-    with report_progress(parts.size_bytes * (1 if parts.is_kept else 2), progress):
-        return _statistics(parts, bins, with_heat_map=with_heat_map)
-
-
-def _sample(leaf: Leaf) -> list[Box] | None:
-    """Return the boxes of a sample; None for a leaf that can only be read whole."""
-    if _is_read_whole(leaf):
-        return None
+    whole = _is_read_whole(leaf)
     item = dtypes.itemsize(leaf.dtype)
-    return sample_boxes(leaf.shape, item_bytes=item, chunk_shape=chunks_of(leaf))
+    chunks = chunks_of(leaf)
+    sample = None
+    if sampled and not whole:
+        sample = sample_boxes(leaf.shape, item_bytes=item, chunk_shape=chunks)
+    (leaf,) = checkpoint._reader.with_pieces([leaf], {} if sample is None else {0: sample})
+    size = math.prod(leaf.shape)
+    count = size if sample is None else sum(map(element_count, sample))
+    is_kept = count * item <= _KEPT_BYTES or whole
+    if sample is None or count == size:
+        sample = [whole_box(leaf.shape)] if whole else _boxes(leaf.shape, item, chunks)
+
+    def read() -> Iterator[tuple[Box, Array]]:
+        if isinstance(leaf.storage, Inline):
+            yield whole_box(leaf.shape), np.asarray(leaf.storage.value)
+            return
+        for box in sample:
+            yield box, checkpoint._reader.read([leaf], {0: [box]})[0]
+
+    with report_progress(count * item * (1 if is_kept else 2), progress):
+        kept = list(read()) if is_kept else None
+        parts = read if kept is None else lambda: iter(kept)
+        return _statistics(leaf.shape, parts, bins, count == size, with_heat_map=with_heat_map)
 
 
 def _is_read_whole(leaf: Leaf) -> bool:
@@ -133,59 +143,27 @@ def _is_read_whole(leaf: Leaf) -> bool:
     return packed or isinstance(storage, Inline)
 
 
-class _Parts:
-    """The parts of a leaf that are read: all of it, or the boxes of a sample.
-
-    Iterating reads them, again each time, unless they are few enough to keep.
-    """
-
-    def __init__(self, checkpoint: Checkpoint, leaf: Leaf, sample: Sequence[Box] | None) -> None:
-        self.checkpoint = checkpoint
-        self.leaf = leaf
-        self.sample = sample
-        count = math.prod(leaf.shape)
-        if sample is not None:
-            count = sum(map(element_count, sample))
-        self.is_complete = count == math.prod(leaf.shape)
-        self.size_bytes = count * dtypes.itemsize(leaf.dtype)
-        self.is_kept = self.size_bytes <= _KEPT_BYTES or _is_read_whole(leaf)
-        self._kept: list[tuple[Box, Array]] | None = None
-
-    def __iter__(self) -> Iterator[tuple[Box, Array]]:
-        if not self.is_kept:
-            return self._read()
-        if self._kept is None:
-            self._kept = list(self._read())
-        return iter(self._kept)
-
-    def _read(self) -> Iterator[tuple[Box, Array]]:
-        leaf = self.leaf
-        if isinstance(leaf.storage, Inline):
-            yield whole_box(leaf.shape), np.asarray(leaf.storage.value)
-            return
-        for box in self._boxes():
-            yield box, self.checkpoint._reader.read([leaf], {0: [box]})[0]
-
-    def _boxes(self) -> Iterable[Box]:
-        if self.sample is not None and not self.is_complete:
-            return self.sample
-        if _is_read_whole(self.leaf):
-            return [whole_box(self.leaf.shape)]
-        item = dtypes.itemsize(self.leaf.dtype)
-        return all_boxes(
-            self.leaf.shape,
-            item_bytes=item,
-            limit_bytes=min(_PART_BYTES, _PART_ELEMENTS * item),
-            chunk_shape=chunks_of(self.leaf),
-        )
+def _boxes(
+    shape: Sequence[int], item: int, chunks: Sequence[int], most: int = _PART_ELEMENTS
+) -> list[Box]:
+    """Return the parts of an array to read one after another, of at most so many elements."""
+    limit = min(_PART_BYTES, most * item)
+    return list(all_boxes(shape, item_bytes=item, limit_bytes=limit, chunk_shape=chunks))
 
 
-def _statistics(parts: _Parts, bins: int, *, with_heat_map: bool) -> LeafStatistics:
+def _statistics(
+    shape: Sequence[int],
+    parts: Callable[[], Iterator[tuple[Box, Array]]],
+    bins: int,
+    is_complete: bool,
+    *,
+    with_heat_map: bool,
+) -> LeafStatistics:
     size = nan = zero = finite = 0
     low, high = math.inf, -math.inf
     first: list[Any] = []
-    heat = HeatMapSums(parts.leaf.shape) if with_heat_map else None
-    for box, array in parts:
+    heat = HeatMapSums(shape) if with_heat_map else None
+    for box, array in parts():
         if not size:
             first = array.reshape(-1)[:_FIRST].tolist()
         size += array.size
@@ -201,46 +179,37 @@ def _statistics(parts: _Parts, bins: int, *, with_heat_map: bool) -> LeafStatist
     counts = np.zeros(bins, np.int64)
     heat_map = None if heat is None else heat.finish()
     inf = size - nan - finite
-    result = LeafStatistics(size, nan, inf, zero, tuple(first), parts.is_complete, heat_map)
+    result = LeafStatistics(size, nan, inf, zero, tuple(first), is_complete, heat_map)
     if not finite:
         return result
-    moments = _Moments(low, 0.0, abs(low) * math.sqrt(finite))
+    mean, std, l2 = low, 0.0, abs(low) * math.sqrt(finite)
     if high > low:
-        moments = _spread(_finite(parts), low, high, counts)
+        mean, std, l2 = _moments((_numbers(array) for _, array in parts()), low, high, counts)
     else:
         counts[0] = finite
-    share = size / (math.prod(parts.leaf.shape) or 1)
+    share = size / (math.prod(shape) or 1)
     return result._replace(
         min=low,
         max=high,
-        mean=moments.mean,
-        std=moments.std,
+        mean=mean,
+        std=std,
         histogram=tuple(counts.tolist()),
-        l2=moments.l2 / math.sqrt(share),
+        l2=l2 / math.sqrt(share),
     )
 
 
-def _finite(parts: _Parts) -> Iterator[Array]:
-    """Yield the finite elements as float64, in parts."""
-    for _, array in parts:
-        values = _numbers(array)
-        yield values[np.isfinite(values)].astype(np.float64)
+def _moments(
+    parts: Iterable[Array], low: float, high: float, bins: Array
+) -> tuple[float, float, float]:
+    """Return the mean, the standard deviation and the L2 norm of the finite values.
 
-
-class _Moments(NamedTuple):
-    """The mean, the standard deviation and the L2 norm of numbers."""
-
-    mean: float
-    std: float
-    l2: float
-
-
-def _spread(parts: Iterable[Array], low: float, high: float, bins: Array) -> _Moments:
-    """Return the moments of values from low to high; count them in bins."""
+    They are from low to high, and are counted in bins.
+    """
     # Scaling by a power of 2 does not round, and keeps squares from overflowing.
     scale = math.ldexp(1.0, math.frexp(max(-low, high))[1] - 1)
     count, mean, squares = 0, 0.0, 0.0
-    for part in parts:
+    for numbers in parts:
+        part = numbers[np.isfinite(numbers)].astype(np.float64)
         if not part.size:
             continue
         bins += bin_counts(part, low, high, len(bins))
@@ -253,7 +222,7 @@ def _spread(parts: Iterable[Array], low: float, high: float, bins: Array) -> _Mo
         squares += delta * delta * before * values.size / count
         mean += delta * values.size / count
     l2 = math.sqrt(squares + mean * mean * count) * scale
-    return _Moments(mean * scale, math.sqrt(squares / count) * scale, l2)
+    return mean * scale, math.sqrt(squares / count) * scale, l2
 
 
 def bin_counts(values: Array, low: float, high: float, count: int) -> Array:
@@ -301,16 +270,25 @@ class HeatMapSums:
         rows_of_box = Box(box.start[:-1], box.stop[:-1])
         rows = _positions(rows_of_box, self._shape[:-1]) // self._tile[0]
         columns = np.arange(box.start[-1], box.stop[-1]) // self._tile[1]
-        tiles = _Tiles(rows, columns)
-        tiles.add_counts(self._read)
+        # The tiles ascend: where each begins among the rows and columns, and how often it is.
+        rows, row_starts, row_counts = np.unique(rows, return_index=True, return_counts=True)
+        columns, starts, counts = np.unique(columns, return_index=True, return_counts=True)
+        where = np.ix_(rows, columns)
+
+        def add(sums: Array, matrix: Array) -> None:
+            of_rows = np.add.reduceat(matrix, starts, axis=1, dtype=sums.dtype)
+            sums[where] += np.add.reduceat(of_rows, row_starts, axis=0)
+
+        sizes = np.outer(row_counts, counts)
+        self._read[where] += sizes
         finite = np.isfinite(matrix)
         if finite.all():
-            tiles.add_counts(self._finite)
+            self._finite[where] += sizes
         else:
-            tiles.add(self._finite, finite)
-            tiles.add(self._nan, np.isnan(matrix))
+            add(self._finite, finite)
+            add(self._nan, np.isnan(matrix))
             matrix[~finite] = 0
-        tiles.add(self._sums, matrix)
+        add(self._sums, matrix)
 
     def _tile_sizes(self) -> Array:
         """Return the number of elements of each tile; tiles at the end may be smaller."""
@@ -348,30 +326,6 @@ def _positions(box: Box, shape: Sequence[int]) -> Array:
     for start, stop, size in zip(box.start, box.stop, shape, strict=True):
         positions = (positions[:, None] * size + np.arange(start, stop)).reshape(-1)
     return positions
-
-
-class _Tiles:
-    """The tiles that the rows and columns of a box belong to; their numbers ascend."""
-
-    def __init__(self, row_tiles: Array, column_tiles: Array) -> None:
-        rows, self._row_starts, row_counts = _runs(row_tiles)
-        columns, self._column_starts, column_counts = _runs(column_tiles)
-        self._where = np.ix_(rows, columns)
-        self._counts = np.outer(row_counts, column_counts)
-
-    def add_counts(self, sums: Array) -> None:
-        """Add the number of elements to each tile."""
-        sums[self._where] += self._counts
-
-    def add(self, sums: Array, matrix: Array) -> None:
-        """Add the elements of a matrix to the sums of their tiles."""
-        rows = np.add.reduceat(matrix, self._column_starts, axis=1, dtype=sums.dtype)
-        sums[self._where] += np.add.reduceat(rows, self._row_starts, axis=0)
-
-
-def _runs(numbers: Array) -> tuple[Array, Array, Array]:
-    """Return the distinct ones of ascending numbers, where each begins, and how often it is."""
-    return np.unique(numbers, return_index=True, return_counts=True)
 
 
 class Histogram(NamedTuple):
@@ -433,22 +387,27 @@ def compare_leaves(
     boxes = sample_boxes(leaf.shape, item_bytes=item, chunk_shape=chunks) if sample else [whole]
     complete = boxes == [whole]
     if complete:
-        limit_bytes = min(_PART_BYTES, _PAIR_ELEMENTS * item)
-        boxes = list(
-            all_boxes(leaf.shape, item_bytes=item, limit_bytes=limit_bytes, chunk_shape=chunks)
-        )
+        boxes = _boxes(leaf.shape, item, chunks, _PAIR_ELEMENTS)
     parts = [Part(i, box, element_count(box) * item) for box in boxes]
     size = sum(map(element_count, boxes))
-    strip = _Strip(leaf.shape, segments)
+    whole_size = element_count(whole)
+    segments = min(segments, whole_size)
+    strip = np.zeros((2, segments))  # of each segment: the sum of |b - a|, and how many they are
 
-    def measured(box: Box, x: Array, y: Array) -> tuple[ArrayChange, tuple[Array, Array]]:
-        return measure_change(x, y), strip.sums_of(box, changes_of(x, y))
+    def measured(box: Box, x: Array, y: Array) -> tuple[ArrayChange, Array]:
+        change = changes_of(x, y)
+        finite = ~np.isnan(change)
+        segment_of = (_positions(box, leaf.shape) * segments // whole_size)[finite]
+        # Divided before they are summed, so that the sum is finite.
+        weights = np.abs(change[finite]) / whole_size
+        rows = [np.bincount(segment_of, each, minlength=segments) for each in (weights, None)]
+        return measure_change(x, y), np.stack(rows)
 
     with report_progress(4 * size * item, progress):
         change = NO_CHANGE
         for _, (change_of_part, sums) in map_parts(measured, parts, one, other, {i: j}):
             change = combine_changes(change, change_of_part)
-            strip.add(*sums)
+            strip += sums
         histogram = None
         if change.low <= change.high:
             low, high = np.clip((change.low, change.high), -_MOST, _MOST).tolist()
@@ -464,7 +423,8 @@ def compare_leaves(
     what: What = "value" if leaf.dtype == second.dtype else "dtype"
     blank = LeafDiff(path_label(leaf.key_path), what, leaf_text(leaf), leaf_text(second))
     difference = with_statistics(blank, change, leaf, size=size)
-    return LeafComparison(difference, histogram, strip.means(), complete, size * item)
+    means = [total / n * whole_size if n else None for total, n in strip.T.tolist()]
+    return LeafComparison(difference, histogram, tuple(means), complete, size * item)
 
 
 def _check_types(leaf: Leaf, second: Leaf) -> None:
@@ -477,38 +437,4 @@ def _check_types(leaf: Leaf, second: Leaf) -> None:
         raise TypeError(
             f"{format_path(leaf.key_path)} is {leaf_text(leaf)} in a and {leaf_text(second)} in b: "
             "expected equal shapes"
-        )
-
-
-class _Strip:
-    """The mean |b - a| of each of some hundred segments of an array, in C order."""
-
-    def __init__(self, shape: Sequence[int], segments: int) -> None:
-        self._shape = shape
-        self._size = element_count(whole_box(shape))
-        self._count = min(segments, self._size)
-        self._sums = np.zeros(self._count)
-        self._sizes = np.zeros(self._count, np.int64)
-
-    def sums_of(self, box: Box, change: Array) -> tuple[Array, Array]:
-        """Return the sum of |b - a| and the number of finite elements of a part, by segment."""
-        finite = ~np.isnan(change)
-        segments = (_positions(box, self._shape) * self._count // self._size)[finite]
-        # Divided before they are summed, so that the sum is finite.
-        weights = np.abs(change[finite]) / self._size
-        sums = np.bincount(segments, weights, minlength=self._count)
-        return sums, np.bincount(segments, minlength=self._count)
-
-    def add(self, sums: Array, sizes: Array) -> None:
-        """Add the sums of a part."""
-        self._sums += sums
-        self._sizes += sizes
-
-    def means(self) -> tuple[float | None, ...]:
-        """Return the mean of each segment; None where nothing was added."""
-        return tuple(
-            [
-                total / size * self._size if size else None
-                for total, size in zip(self._sums.tolist(), self._sizes.tolist(), strict=True)
-            ]
         )
