@@ -43,8 +43,9 @@ def test_the_numbers_are_those_of_numpy(
     assert (got.min, got.max) == (exact.min(), exact.max())
     assert (got.mean, got.std) == pytest.approx((exact.mean(), exact.std()))
     assert got.l2 == pytest.approx(np.linalg.norm(exact))
-    assert sum(got.histogram) == 1050
-    assert got.is_complete
+    assert got.histogram is not None
+    assert sum(got.histogram.counts) == 1050
+    assert got.complete
     np.testing.assert_array_equal(got.first, array.reshape(-1)[:8])
 
 
@@ -56,7 +57,7 @@ def test_the_heat_map_is_the_mean_of_each_tile(
     monkeypatch.setattr(module, "_PART_BYTES", 500)
     array = RANDOM.standard_normal(shape)
     array.reshape(-1)[3] = np.nan
-    heat = statistics_of(saved(tmp_path, array, **layout), "x").heat_map
+    heat = statistics_of(saved(tmp_path, array, **layout), "x").heat
     assert heat is not None
     matrix = np.abs(array.reshape(-1, shape[-1]))
     (rows, columns), (height, width) = (heat.rows, heat.columns), heat.tile
@@ -84,7 +85,7 @@ def test_the_boxes_of_a_heat_map_may_come_in_any_order() -> None:
 
 def test_tiles_without_finite_elements(tmp_path: Path) -> None:
     array = np.array([[np.nan, np.inf, 1.0]], np.float32)
-    heat = statistics_of(saved(tmp_path, array), "x").heat_map
+    heat = statistics_of(saved(tmp_path, array), "x").heat
     assert heat is not None
     assert [str(value) for value in heat.values] == ["nan", "inf", "1.0"]
     assert heat.nan == (1, 0, 0)
@@ -93,12 +94,12 @@ def test_tiles_without_finite_elements(tmp_path: Path) -> None:
 def test_a_sample_says_that_it_is_one(tmp_path: Path) -> None:
     array = RANDOM.standard_normal((4000, 2000)).astype(np.float32)
     got = statistics_of(saved(tmp_path, array), "x", sampled=True)
-    assert not got.is_complete
+    assert not got.complete
     assert got.size * 4 <= 4 << 20
     assert got.std == pytest.approx(1, rel=0.02)
     assert got.l2 == pytest.approx(np.linalg.norm(array), rel=0.02), "an estimate for the whole"
-    assert got.heat_map is not None
-    assert 0 < got.heat_map.values.count(None) < len(got.heat_map.values)
+    assert got.heat is not None
+    assert 0 < got.heat.values.count(None) < len(got.heat.values)
 
 
 def test_a_sample_of_a_large_leaf_reads_a_few_blocks(tmp_path: Path) -> None:
@@ -116,7 +117,7 @@ def test_packed_elements_are_read_whole_and_once(tmp_path: Path) -> None:
     path.write_bytes(len(header).to_bytes(8, "little") + header + data)
     reports: list[Any] = []
     got = statistics_of(path, "x", sampled=True, progress=reports.append)
-    assert (got.min, got.max, got.size, got.is_complete) == (0.5, 1, 16_000_000, True)
+    assert (got.min, got.max, got.size, got.complete) == (0.5, 1, 16_000_000, True)
     assert reports[-1].done_bytes < 9_000_000
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
@@ -428,17 +428,12 @@ class _Comparing:
             if (difference := types[i]) is None or difference.what in ("dtype", "weak_type")
         }
         renamed = self._compare_values(comparable, pairs, report) if self.values else {}
-        compared = [self._compared(i, j, types[i]) for i, j in pairs.both]
-        compared += [self._differing("renamed", i, j) for i, j in renamed.items()]
-        compared += [
-            self._differing("only_a", i, None) for i in pairs.first_only if i not in renamed
-        ]
-        compared.sort(key=lambda pair: -1 if pair.i is None else pair.i)
+        results = {i: self._compared(i, j, types[i]) for i, j in pairs.both}
+        results |= {i: self._differing("only_a", i, None) for i in pairs.first_only}
+        results |= {i: self._differing("renamed", i, j) for i, j in renamed.items()}
+        compared = [results[i] for i in sorted(results)]
         added = set(pairs.second_only) - set(renamed.values())
         compared += [self._differing("only_b", None, j) for j in pairs.second_only if j in added]
-        return self._result(compared, containers=select is None)
-
-    def _result(self, compared: Sequence[ComparedPair], *, containers: bool) -> Comparison:
         differences = [pair.difference for pair in compared if pair.difference is not None]
         differences.sort(key=lambda difference: difference.what in ("only_a", "only_b"))
         by_digest = [pair.i for pair in compared if pair.result == "identical"]
@@ -446,7 +441,7 @@ class _Comparing:
             self.one.name,
             self.other.name,
             tuple(differences),
-            tuple(_containers(self.one.index, self.other.index)) if containers else (),
+            tuple(_containers(self.one.index, self.other.index)) if select is None else (),
             len(compared) - len(differences),
             len(by_digest),
             self.read_bytes,
@@ -484,18 +479,18 @@ class _Comparing:
         keys = "prng_key" in (a.kind, b.kind)
         other_kind = a.kind != b.kind and (keys or self.strict or not all(arrays))
         if other_kind or a.prng_impl != b.prng_impl:
-            same = leaf_text(a) == leaf_text(b)
-            shown = [
-                f"{leaf.kind} {leaf_text(leaf)}" if same else leaf_text(leaf) for leaf in (a, b)
-            ]
-            return _leaf_diff("kind", a, b)._replace(a=shown[0], b=shown[1])
+            difference = _leaf_diff("kind", a, b)
+            if difference.a != difference.b:
+                return difference
+            return difference._replace(a=f"{a.kind} {difference.a}", b=f"{b.kind} {difference.b}")
         if a.shape != b.shape and all(arrays):
             return _leaf_diff("shape", a, b)
         if all(arrays) and a.dtype != b.dtype:
             return _leaf_diff("dtype", a, b)
         if self.strict and a.weak_type != b.weak_type:
+            difference = _leaf_diff("weak_type", a, b)
             shown = [("weak " if leaf.weak_type else "") + leaf_text(leaf) for leaf in (a, b)]
-            return _leaf_diff("weak_type", a, b)._replace(a=shown[0], b=shown[1])
+            return difference._replace(a=shown[0], b=shown[1])
         return None
 
     def _compared(self, i: int, j: int, types: LeafDiff | None) -> ComparedPair:
@@ -546,15 +541,15 @@ class _Comparing:
                     self.changes.get(part.number, NO_CHANGE), change
                 )
                 self.read_bytes += part.size_bytes
-            renamed = renamed_leaves(
+            renamed, read_bytes = renamed_leaves(
                 self.one,
                 pairs.first_only,
                 self.other,
                 pairs.second_only,
                 read=self.values is True and self.sample_bytes is None,
             )
-        self.read_bytes += renamed.read_bytes
-        return dict(renamed.pairs)
+        self.read_bytes += read_bytes
+        return dict(renamed)
 
     def _is_settled(self, i: int, j: int) -> bool:
         """Compare two leaves by their digests; False if neither of them is stored in pieces."""

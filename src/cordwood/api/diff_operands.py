@@ -84,15 +84,14 @@ def map_parts(
         other: the other tree.
         partners: the positions of its leaves by those of the leaves of the first tree.
     """
-
-    def results(group: Sequence[Part]) -> list[T]:
+    for group in group_parts(parts, _GROUP_BYTES):
         sides = [tree.read([(part.number, part.box) for part in group])]
         if other is not None and partners is not None:
             sides.append(other.read([(partners[part.number], part.box) for part in group]))
-        return map_in_threads(function, list(zip([p.box for p in group], *sides, strict=True)))
-
-    for group in group_parts(parts, _GROUP_BYTES):
-        yield from zip(group, results(group), strict=True)
+        boxes = [part.box for part in group]
+        results = map_in_threads(function, list(zip(boxes, *sides, strict=True)))
+        del sides  # before the next group is read
+        yield from zip(group, results, strict=True)
 
 
 def sample_parts(parts: Sequence[Part], limit_bytes: int) -> tuple[list[Part], set[int]]:
@@ -110,21 +109,21 @@ def sample_parts(parts: Sequence[Part], limit_bytes: int) -> tuple[list[Part], s
     leaves = {number: list(group) for number, group in groupby(parts, key=lambda part: part.number)}
     samples = {number: _sample_of(group) for number, group in leaves.items()}
     sizes = {n: sum([part.size_bytes for part in sample]) for n, sample in samples.items()}
-    chosen = fitting(sizes, {number: str(number) for number in sizes}, limit_bytes)
+    chosen = fitting(sizes, str, limit_bytes)
     lost = {n for n, sample in samples.items() if n not in chosen or sample != leaves[n]}
     return [part for n, sample in samples.items() if n in chosen for part in sample], lost
 
 
-def fitting(sizes: Mapping[int, int], names: Mapping[int, str], limit_bytes: int) -> set[int]:
+def fitting(sizes: Mapping[int, int], name: Callable[[int], str], limit_bytes: int) -> set[int]:
     """Return the leaves that fit into a limit together, spread over all by hashes of their names.
 
     Args:
         sizes: the bytes to read of each leaf.
-        names: the name of each leaf; leaves of equal names and sizes are chosen each time.
+        name: returns the name of a leaf; leaves of equal names and sizes are chosen each time.
         limit_bytes: the limit.
     """
     chosen = set()
-    for number in sorted(sizes, key=lambda n: zlib.crc32(names[n].encode())):
+    for number in sorted(sizes, key=lambda n: zlib.crc32(name(n).encode())):
         if sizes[number] <= limit_bytes:
             limit_bytes -= sizes[number]
             chosen.add(number)
@@ -170,20 +169,14 @@ class CheckpointOperand:
         return StoredLeaf(leaf, self._checkpoint).load(to="numpy")
 
     def read(self, wants: Sequence[tuple[int, Box]]) -> list[Array]:
-        leaves: list[Leaf] = []
-        boxes: dict[int, list[Box]] = {}
+        boxes: dict[int, list[Box]] = {}  # by number of the leaf
         for number, box in wants:
-            leaf = self.pieces(number)
-            if leaf is None:
-                continue
-            if not leaves or leaf is not leaves[-1]:
-                leaves.append(leaf)
-            boxes.setdefault(len(leaves) - 1, []).append(box)
-        read = iter(self._checkpoint._reader.read(leaves, boxes))
+            boxes.setdefault(number, []).append(box)
+        stored = {n: leaf for n in boxes if (leaf := self.pieces(n)) is not None}
+        parts = {position: boxes[n] for position, n in enumerate(stored)}
+        read = iter(self._checkpoint._reader.read(list(stored.values()), parts))
         return [
-            _part(np.asarray(self.value(number)), box)
-            if self.pieces(number) is None
-            else next(read)
+            _part(np.asarray(self.value(number)), box) if number not in stored else next(read)
             for number, box in wants
         ]
 

@@ -212,28 +212,20 @@ def contents_by_digest(operand: Operand, number: int) -> Hashable | None:
 def _are_cut_alike(a: Leaf, b: Leaf) -> bool:
     """Return True if the pieces of two leaves hold the same boxes, encoded in the same way."""
     one, other = a.storage, b.storage
-    if type(one) is not type(other) or (a.shape, a.dtype) != (b.shape, b.dtype):
+    if (a.shape, a.dtype) != (b.shape, b.dtype):
         return False
     if isinstance(one, Encoded) and isinstance(other, Encoded):
-        if (one.chunk_shape, one.codec) != (other.chunk_shape, other.codec):
-            return False
+        alike = (one.chunk_shape, one.codec) == (other.chunk_shape, other.codec)
     elif isinstance(one, Pieces) and isinstance(other, Pieces):
-        if one.encoding != other.encoding or _has_several_spans(one):
-            return False
+        alike = one.encoding == other.encoding
+        if len(one.pieces) == len(other.pieces) == 1:
+            return alike  # each is the whole leaf; of chunks, others may hold the fill value
+        alike = alike and not any(isinstance(piece.where, Span) for piece in one.pieces)
     else:
         return False
-    if isinstance(one, Pieces) and len(one.pieces) == len(other.pieces) == 1:
-        return True  # each is the whole leaf; of chunks, others may hold the fill value
-    pairs = zip(one.pieces, other.pieces, strict=False)
-    return len(one.pieces) == len(other.pieces) and all(
-        mine.where == theirs.where for mine, theirs in pairs
-    )
-
-
-def _has_several_spans(storage: Pieces) -> bool:
-    return len(storage.pieces) > 1 and any(
-        isinstance(piece.where, Span) for piece in storage.pieces
-    )
+    return alike and [piece.where for piece in one.pieces] == [
+        piece.where for piece in other.pieces
+    ]
 
 
 def _moved(box: Box, around: Box) -> Box:
@@ -272,12 +264,9 @@ def pair_renamed(
     [(0, 6), (1, 5)]
     """
     ours, theirs = _by_contents(first), _by_contents(second)
-    pairs: list[tuple[int, int]] = []
-    for contents, mine in ours.items():
-        other = theirs.get(contents)
-        if other:
-            pairs += _pairs(mine, other)
-    return sorted(pairs)
+    return sorted(
+        [pair for each in ours.keys() & theirs for pair in _pairs(ours[each], theirs[each])]
+    )
 
 
 def _by_contents(leaves: Iterable[UnpairedLeaf]) -> dict[Hashable, list[UnpairedLeaf]]:
@@ -316,13 +305,6 @@ def _names(path: KeyPath) -> tuple[str, ...]:
     return tuple(_SEPARATOR.split(text))
 
 
-class RenamedLeaves(NamedTuple):
-    """The leaves of one tree that are in another one at a different key path."""
-
-    pairs: list[tuple[int, int]]  # positions in both
-    read_bytes: int  # of elements, per side
-
-
 def renamed_leaves(
     one: Operand,
     first_only: Sequence[int],
@@ -330,8 +312,10 @@ def renamed_leaves(
     second_only: Sequence[int],
     *,
     read: bool,
-) -> RenamedLeaves:
-    """Return the array leaves of equal type and elements; `pair_renamed` says which are paired.
+) -> tuple[list[tuple[int, int]], int]:
+    """Return the positions of array leaves of equal type and elements, and the bytes read per side.
+
+    `pair_renamed` says which are paired.
 
     Leaves with equal digests are equal, and are not read. Of the others, if `read`, the first
     64 KiB are read, and the rest of a leaf only if its first 64 KiB are those of a leaf of the
@@ -347,7 +331,7 @@ def renamed_leaves(
     ours, theirs = _common(_types(one, first_only), _types(other, second_only))
     pairs = _paired(one, _with_digests(one, ours), other, _with_digests(other, theirs))
     if not read:
-        return RenamedLeaves(pairs, 0)
+        return pairs, 0
     for i, j in pairs:
         del ours[i], theirs[j]
     read_bytes = 0
@@ -357,27 +341,26 @@ def renamed_leaves(
         ours, bytes_of_one = _contents(one, ours, rows, start_only=start_only)
         theirs, bytes_of_other = _contents(other, theirs, rows, start_only=start_only)
         read_bytes += max(bytes_of_one, bytes_of_other)
-    return RenamedLeaves(pairs + _paired(one, ours, other, theirs), read_bytes)
+    return pairs + _paired(one, ours, other, theirs), read_bytes
 
 
 def _types(tree: Operand, numbers: Iterable[int]) -> Contents:
     """Return the types of the leaves that are arrays and not empty."""
-    types: Contents = {}
-    for number in numbers:
-        leaf = tree.index.leaves[number]
-        if leaf.kind in ARRAY_KINDS and 0 not in leaf.shape:
-            types[number] = (leaf.kind == "prng_key", leaf.prng_impl, leaf.dtype, leaf.shape)
-    return types
+    leaves = [(number, tree.index.leaves[number]) for number in numbers]
+    return {
+        number: (leaf.kind == "prng_key", leaf.prng_impl, leaf.dtype, leaf.shape)
+        for number, leaf in leaves
+        if leaf.kind in ARRAY_KINDS and 0 not in leaf.shape
+    }
 
 
 def _with_digests(tree: Operand, types: Contents) -> Contents:
     """Return the types of the leaves that have digests, with these."""
-    contents: Contents = {}
-    for number, type_ in types.items():
-        digests = contents_by_digest(tree, number)
-        if digests is not None:
-            contents[number] = (type_, digests)
-    return contents
+    return {
+        number: (type_, digests)
+        for number, type_ in types.items()
+        if (digests := contents_by_digest(tree, number)) is not None
+    }
 
 
 def _common(ours: Contents, theirs: Contents) -> tuple[Contents, Contents]:

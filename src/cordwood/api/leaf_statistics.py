@@ -63,6 +63,14 @@ class HeatMap(NamedTuple):
     nan: tuple[int, ...]
 
 
+class Histogram(NamedTuple):
+    """Counts of numbers in bins of equal width."""
+
+    low: float  # the lower end of the first bin: the smallest of the numbers
+    high: float  # the upper end of the last bin: the largest
+    counts: tuple[int, ...]
+
+
 class LeafStatistics(NamedTuple):
     """The statistics of an array of numbers. NaNs and infinities are counted only as such."""
 
@@ -71,13 +79,13 @@ class LeafStatistics(NamedTuple):
     inf: int
     zero: int
     first: tuple[Any, ...]  # the first elements
-    is_complete: bool  # False for a sample
-    heat_map: HeatMap | None
+    complete: bool  # False for a sample
+    heat: HeatMap | None
     min: float | None = None  # of the finite elements; None if there are none
     max: float | None = None
     mean: float | None = None
     std: float | None = None
-    histogram: tuple[int, ...] = ()  # of the finite elements, in bins of equal width
+    histogram: Histogram | None = None  # of the finite elements; None if there are none
     l2: float = 0.0  # of the finite elements; of a sample, an estimate for the whole leaf
 
 
@@ -193,7 +201,7 @@ def _statistics(
         max=high,
         mean=mean,
         std=std,
-        histogram=tuple(counts.tolist()),
+        histogram=Histogram(low, high, tuple(counts.tolist())),
         l2=l2 / math.sqrt(share),
     )
 
@@ -326,14 +334,6 @@ def _positions(box: Box, shape: Sequence[int]) -> Array:
     for start, stop, size in zip(box.start, box.stop, shape, strict=True):
         positions = (positions[:, None] * size + np.arange(start, stop)).reshape(-1)
     return positions
-
-
-class Histogram(NamedTuple):
-    """Counts of numbers in bins of equal width."""
-
-    low: float  # the lower end of the first bin: the smallest of the numbers
-    high: float  # the upper end of the last bin: the largest
-    counts: tuple[int, ...]
 
 
 class LeafComparison(NamedTuple):

@@ -74,7 +74,7 @@ def list_leaves(
         if quick is not None:
             detected_format, (leaves, metadata) = quick
             if isinstance(leaves, LeafRuns):
-                rows = _rows_of_runs(leaves)
+                rows = _joined(leaves.key_paths, _looks_of_runs(leaves))
             else:
                 rows = _rows(leaves.leaves, {})
             return LeafListing(os.fspath(local_or_url(path)), detected_format.name, rows, metadata)
@@ -99,10 +99,6 @@ def list_trees(path: str | os.PathLike[str], *, format: str | None = None) -> li
 
 def _rows(leaves: Sequence[Leaf], shardings: Mapping[int, str]) -> list[LeafRow]:
     return _joined([leaf.key_path for leaf in leaves], _looks(leaves, shardings))
-
-
-def _rows_of_runs(leaves: LeafRuns) -> list[LeafRow]:
-    return _joined(leaves.key_paths, _looks_of_runs(leaves))
 
 
 def _joined(paths: Sequence[KeyPath], looks: Sequence[_Look]) -> list[LeafRow]:
@@ -175,9 +171,8 @@ def group_rows(rows: Sequence[LeafRow], depth: int) -> list[LeafRow]:
             by_name[row.key_path] = row
             continue
         name = "/".join(keys[:depth])
-        old = by_name.get(name)
-        count = (old.leaves if old is not None else 0) + 1
-        size = (old.size_bytes if old is not None else 0) + row.size_bytes
+        old = by_name.get(name, LeafRow(name, "", 0))
+        count, size = old.leaves + 1, old.size_bytes + row.size_bytes
         what = "1 leaf" if count == 1 else f"{count} leaves"
         by_name[name] = LeafRow(name, what, size, 1, count)
     return list(by_name.values())
@@ -198,10 +193,10 @@ def quick_look(
     if format is not None or parse_url(path) is not None:
         return None
     format_of_path = by_suffix(text)
-    if format_of_path is not None:
-        format_of_path = format_of_path if kind_at(text) == "a file" else None
-    else:
+    if format_of_path is None:
         format_of_path = _only_directory_format(text)
+    elif kind_at(text) != "a file":
+        return None
     if format_of_path is None or not is_listable(format_of_path):
         return None
     listing = format_of_path.list_index(text, prefix)

@@ -19,7 +19,7 @@ from cordwood.api.array_change import has_numbers
 from cordwood.api.checkpoint import Checkpoint
 from cordwood.api.checkpoint import open as open_checkpoint
 from cordwood.api.detect import detect
-from cordwood.api.leaf_statistics import HeatMap, leaf_statistics
+from cordwood.api.leaf_statistics import leaf_statistics
 from cordwood.api.verify import verify
 from cordwood.encoding.cordwood_metadata import DIGEST_BYTES, block_count
 from cordwood.errors import CorruptionError, IncompleteCheckpointError
@@ -122,18 +122,17 @@ class Sources:
         finally:
             with self._lock:
                 entry.users -= 1
-                unused = self._take_unused(_MAX_OPEN)
-            _close(unused)
+            self._close_unused(_MAX_OPEN)
 
-    def _take_unused(self, most: int) -> list[_Entry]:
-        """Remove entries that no thread uses, the least recently used first, until few remain."""
-        taken = []
-        for name, entry in list(self._entries.items()):
-            if len(self._entries) <= most:
-                break
-            if not entry.users:
-                taken.append(self._entries.pop(name))
-        return taken
+    def _close_unused(self, most: int) -> None:
+        """Close checkpoints that no thread uses, the least recently used first, down to few."""
+        with self._lock:
+            unused = [name for name, entry in self._entries.items() if not entry.users]
+            count = max(0, len(self._entries) - most)
+            taken = [self._entries.pop(name) for name in unused[:count]]
+        for entry in taken:
+            if entry.checkpoint is not None:
+                entry.checkpoint.close()
 
     def list_steps(self) -> None:
         """List the steps of a run again: a job may save and delete some meanwhile.
@@ -145,15 +144,7 @@ class Sources:
 
     def close(self) -> None:
         """Close all checkpoints that no thread uses."""
-        with self._lock:
-            unused = self._take_unused(0)
-        _close(unused)
-
-
-def _close(entries: list[_Entry]) -> None:
-    for entry in entries:
-        if entry.checkpoint is not None:
-            entry.checkpoint.close()
+        self._close_unused(0)
 
 
 def _paths_of(root: str, steps: Sequence[str]) -> dict[str, str]:
@@ -195,11 +186,8 @@ def open_sources(path: str, other: str | None, arguments: OpenArguments) -> Sour
 def start_view(sources: Sources, report: Report | None) -> dict[str, object]:  # noqa: ARG001
     """Return what was opened: the kind, the names of the sources and their paths."""
     paths = [sources.root] if sources.kind == "run" else list(sources.paths.values())
-    options: list[str] = []
-    if sources.arguments.format is not None:
-        options += ["--format", sources.arguments.format]
-    if sources.arguments.prefix is not None:
-        options += ["--prefix", sources.arguments.prefix]
+    given = {"--format": sources.arguments.format, "--prefix": sources.arguments.prefix}
+    options = [word for name, text in given.items() if text is not None for word in (name, text)]
     return {
         "kind": sources.kind,
         "title": " and ".join(map(_title, paths)),
@@ -290,7 +278,10 @@ def value_text(leaf: Leaf, length: int) -> str | None:
     """Return the value of a leaf that the index holds, as text; None if it does not hold it."""
     if not isinstance(leaf.storage, Inline):
         return None
-    text = key_literal(leaf.storage.value)
+    return _cut(key_literal(leaf.storage.value), length)
+
+
+def _cut(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[:length]}..."
 
 
@@ -444,8 +435,7 @@ def _value(checkpoint: Checkpoint, leaf: Leaf) -> str | None:
         if length > _MAX_VALUE_BYTES:
             return f"({size_text(length)}: too long to show)"
         value = checkpoint[format_path(leaf.key_path)].load(to="numpy")
-    text = key_literal(value)
-    return text if len(text) <= _MAX_WHOLE_VALUE else f"{text[:_MAX_WHOLE_VALUE]}..."
+    return _cut(key_literal(value), _MAX_WHOLE_VALUE)
 
 
 def statistics_view(
@@ -472,38 +462,20 @@ def statistics_view(
             progress=report,
         )
     item_bytes = size_in_memory(leaf) // (math.prod(leaf.shape) or 1)
-    histogram = None
-    if summary.min is not None:
-        histogram = {"low": summary.min, "high": summary.max, "counts": summary.histogram}
+    heat = None
+    if summary.heat is not None and summary.heat.values:
+        # Four digits make it half as long.
+        values = [None if value is None else float(f"{value:.4g}") for value in summary.heat.values]
+        heat = {**summary.heat._asdict(), "values": values}
     return {
-        "complete": summary.is_complete,
+        **summary._asdict(),
         "read_bytes": summary.size * item_bytes,
         "read_size": summary.size,
         "size": math.prod(leaf.shape),
-        "nan": summary.nan,
-        "inf": summary.inf,
-        "zero": summary.zero,
-        "min": summary.min,
-        "max": summary.max,
-        "mean": summary.mean,
-        "std": summary.std,
-        "l2": summary.l2,
-        "histogram": histogram,
-        "first": [_number_text(value) for value in summary.first],
-        "heat": _heat_json(summary.heat_map),
+        "histogram": summary.histogram and summary.histogram._asdict(),
+        "first": [f"{n:.6g}" if isinstance(n, float) else str(n) for n in summary.first],
+        "heat": heat,
     }
-
-
-def _number_text(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _heat_json(heat: HeatMap | None) -> dict[str, object] | None:
-    """Return a heat map with its values rounded to 4 digits, which makes it half as long."""
-    if heat is None or not heat.values:
-        return None
-    values = [None if value is None else float(f"{value:.4g}") for value in heat.values]
-    return {**heat._asdict(), "values": values}
 
 
 def verify_view(sources: Sources, report: Report | None, *, source: str) -> dict[str, object]:
@@ -512,20 +484,14 @@ def verify_view(sources: Sources, report: Report | None, *, source: str) -> dict
         unchecked = [each.name for each in checkpoint.index.sources if not is_checked(each)]
     try:
         result = verify(sources.path(source), progress=report, format=sources.arguments.format)
+        problems, sizes = [], (result.verified_bytes, result.unverified_bytes)
     except CorruptionError as e:
-        return {
-            "ok": False,
-            "checked_bytes": 0,
-            "unchecked_bytes": 0,
-            "text": str(e).partition("\n")[0],
-            "problems": str(e).split("\n"),
-            "without_digests": unchecked[:_MAX_NAMES],
-        }
+        problems, sizes = str(e).split("\n"), (0, 0)
     return {
-        "ok": True,
-        "checked_bytes": result.verified_bytes,
-        "unchecked_bytes": result.unverified_bytes,
-        "text": str(result),
-        "problems": [],
+        "ok": not problems,
+        "checked_bytes": sizes[0],
+        "unchecked_bytes": sizes[1],
+        "text": problems[0] if problems else str(result),
+        "problems": problems,
         "without_digests": unchecked[:_MAX_NAMES],
     }

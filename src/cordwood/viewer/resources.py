@@ -7,6 +7,7 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -60,13 +61,6 @@ RESOURCES: tuple[Resource, ...] = (
 )
 
 
-class Request(NamedTuple):
-    """A resource and the arguments of its view."""
-
-    resource: Resource
-    arguments: Mapping[str, object]
-
-
 class Resources:
     """The resources of what was opened. Values that stay the same are kept as JSON."""
 
@@ -93,7 +87,7 @@ class Resources:
                 self._kept.move_to_end(name)
                 return self._kept[name]
         encoded = to_json(self.answer(name, report))
-        if parse_name(name).resource.is_kept and len(encoded) <= _MAX_KEPT_BYTES:
+        if parse_name(name)[0].is_kept and len(encoded) <= _MAX_KEPT_BYTES:
             with self._lock:
                 self._kept_bytes += len(encoded) - len(self._kept.pop(name, b""))
                 self._kept[name] = encoded
@@ -112,12 +106,12 @@ def resource_name(*parts: object) -> str:
     return "/".join([quote(str(part), safe="", errors="surrogateescape") for part in parts])
 
 
-def parse_name(name: str) -> Request:
-    """Return the resource that a name means, with its arguments.
+def parse_name(name: str) -> tuple[Resource, Mapping[str, object]]:
+    """Return the resource that a name means, and the arguments of its view.
 
     Raises KeyError if there is none.
 
-    >>> parse_name("leaf/a/12").arguments
+    >>> parse_name("leaf/a/12")[1]
     {'source': 'a', 'number': 12}
     """
     kind, *parts = name.split("/")
@@ -125,31 +119,21 @@ def parse_name(name: str) -> Request:
         head, *fields = resource.pattern.split("/")
         if head == kind and len(fields) == len(parts):
             names = [field.strip("{}") for field in fields]
-            arguments = dict(zip(names, map(_unquoted, parts), strict=True))
-            return Request(resource, _parsed(arguments, name))
-    raise _no_resource(name)
-
-
-def _unquoted(part: str) -> str:
-    return unquote(part, errors="surrogateescape")
-
-
-def _parsed(arguments: Mapping[str, str], name: str) -> Mapping[str, object]:
-    parsed: dict[str, object] = {}
-    for field, text in arguments.items():
-        parsed[field] = text
-        if field in _NUMBERS:
-            if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
-                raise _no_resource(name)
-            parsed[field] = int(text)
-        elif field == "read" and text not in _READS:
-            raise _no_resource(name)
-    return parsed
-
-
-def _no_resource(name: str) -> KeyError:
+            with suppress(ValueError):
+                return resource, dict(zip(names, map(_parsed, names, parts), strict=True))
     patterns = ", ".join([resource.pattern for resource in RESOURCES])
-    return KeyError(f"there is no resource {name!r:.100}; expected one of {patterns}")
+    raise KeyError(f"there is no resource {name!r:.100}; expected one of {patterns}")
+
+
+def _parsed(name: str, part: str) -> object:
+    """Return an argument from its part of a name. Raises ValueError if it is not of its type."""
+    text = unquote(part, errors="surrogateescape")
+    if name in _NUMBERS:
+        if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:
+            return int(text)
+    elif name != "read" or text in _READS:
+        return text
+    raise ValueError(text)
 
 
 def to_json(value: object) -> bytes:

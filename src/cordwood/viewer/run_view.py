@@ -19,7 +19,7 @@ from cordwood.api.diff_operands import CheckpointOperand, fitting
 from cordwood.api.equal_parts import contents_by_digest
 from cordwood.errors import CordwoodError
 from cordwood.index import Inline, Leaf, size_in_memory
-from cordwood.io.progress import Progress, ProgressMeter, Report
+from cordwood.io.progress import ProgressMeter, Report
 from cordwood.io.threads import map_in_threads
 from cordwood.keypath import format_path, format_paths
 from cordwood.manager.steps import StepSummary, summarize_steps
@@ -69,18 +69,11 @@ def run_view(sources: Sources, report: Report | None) -> dict[str, object]:  # n
 def _as_json(step: StepSummary, linked: int | None, *, is_newest: bool) -> dict[str, object]:
     disk = step.disk_bytes
     return {
-        "name": step.name,
+        **step._asdict(),
         "number": step.step,
-        "format": step.format,
-        "time": step.time,
         "metrics": dict(step.metrics),
-        "disk_bytes": disk,
         "written_bytes": None if disk is None or linked is None else disk - linked,
         "linked_bytes": linked,
-        "pinned": step.pinned,
-        "state": step.state,
-        "problem": step.problem,
-        "note": step.note,
         "kept": _reasons(step, is_newest=is_newest),
     }
 
@@ -132,13 +125,6 @@ class NormCache:
 
 
 _CACHE = NormCache()
-
-
-class _Sum(NamedTuple):
-    """The norm of the elements of a leaf that were read, and their number."""
-
-    norm: float = 0.0
-    elements: int = 0
 
 
 class LeafNorms(NamedTuple):
@@ -248,9 +234,9 @@ def leaf_norms(
             else:
                 norms[number], sampled[number] = cached
     parts, complete = _parts(operand, missing, read, max_sample_bytes)
-    sums: dict[int, _Sum] = {}
+    sums: dict[int, tuple[float, int]] = {}  # the norm of what was read of a leaf, and its size
     problems: dict[int, str] = {}
-    meter = ProgressMeter(sum([part.size_bytes for part in parts]), report or _no_report)
+    meter = ProgressMeter(sum([part.size_bytes for part in parts]), report or (lambda _: None))
 
     def read_group(group: Sequence[Part]) -> list[tuple[Part, float]]:
         norms_of_parts = _norms_of_parts(operand, group, problems)
@@ -260,15 +246,15 @@ def leaf_norms(
 
     groups = [(group,) for group in group_parts(parts, _GROUP_BYTES)]
     for part, norm in chain.from_iterable(map_in_threads(read_group, groups)):
-        before, size = sums.get(part.number, _Sum()), element_count(part.box)
-        sums[part.number] = _Sum(_hypot(before.norm, norm), before.elements + size)
+        before, count = sums.get(part.number, (0.0, 0))
+        sums[part.number] = _hypot(before, norm), count + element_count(part.box)
     meter.finish()
-    for number, total in sums.items():
+    for number, (norm, count) in sums.items():
         if number in problems:
             continue
         size = math.prod(leaves[number].shape)
-        sampled[number] = total.elements < size
-        estimate = norms[number] = total.norm * math.sqrt(size / total.elements)
+        sampled[number] = count < size
+        estimate = norms[number] = norm * math.sqrt(size / count)
         cache.put(keys[number], "sample" if sampled[number] else "all", estimate)
     return LeafNorms(
         norms,
@@ -346,8 +332,7 @@ def _parts(
     chosen = set(numbers)
     if read == "sample" and sum(sizes.values()) > max_sample_bytes:
         leaves = operand.index.leaves
-        names = {number: repr(leaves[number].key_path) for number in numbers}
-        chosen = fitting(sizes, names, max_sample_bytes)
+        chosen = fitting(sizes, lambda n: repr(leaves[n].key_path), max_sample_bytes)
     return [part for n in numbers if n in chosen for part in parts[n]], len(chosen) == len(numbers)
 
 
@@ -382,7 +367,3 @@ def _norms_of_parts(
             return []
     # One leaf cannot be read: read the parts one by one.
     return [norm for part in parts for norm in _norms_of_parts(operand, [part], problems)]
-
-
-def _no_report(_: Progress) -> None:
-    pass

@@ -237,7 +237,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _compute(self, name: str) -> bytes:
         resources = self._server.resources
-        if not parse_name(name).resource.reads_data:
+        if not parse_name(name)[0].reads_data:
             return resources.answer_json(name)
         while not self._server.reading.acquire(timeout=_WAIT_SECONDS):
             self._report(Progress(0, 0, "waiting for another read"))
