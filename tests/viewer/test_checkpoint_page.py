@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import ml_dtypes
@@ -258,9 +258,14 @@ def test_all_text_has_enough_contrast_in_both_themes(opened: Browser) -> None:
     for theme in ("light", "dark"):
         opened.run("document.documentElement.dataset.theme = arguments[0]", theme)
         colours = opened.run(
-            "const style = getComputedStyle(document.documentElement);"
-            "return Object.fromEntries(arguments[0].map("
-            "(name) => [name, style.getPropertyValue(`--${name}`).trim()]))",
+            "const { style } = document.documentElement;"
+            "const colours = arguments[0].map((name) => {"
+            "  style.color = `var(--${name})`;"
+            "  const text = getComputedStyle(document.documentElement).color;"
+            "  return [name, text.match(/[0-9]+/g).map(Number)];"
+            "});"
+            "style.color = '';"
+            "return Object.fromEntries(colours)",
             sorted({name for pair in pairs for name in pair}),
         )
         for ink, paper in pairs:
@@ -268,13 +273,13 @@ def test_all_text_has_enough_contrast_in_both_themes(opened: Browser) -> None:
             assert ratio >= 4.5, f"{theme}: --{ink} on --{paper} has {ratio:.2f}"
 
 
-def contrast(first: str, second: str) -> float:
-    """Return the contrast of two colours `#rrggbb`, as WCAG 2 defines it."""
+def contrast(first: Sequence[int], second: Sequence[int]) -> float:
+    """Return the contrast of two colours (red, green, blue), as WCAG 2 defines it."""
     lights = sorted([luminance(first), luminance(second)])
     return (lights[1] + 0.05) / (lights[0] + 0.05)
 
 
-def luminance(colour: str) -> float:
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+def luminance(colour: Sequence[int]) -> float:
+    parts = [part / 255 for part in colour]
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

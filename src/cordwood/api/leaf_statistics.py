@@ -63,14 +63,6 @@ class HeatMap(NamedTuple):
     nan: tuple[int, ...]
 
 
-class Histogram(NamedTuple):
-    """Counts of numbers in bins of equal width."""
-
-    low: float  # the lower end of the first bin: the smallest of the numbers
-    high: float  # the upper end of the last bin: the largest
-    counts: tuple[int, ...]
-
-
 class LeafStatistics(NamedTuple):
     """The statistics of an array of numbers. NaNs and infinities are counted only as such."""
 
@@ -85,7 +77,7 @@ class LeafStatistics(NamedTuple):
     max: float | None = None
     mean: float | None = None
     std: float | None = None
-    histogram: Histogram | None = None  # of the finite elements; None if there are none
+    histogram: tuple[int, ...] = ()  # of the finite elements, in bins of equal width
     l2: float = 0.0  # of the finite elements; of a sample, an estimate for the whole leaf
 
 
@@ -201,7 +193,7 @@ def _statistics(
         max=high,
         mean=mean,
         std=std,
-        histogram=Histogram(low, high, tuple(counts.tolist())),
+        histogram=tuple(counts.tolist()),
         l2=l2 / math.sqrt(share),
     )
 
@@ -334,6 +326,14 @@ def _positions(box: Box, shape: Sequence[int]) -> Array:
     for start, stop, size in zip(box.start, box.stop, shape, strict=True):
         positions = (positions[:, None] * size + np.arange(start, stop)).reshape(-1)
     return positions
+
+
+class Histogram(NamedTuple):
+    """Counts of numbers in bins of equal width."""
+
+    low: float  # the lower end of the first bin: the smallest of the numbers
+    high: float  # the upper end of the last bin: the largest
+    counts: tuple[int, ...]
 
 
 class LeafComparison(NamedTuple):

@@ -462,6 +462,7 @@ def statistics_view(
             progress=report,
         )
     item_bytes = size_in_memory(leaf) // (math.prod(leaf.shape) or 1)
+    histogram = {"low": summary.min, "high": summary.max, "counts": summary.histogram}
     heat = None
     if summary.heat is not None and summary.heat.values:
         # Four digits make it half as long.
@@ -472,7 +473,7 @@ def statistics_view(
         "read_bytes": summary.size * item_bytes,
         "read_size": summary.size,
         "size": math.prod(leaf.shape),
-        "histogram": summary.histogram and summary.histogram._asdict(),
+        "histogram": None if summary.min is None else histogram,
         "first": [f"{n:.6g}" if isinstance(n, float) else str(n) for n in summary.first],
         "heat": heat,
     }

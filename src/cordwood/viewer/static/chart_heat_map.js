@@ -85,7 +85,8 @@ cordwood.charts.heatMap = function (options) {
   }
 
   /** Draw everything. */
-  function draw() {
+  function draw(pixels = width) {
+    width = pixels;
     if (!width) return;
     layout(canvas.getContext("2d"));
     const full = cell.left + cell.width * columns;
@@ -195,13 +196,7 @@ cordwood.charts.heatMap = function (options) {
     });
   }
 
-  /** Draw for a width. */
-  function resize(pixels) {
-    width = pixels;
-    draw();
-  }
-
-  onWidth(area, resize, draw);
+  onWidth(area, draw, () => draw());
   return frame.element;
 };
 

@@ -109,7 +109,8 @@ cordwood.charts.lines = function (options) {
   }
 
   /** Draw everything. */
-  function draw() {
+  function draw(pixels = width) {
+    width = pixels;
     if (!width) return;
     scales = computeScales();
     plot.setAttribute("width", width);
@@ -236,10 +237,7 @@ cordwood.charts.lines = function (options) {
     });
   }
 
-  onWidth(area, (pixels) => {
-    width = pixels;
-    draw();
-  });
+  onWidth(area, draw);
   frame.element.setMarker = (x) => {
     marker = x;
     plot.querySelector(".marker")?.remove();

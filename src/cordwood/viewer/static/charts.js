@@ -11,7 +11,7 @@ let drawingMs = 0; // of this task so far
 cordwood.palette = function () {
   if (palette) return palette;
   const style = getComputedStyle(document.documentElement);
-  const colour = (name) => parse(style.getPropertyValue(`--${name}`).trim());
+  const colour = (name) => parse(style.getPropertyValue(`--${name}`));
   palette = {
     chart: [1, 2, 3, 4, 5, 6, 7, 8].map((i) => colour(`chart-${i}`)),
     low: colour("scale-low"),
@@ -55,9 +55,10 @@ cordwood.onWidth = function (element, draw, drawTheme = null) {
   if (drawTheme) document.addEventListener("cordwood-theme", drawTheme, { signal });
 };
 
-/** Return `[red, green, blue]` of `#rrggbb`. */
+/** Return `[red, green, blue]` of the theme's colour in `light-dark(#rrggbb, #rrggbb)`. */
 function parse(text) {
-  const number = Number.parseInt(text.slice(1), 16);
+  const [light, dark] = text.match(/[\da-f]{6}/g).map((digits) => Number.parseInt(digits, 16));
+  const number = document.documentElement.dataset.theme === "dark" ? dark : light;
   return [number >> 16, (number >> 8) & 255, number & 255];
 }
 

@@ -57,12 +57,6 @@ function largestBelow(node) {
   return element("span.muted", { title: "The largest one below" }, text);
 }
 
-/** Return the sums of elements that are not finite below a container. */
-function brokenBelow(node) {
-  const sums = below(node);
-  return sums.new_nan || sums.new_inf ? brokenCell(sums) : "";
-}
-
 /** Return the states of the leaves below a container, in short. */
 function summary(node) {
   const counts = below(node).states;
@@ -92,30 +86,23 @@ function oldPath(row) {
 
 /** Return the type of a leaf on both sides; one of them if they are equal. */
 function typeCell(row) {
-  const before = row.before === null ? null : printable(row.before, 60);
-  const after = row.after === null ? null : printable(row.after, 60);
+  const [before, after] = [row.before, row.after].map((text) => text && printable(text, 60));
   if (before === null || after === null || before === after) {
     return element("code.small", before ?? after);
   }
-  const title = `${before} → ${after}`;
-  return element("code.small.changed", { title }, shortened(before, after));
+  // The part that both have stands there once.
+  const [a, b] = [before, after].map((text) => /^([\w<>]+)(\[[\d,]*\])$/.exec(text) ?? [text]);
+  const second = a[1] && a[1] === b[1] ? b[2] : after;
+  const first = second === after && a[2] && a[2] === b[2] ? a[1] : before;
+  return element("code.small.changed", { title: `${before} → ${after}` }, `${first} → ${second}`);
 }
 
-/** Return two types as one text without the part that both have. */
-function shortened(before, after) {
-  const [a, b] = [before, after].map((text) => /^([\w<>]+)(\[[\d,]*\])$/.exec(text));
-  if (a && b && a[1] === b[1]) return `${before} → ${b[2]}`;
-  if (a && b && a[2] === b[2]) return `${a[1]} → ${after}`;
-  return `${before} → ${after}`;
-}
-
-/** Return the counts of elements that are not finite in b but were in a. */
-function brokenCell(row) {
+/** Return the counts of elements that are not finite in b but were in a, of a row or of many. */
+function brokenCell(row, none = row.new_nan === null ? "" : "0") {
   const parts = [];
   if (row.new_nan) parts.push(`${formatCount(row.new_nan)} NaN`);
   if (row.new_inf) parts.push(`${formatCount(row.new_inf)} inf`);
-  if (!parts.length) return row.new_nan === null ? "" : "0";
-  return element("strong.damaged", parts.join(", "));
+  return parts.length ? element("strong.damaged", parts.join(", ")) : none;
 }
 
 /** Return the columns of the table of a difference. */
@@ -147,7 +134,7 @@ cordwood.diffColumns = function () {
       title: "Elements that are NaN or infinite in b, but not in a",
       value: (row) => (row.new_nan === null ? NaN : row.new_nan + row.new_inf),
       cell: brokenCell,
-      group: brokenBelow,
+      group: (node) => brokenCell(below(node), ""),
       align: "end",
       width: 7.5,
     },
@@ -208,10 +195,8 @@ cordwood.views["diff-leaf"] = async function (root, route) {
   append(root, head(a, b, row, badge, step.element), body);
   const onResult = ({ statistics, complete }) => {
     if (row.state !== "unread" && row.state !== "changed") return;
-    if (statistics.differing || statistics.bits || complete) {
-      const differs = statistics.differing || statistics.bits;
-      replace(badge, cordwood.stateBadge(differs ? "changed" : "equal"));
-    }
+    const differs = statistics.differing || statistics.bits;
+    if (differs || complete) replace(badge, cordwood.stateBadge(differs ? "changed" : "equal"));
   };
   await drawBody(body, a, b, row, route.signal, onResult);
 };
@@ -280,16 +265,10 @@ async function drawBody(body, a, b, row, signal, onResult) {
   const run = (read) => async (onProgress, each) => {
     const result = await fetchResource(name(read), { onProgress, signal: each });
     show(result);
-    if (result.complete) replace(more);
-    else replace(more, readAll(result, run("all")));
+    const title = `Compare all elements (reads ${formatBytes(result.size_bytes)} of each side)`;
+    replace(more, !result.complete && task({ title, run: run("all") }));
   };
   replace(body, task({ title: "Compare values", start: true, run: run(first) }), place, more);
-}
-
-/** Return the button that reads all of a leaf. */
-function readAll(result, run) {
-  const size = formatBytes(result.size_bytes);
-  return task({ title: `Compare all elements (reads ${size} of each side)`, run });
 }
 
 /** Return why there is nothing to read, or null. */

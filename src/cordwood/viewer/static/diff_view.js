@@ -90,7 +90,7 @@ cordwood.views.diff = async function (root, route) {
       },
       onPick: (cell) => {
         if (cell.leaves.length === 1) return go(cordwood.diffRowLink(a, b, rows[cell.leaves[0]]));
-        refilter([cell.group, cell.layer, cell.kind].join("|"));
+        refilter(cell.name);
         parts.filters.scrollIntoView({ block: "start" });
       },
     });
@@ -125,7 +125,8 @@ cordwood.views.diff = async function (root, route) {
   /** Draw a button for each state that occurs, and one for the cell of the matrix. */
   function drawFilters() {
     const present = Object.keys(leafStates).filter((name) => result.counts[name]);
-    const words = cellOf(result.matrices, state.cell)?.label;
+    const cell = cellOf(result.matrices, state.cell);
+    const words = cell?.words.map((word) => printable(word, 40)).join(" · ");
     const all = { "aria-label": `Show all cells, not only ${words}`, onclick: () => refilter(null) };
     const sign = element("span", { "aria-hidden": "true" }, " ✕");
     replace(parts.filters, present.map(chip), words && element("button.chip.pressed", all, words, sign));
@@ -174,27 +175,15 @@ function stateOf(query) {
   };
 }
 
-/** Return the cell of the matrices that a name stands for, or null. */
+/** Return the cell of the matrices that a name stands for; undefined if there is none. */
 function cellOf(matrices, name) {
-  for (const matrix of name ? matrices : []) {
-    for (const [i, leaves] of matrix.leaves.entries()) {
-      const layer = matrix.layers[Math.floor(i / matrix.kinds.length)];
-      const kind = matrix.kinds[i % matrix.kinds.length];
-      if ([matrix.group, layer, kind].join("|") !== name) continue;
-      const words = [matrix.group, /^\d+$/.test(layer) ? `layer ${layer}` : layer, kind];
-      return { leaves, label: words.map((word) => printable(word, 40)).join(" · ") };
-    }
-  }
-  return null;
+  const cells = (matrix) => matrix.leaves.map((_, i) => cordwood.matrixCell(matrix, i));
+  return name ? matrices.flatMap(cells).find((cell) => cell.name === name) : undefined;
 }
 
 /** Return the heading: what is compared, with selectors if both are steps of a run. */
 cordwood.diffHead = function (a, b) {
-  const swap = element(
-    "a.button",
-    { href: link("diff", [b, a]), title: "Compare in the other direction" },
-    "⇄ Swap",
-  );
+  const back = { href: link("diff", [b, a]), title: "Compare in the other direction" };
   const sides = { a, b };
   const [before, after] = Object.entries(sides).map(([letter, source]) => {
     const path = printable(cordwood.start.paths[source] ?? source, 300);
@@ -206,7 +195,8 @@ cordwood.diffHead = function (a, b) {
   });
   const arrow = element("span.muted", { "aria-label": "to" }, "→");
   const canSwap = hasResource(resourceName("diff", b, a, "digests"));
-  return element("div.diff-head", element("h1", "Difference"), before, arrow, after, canSwap && swap);
+  const swap = canSwap && element("a.button", back, "⇄ Swap");
+  return element("div.diff-head", element("h1", "Difference"), before, arrow, after, swap);
 };
 
 /** Return a selector of the step of one side. */
@@ -224,18 +214,13 @@ function selector(letter, sides) {
 function drawVerdict(place, result) {
   const [symbol, style] =
     result.equal === null ? ["?", ""] : result.equal ? ["=", "added"] : ["≠", "changed"];
-  const facts = [];
-  if (result.differing) {
-    const total = formatBytes(result.size_bytes);
-    facts.push(`${formatBytes(result.differing_bytes)} of ${total} in leaves that differ`);
-  }
-  if (result.equal_by_digest) {
-    facts.push(`${counted(result.equal_by_digest, "leaf", "leaves")} equal by digest`);
-  }
-  const how = result.complete || !result.read_bytes ? "" : ": values are from a sample";
-  facts.push(
-    result.read_bytes ? `${formatBytes(result.read_bytes)} read of each side${how}` : "no values read",
-  );
+  const { differing_bytes: bytes, size_bytes: all, equal_by_digest: equal, read_bytes: read } = result;
+  const how = result.complete ? "" : ": values are from a sample";
+  const facts = [
+    result.differing && `${formatBytes(bytes)} of ${formatBytes(all)} in leaves that differ`,
+    equal && `${counted(equal, "leaf", "leaves")} equal by digest`,
+    read ? `${formatBytes(read)} read of each side${how}` : "no values read",
+  ];
   replace(
     place,
     element(
@@ -244,7 +229,7 @@ function drawVerdict(place, result) {
       element("span.state-symbol", { "aria-hidden": "true" }, symbol),
       element("strong", sentence(result.verdict)),
     ),
-    element("p.muted", facts.join(" · ")),
+    element("p.muted", facts.filter(Boolean).join(" · ")),
     result.matrices.slice(0, 1).map(matrixFindings),
   );
 }

@@ -26,7 +26,7 @@ const LABELS_IN_FINDINGS = 8;
 /**
  * Return the heat map of a group of leaves, with a selector if there are several groups.
  * matrices: as the resource `diff` has them.
- * onPick({group, layer, kind, leaves}): a cell was clicked; `leaves` are numbers of rows.
+ * onPick({name, group, leaves}): a cell was clicked; `leaves` are numbers of rows.
  * group: the group that is shown first; onGroup(group) follows the selector.
  * findings: false leaves out the sentences about what stands out.
  */
@@ -64,7 +64,10 @@ function chart(matrix, onPick, label) {
     rows: layers.length,
     columns: kinds.length,
     values: values.map((value) => (value === -Infinity ? null : value)),
-    marks: states.map((state, i) => mark(state, values[i])),
+    // A change whose size is known needs no mark.
+    marks: states.map((state, i) =>
+      state === null || (state === "changed" && values[i] !== null) ? "" : markOf(state),
+    ),
     rowLabels: layers,
     columnLabels: kinds,
     label: label ?? "Relative L2 of the change, by layer and kind",
@@ -72,14 +75,13 @@ function chart(matrix, onPick, label) {
     height:
       layers.length > ROWS_OF_FULL_HEIGHT ? Math.max(22 * ROWS_OF_FULL_HEIGHT, 13 * layers.length) : null,
     place: (row, column) => describe(matrix, row, column),
-    onPick: onPick && ((row, column) => pick(matrix, row, column, onPick)),
+    onPick:
+      onPick &&
+      ((row, column) => {
+        const cell = cordwood.matrixCell(matrix, row * kinds.length + column);
+        if (cell.leaves.length) onPick(cell);
+      }),
   });
-}
-
-/** Return the mark of a cell; a change whose size is known needs none. */
-function mark(state, value) {
-  if (state === null || (state === "changed" && value !== null)) return "";
-  return markOf(state);
 }
 
 /** Return the mark of a state. */
@@ -89,21 +91,17 @@ function markOf(state) {
 
 /** Return the place of a cell in words, for the tooltip. */
 function describe(matrix, row, column) {
-  const i = row * matrix.kinds.length + column;
-  const count = matrix.leaves[i].length;
-  const name = matrix.layers[row];
-  const layer = isNumber(name) ? `layer ${name}` : name;
-  const leaves = count ? counted(count, "leaf", "leaves") : "";
-  const texts = [layer, matrix.kinds[column], leaves].filter(Boolean);
-  return texts.map((text) => printable(text, 60)).join(" · ");
+  const { words, leaves } = cordwood.matrixCell(matrix, row * matrix.kinds.length + column);
+  const texts = [...words.slice(1), leaves.length && counted(leaves.length, "leaf", "leaves")];
+  return texts.filter(Boolean).map((text) => printable(text, 60)).join(" · ");
 }
 
-/** Tell the caller which leaves belong to a cell. */
-function pick(matrix, row, column, onPick) {
-  const leaves = matrix.leaves[row * matrix.kinds.length + column];
-  if (!leaves.length) return;
-  onPick({ group: matrix.group, layer: matrix.layers[row], kind: matrix.kinds[column], leaves });
-}
+/** Return a cell of a matrix: `{name, group, words, leaves}`. */
+cordwood.matrixCell = function ({ group, layers, kinds, leaves }, i) {
+  const [layer, kind] = [layers[Math.floor(i / kinds.length)], kinds[i % kinds.length]];
+  const words = [group, isNumber(layer) ? `layer ${layer}` : layer, kind];
+  return { name: [group, layer, kind].join("|"), group, words, leaves: leaves[i] };
+};
 
 /** Return what stands out, in words: layers with NaNs, and frozen ones beside others that move. */
 cordwood.matrixFindings = function (matrix) {
@@ -115,16 +113,12 @@ cordwood.matrixFindings = function (matrix) {
     if (states.includes("nan")) broken.push(layer);
     else if (states.every((state) => state === "equal")) frozen.push(layer);
   });
-  const lines = [];
-  if (broken.length) {
-    lines.push(
+  const isNews = frozen.length > 0 && frozen.length < matrix.layers.length;
+  return [
+    broken.length > 0 &&
       element("p.finding.damaged", element("strong", "NaN or new infinite elements: "), listed(broken)),
-    );
-  }
-  if (frozen.length && frozen.length < matrix.layers.length) {
-    lines.push(element("p.finding", element("strong", "Frozen: "), listed(frozen)));
-  }
-  return lines;
+    isNews && element("p.finding", element("strong", "Frozen: "), listed(frozen)),
+  ];
 };
 
 /** Return names of layers in a line: `layers 0 to 7, 12 and 3 more`. */
@@ -270,11 +264,8 @@ cordwood.runMatrix = function ({ steps }) {
   }
 
   /** Open the leaf of a cell; of several leaves, the difference with only these. */
-  function openCell(diff, a, b, { group: name, layer, kind, leaves }) {
-    if (leaves.length > 1) {
-      const query = { group: name, cell: [name, layer, kind].join("|") };
-      return go(link("diff", [a, b], query));
-    }
+  function openCell(diff, a, b, { group, name, leaves }) {
+    if (leaves.length > 1) return go(link("diff", [a, b], { group, cell: name }));
     go(cordwood.diffRowLink(a, b, rowsOf(diff.rows)[leaves[0]]));
   }
 

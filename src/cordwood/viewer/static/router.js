@@ -1,6 +1,8 @@
 // Every view has an address behind the '#'. The router draws the view of the address.
 const { ResourceError, element, printable, replace, showTooltip } = cordwood;
 const LONGEST_PATH = 1000; // longer key paths stand in an address as their number
+// The headings of errors; others have the name of their type.
+const TITLES = { LeftOut: "Not in this file", NoServer: "No answer", NoView: "No such view" };
 let leave = null; // ends the view on screen
 let visit = 0;
 
@@ -136,18 +138,7 @@ cordwood.errorBox = function (error) {
   return element(
     "div.error",
     { role: "alert" },
-    element("strong", expected ? titleOf(error.type) : "The page failed"),
+    element("strong", expected ? (TITLES[error.type] ?? printable(error.type, 80)) : "The page failed"),
     element("p", printable(error.message, 4000)),
   );
 };
-
-/** Return the heading of an error of a type. */
-function titleOf(type) {
-  const titles = {
-    LeftOut: "Not in this file",
-    NoServer: "No answer",
-    NoView: "No such view",
-    Refused: "Refused",
-  };
-  return titles[type] ?? printable(type, 80);
-}

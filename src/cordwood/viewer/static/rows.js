@@ -61,6 +61,16 @@ function container(key, id, parent) {
   return { key, id, parent, children: [], containers: new Map(), row: null, size: 0, count: 0 };
 }
 
+/** Return the node that a container with a single child stands for, and its label. */
+cordwood.mergedNode = function (node) {
+  let label = node.key;
+  while (node.children?.length === 1) {
+    node = node.children[0];
+    label += `/${node.key}`;
+  }
+  return [node, label];
+};
+
 /** Return the leaves below a node, in order. */
 cordwood.leavesOf = function* (node) {
   if (node.row) yield node.row;
@@ -168,13 +178,9 @@ function* matching(rows, words) {
 
 /** List the nodes that are shown; a container with a single child is one row with it. */
 function* list(node, depth, open, entries) {
-  for (let child of node.children) {
+  for (const each of node.children) {
     if (entries.length % 1024 === 0) yield;
-    let label = child.key;
-    while (child.children?.length === 1) {
-      child = child.children[0];
-      label += `/${child.key}`;
-    }
+    const [child, label] = cordwood.mergedNode(each);
     const opened = child.children !== null && open.has(child.id);
     entries.push({ node: child, row: child.row, label, depth, open: opened });
     if (opened) yield* list(child, depth + 1, open, entries);

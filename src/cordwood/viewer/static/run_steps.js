@@ -102,8 +102,9 @@ cordwood.runTimeline = function ({ steps, axis, value, onPick }) {
     return raw.map((number, i) => (number === null ? i / last : (number - low) / span));
   }
 
-  /** Draw everything for a width. */
-  function draw() {
+  /** Draw everything. */
+  function draw(pixels = width) {
+    width = pixels;
     if (!width) return;
     picture.setAttribute("width", width);
     places = shares().map((share) => SIDE + share * (width - 2 * SIDE));
@@ -222,10 +223,7 @@ cordwood.runTimeline = function ({ steps, axis, value, onPick }) {
     else showTooltip(tooltipLines(steps[i]), event.clientX, event.clientY);
   }
 
-  onWidth(box, (pixels) => {
-    width = pixels;
-    draw();
-  });
+  onWidth(box, draw);
   return {
     element: box,
     set(index) {

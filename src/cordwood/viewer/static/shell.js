@@ -60,31 +60,21 @@ cordwood.beginView = function (route) {
   keys = {};
   cordwood.setBreadcrumbs([]);
   const [head] = location.hash.split("?");
+  const owner = route.name === "leaf" && cordwood.link("checkpoint", [route.parts[0]]);
   for (const link of navigation.querySelectorAll("a")) {
-    const isCurrent = head === link.hash || head.startsWith(`${link.hash}/`) || owns(link, route);
+    const isCurrent = [head, owner].includes(link.hash) || head.startsWith(`${link.hash}/`);
     if (isCurrent) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
 };
 
-/** Return true if a link of the navigation leads to the view that a leaf belongs to. */
-function owns(link, route) {
-  return route.name === "leaf" && link.hash === cordwood.link("checkpoint", [route.parts[0]]);
-}
-
 /** Return the links to the views that there are. */
 function links() {
   const { kind, sources } = cordwood.start;
   if (kind === "run") return [["Run", cordwood.link("run")]];
-  if (kind === "diff") {
-    const [a, b] = sources;
-    return [
-      ["Difference", cordwood.link("diff", [a, b])],
-      ["Before", cordwood.link("checkpoint", [a])],
-      ["After", cordwood.link("checkpoint", [b])],
-    ];
-  }
-  return [["Checkpoint", cordwood.link("checkpoint", [sources[0]])]];
+  const names = kind === "diff" ? ["Before", "After"] : ["Checkpoint"];
+  const checkpoints = names.map((name, i) => [name, cordwood.link("checkpoint", [sources[i]])]);
+  return kind === "diff" ? [["Difference", home()], ...checkpoints] : checkpoints;
 }
 
 /** Return the last name of a path. */

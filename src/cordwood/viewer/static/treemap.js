@@ -82,7 +82,12 @@ cordwood.treemap = function ({ root, colourings, href, initial, onChange }) {
     highlighted = null;
     drawLegend();
     paint();
-    onChange?.({ zoom: zoom.id, colour: way === colourings[0] ? null : way.name });
+    tellChange();
+  }
+
+  /** Tell the caller what is shown. */
+  function tellChange() {
+    onChange({ zoom: zoom.id, colour: coloured === colourings[0] ? null : coloured.name });
   }
 
   /** Show a container alone. */
@@ -93,7 +98,7 @@ cordwood.treemap = function ({ root, colourings, href, initial, onChange }) {
     showTooltip(null);
     drawPath();
     layout();
-    onChange?.({ zoom: zoom.id, colour: coloured === colourings[0] ? null : coloured.name });
+    tellChange();
     replace(readout, describe(zoom));
   }
 
@@ -118,16 +123,9 @@ cordwood.treemap = function ({ root, colourings, href, initial, onChange }) {
     if (scale) {
       const stops = scale.ends.map((end) => css(coloured.colourOf(end)));
       const background = `linear-gradient(to right, ${stops.join(", ")})`;
+      const gradient = element("span.scale", { style: { background } });
       const none = swatch(coloured.colourOf({ layer: -1 }));
-      replace(
-        legend,
-        scale.low,
-        element("span.scale", { style: { background } }),
-        scale.high,
-        none,
-        "no layer",
-      );
-      return;
+      return replace(legend, scale.low, gradient, scale.high, none, "no layer");
     }
     const entries = coloured.legend.map(({ name, number, bytes }) => {
       const attributes = {
@@ -148,8 +146,7 @@ cordwood.treemap = function ({ root, colourings, href, initial, onChange }) {
   async function layout() {
     if (!width) return;
     const mine = ++drawings;
-    const height = heightFor(width);
-    const laidOut = await inTasks(layoutTreemap(zoom, width, height));
+    const laidOut = await inTasks(layoutTreemap(zoom, width, heightFor(width)));
     if (mine !== drawings) return;
     items = laidOut;
     await paint();
@@ -161,22 +158,20 @@ cordwood.treemap = function ({ root, colourings, href, initial, onChange }) {
     const mine = ++drawings;
     const next = element("canvas", { "aria-hidden": "true" });
     const context = sizedContext(next, width, heightFor(width));
-    const done = await inTasks(
-      (function* () {
-        for (let i = 0; i < items.length; i++) {
-          if (i % ITEMS_AT_ONCE === 0) {
-            yield;
-            if (mine !== drawings) return false;
-          }
-          drawItem(context, items[i]);
-        }
-        return true;
-      })(),
-    );
-    if (!done || mine !== drawings) return;
+    await inTasks(drawItems(context, mine));
+    if (mine !== drawings) return;
     canvas.replaceWith(next);
     canvas = next;
     box.dataset.items = String(items.length);
+  }
+
+  /** Draw the rectangles, until a newer drawing begins. */
+  function* drawItems(context, mine) {
+    for (let i = 0; i < items.length; i++) {
+      if (i % ITEMS_AT_ONCE === 0) yield;
+      if (mine !== drawings) return;
+      drawItem(context, items[i]);
+    }
   }
 
   /** Draw a rectangle. */

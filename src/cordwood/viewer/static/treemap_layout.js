@@ -1,5 +1,5 @@
 // The layout of a treemap, rectangles whose area is the size of a node, and its colours.
-const { mix, palette } = cordwood;
+const { mergedNode, mix, palette } = cordwood;
 const HEAD_HEIGHT = 17;
 const LEAST_SIDE = 5; // pixels: smaller containers are one block
 const LEAST_AREA = 1.5; // square pixels: smaller nodes are one block together
@@ -21,7 +21,7 @@ cordwood.layoutTreemap = function* (root, width, height) {
     yield* squarify(area, placed);
     for (const { node, x, y, width, height } of placed) {
       if (++laidOut % NODES_AT_ONCE === 0) yield;
-      const { inner, label } = mergedNode(node);
+      const [inner, label] = mergedNode(node);
       const item = { node: inner, x, y, width, height, depth: area.depth, kind: "leaf", label };
       items.push(item);
       if (!inner.children) continue;
@@ -44,17 +44,6 @@ cordwood.layoutTreemap = function* (root, width, height) {
   }
   return items;
 };
-
-/** Return the node that a container with a single child stands for. */
-function mergedNode(node) {
-  let label = node.key;
-  let inner = node;
-  while (inner.children?.length === 1) {
-    inner = inner.children[0];
-    label += `/${inner.key}`;
-  }
-  return { inner, label };
-}
 
 /**
  * Place the children of an area: rows of rectangles that are nearly squares.
@@ -159,42 +148,28 @@ function categories(name, label, rows, nameOf) {
   const bytes = new Map();
   for (const row of rows) bytes.set(nameOf(row), (bytes.get(nameOf(row)) ?? 0) + row.size_bytes);
   const sorted = [...bytes].filter(([, size]) => size > 0).sort((x, y) => y[1] - x[1]);
-  const numberOf = new Map(sorted.map(([text], i) => [text, Math.min(i, COLOURS - 1)]));
+  const last = COLOURS - 1;
+  const numbers = new Map(sorted.map(([text], i) => [text, Math.min(i, last)]));
+  const numberOf = (row) => numbers.get(nameOf(row)) ?? last;
   const colour = (i) => palette().chart[i];
-  const legend = sorted.slice(0, COLOURS).map(([text, size], i) => ({
-    name: i === COLOURS - 1 && sorted.length > COLOURS ? "others" : text,
-    number: i,
-    bytes: size,
-  }));
+  const legend = sorted.slice(0, COLOURS).map(([text, bytes], number) => ({ name: text, number, bytes }));
   if (sorted.length > COLOURS) {
-    legend[COLOURS - 1].bytes = sorted.slice(COLOURS - 1).reduce((sum, [, size]) => sum + size, 0);
+    const others = sorted.slice(last).reduce((sum, [, size]) => sum + size, 0);
+    legend[last] = { name: "others", number: last, bytes: others };
   }
-  return {
-    name,
-    label,
-    nameOf,
-    numberOf: (row) => numberOf.get(nameOf(row)) ?? COLOURS - 1,
-    colourOf: (row) => colour(numberOf.get(nameOf(row)) ?? COLOURS - 1),
-    legend,
-    colour,
-  };
+  return { name, label, nameOf, numberOf, colourOf: (row) => colour(numberOf(row)), legend, colour };
 }
 
 /** Return a colouring by layer, from the first to the last on a scale. */
 function layers(most) {
   const nameOf = (row) => (row.layer < 0 ? "no layer" : `layer ${row.layer}`);
   const colourOf = (row) => {
-    if (row.layer < 0) return palette().chart[COLOURS - 1];
     const { chart } = palette();
+    if (row.layer < 0) return chart[COLOURS - 1];
     const share = row.layer / most;
     return share < 0.5 ? mix(chart[2], chart[0], share * 2) : mix(chart[0], chart[3], share * 2 - 1);
   };
   const ends = [0, 0.5, 1].map((share) => ({ layer: share * most }));
-  return {
-    name: "layer",
-    label: "Layer",
-    nameOf,
-    colourOf,
-    scale: { low: "layer 0", high: `layer ${most}`, ends },
-  };
+  const scale = { low: "layer 0", high: `layer ${most}`, ends };
+  return { name: "layer", label: "Layer", nameOf, colourOf, scale };
 }
