@@ -14,9 +14,13 @@ from cordwood.encoding.cordwood_metadata import digest_of
 from cordwood.errors import CorruptionError, FormatError, LimitError, UnsupportedLeafError
 from cordwood.formats.packs import index_item as item_module
 from cordwood.formats.packs.cordwood_json import Grid, cells_meeting, encode_index
-from cordwood.formats.packs.index_item import encode_item, hugging_face_index, read_index
+from cordwood.formats.packs.index_item import (
+    encode_item,
+    hugging_face_index,
+    read_index,
+    sealed_digests,
+)
 from cordwood.formats.packs.write import own_packs, pack_tree
-from cordwood.formats.safetensors.header import sealed_digests
 from cordwood.formats.safetensors.read_index import read_index as read_file_index
 from cordwood.index import Box, HeaderDigest, Inline, LeafSpec, Piece, Pieces, Span
 from cordwood.io.open_files import MemoryFile

@@ -16,14 +16,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from cordwood.encoding.cordwood_metadata import (
+    DATA_DIGESTS,
     DIGEST_BYTES,
+    METADATA_KEY,
+    check_coverage,
+    decode_digests,
+    digest_of,
     encode_runs,
     parse_runs,
     parse_values,
     tensor_names,
 )
-from cordwood.encoding.strict_json import encode_value, structure_from_json, structure_to_json
-from cordwood.errors import FormatError, LimitError
+from cordwood.encoding.strict_json import (
+    encode_value,
+    parse_value,
+    structure_from_json,
+    structure_to_json,
+)
+from cordwood.errors import CorruptionError, FormatError, LimitError
 from cordwood.formats.packs.cordwood_json import (
     PACK_NAME,
     SAVE_ID,
@@ -40,10 +50,11 @@ from cordwood.formats.packs.cordwood_json import (
     to_json,
     type_of,
 )
-from cordwood.formats.safetensors.header import MAX_HEADER_BYTES
+from cordwood.formats.safetensors.header import MAX_HEADER_BYTES, METADATA_FIRST
 from cordwood.index import (
     LEAF,
     Box,
+    Digests,
     HeaderDigest,
     Index,
     Inline,
@@ -55,6 +66,7 @@ from cordwood.index import (
     Structure,
     leaf_paths,
 )
+from cordwood.io.open_files import ReadableFile
 from cordwood.io.threads import gc_paused
 from cordwood.plan.assign_to_files import (
     UNUSED,
@@ -446,6 +458,37 @@ def _pieces(item: Item, flags: np.ndarray[Any, np.dtype[np.bool_]] | None) -> _F
                 length = cell_bytes[kind]
                 pieces[leaf].append((cell, _new(Piece, (where, number, stop - length, length))))
     return pieces
+
+
+def sealed_digests(file: ReadableFile, sealed: HeaderDigest) -> Digests:
+    """Read the digests of the data of a pack, from its header.
+
+    Raises:
+        CorruptionError: the header does not match its digest.
+        FormatError: the header has no digests for the data of this file.
+    """
+    header = file.read(0, sealed.header_bytes)
+    if digest_of(header) != sealed.digest:
+        raise CorruptionError(
+            f"{file.name}: bytes 0 to {sealed.header_bytes} (the header) do not match the digest "
+            "in the index: the file is damaged, or was replaced by another one; restore a copy"
+        )
+    try:
+        length = int.from_bytes(header[:8], "little")
+        text = header[8:].decode()
+        if length + 8 != len(header) or not text.startswith(METADATA_FIRST):
+            raise FormatError(
+                f"expected a header of {len(header)} bytes, found one of {length + 8}"
+            )
+        metadata, _ = parse_value(text, len(METADATA_FIRST))
+        written = metadata.get(DATA_DIGESTS) if type(metadata) is dict else None
+        if type(written) is not str:
+            raise FormatError(f"{METADATA_KEY}: expected {DATA_DIGESTS}")
+        digests = decode_digests(written, len(header))
+    except (FormatError, UnicodeDecodeError) as e:
+        raise FormatError(f"{file.name}: {e}") from e
+    check_coverage(file.name, file.size_bytes, digests)
+    return digests
 
 
 def cells_of_file(item: Item, number: int) -> Iterator[StoredCell]:

@@ -22,9 +22,9 @@ from cordwood.formats.packs.index_item import (
     WrittenPack,
     cells_of_file,
     parse_items,
+    sealed_digests,
     written_pack,
 )
-from cordwood.formats.safetensors.header import sealed_digests
 from cordwood.index import Digests, Source, leaf_paths
 from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.check_digests import check_blocks

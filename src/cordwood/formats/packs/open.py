@@ -24,8 +24,8 @@ from cordwood.formats.packs.index_item import (
     hugging_face_index,
     parse_items,
     read_index,
+    sealed_digests,
 )
-from cordwood.formats.safetensors.header import sealed_digests
 from cordwood.formats.stored_step import (
     KEY,
     MAX_STEPS_OPENED,

@@ -30,10 +30,7 @@ from cordwood.encoding.cordwood_metadata import (
     VERSION,
     VERSION_KEY,
     LeafType,
-    check_coverage,
     check_metadata_strings,
-    decode_digests,
-    digest_of,
     digest_width,
     encode_digests,
     encode_table,
@@ -42,7 +39,6 @@ from cordwood.encoding.cordwood_metadata import (
 )
 from cordwood.encoding.strict_json import VALUE_KINDS, encode_value, parse_json, parse_value
 from cordwood.errors import (
-    CorruptionError,
     FormatError,
     LimitError,
     TruncatedError,
@@ -53,7 +49,6 @@ from cordwood.index import (
     MAX_DIMS,
     Digests,
     Encoding,
-    HeaderDigest,
     LeafSpec,
     Span,
     Structure,
@@ -238,7 +233,7 @@ _ENTRY = re.compile(
 _GROUPS = 4
 _NUMBER = "(?:0|[1-9][0-9]{0,18})"
 _TYPE = re.compile(rf'([A-Z0-9_]{{1,16}})","shape":\[((?:{_NUMBER}(?:,{_NUMBER}){{0,63}})?)')
-_METADATA_FIRST = f'{{"{METADATA_KEY}":'
+METADATA_FIRST = f'{{"{METADATA_KEY}":'
 
 
 class FastHeader(NamedTuple):
@@ -261,8 +256,8 @@ def read_fast_header(text: str, start: int, size_bytes: int) -> FastHeader | Non
     metadata: Any = None
     entries = f",{text[1:]}"
     try:
-        if text.startswith(_METADATA_FIRST):
-            metadata, end = parse_value(text, len(_METADATA_FIRST))
+        if text.startswith(METADATA_FIRST):
+            metadata, end = parse_value(text, len(METADATA_FIRST))
             entries = text[end:]
         stop = len(entries.rstrip(" ")) - 1
         if stop < 0 or entries[stop] != "}":
@@ -271,37 +266,6 @@ def read_fast_header(text: str, start: int, size_bytes: int) -> FastHeader | Non
     except FormatError:
         return None
     return None if tensors is None else FastHeader(metadata, tensors)
-
-
-def sealed_digests(file: ReadableFile, sealed: HeaderDigest) -> Digests:
-    """Read the digests of the data of a pack, from its header.
-
-    Raises:
-        CorruptionError: the header does not match its digest.
-        FormatError: the header has no digests for the data of this file.
-    """
-    header = file.read(0, sealed.header_bytes)
-    if digest_of(header) != sealed.digest:
-        raise CorruptionError(
-            f"{file.name}: bytes 0 to {sealed.header_bytes} (the header) do not match the digest "
-            "in the index: the file is damaged, or was replaced by another one; restore a copy"
-        )
-    try:
-        length = int.from_bytes(header[:8], "little")
-        text = header[8:].decode()
-        if length + 8 != len(header) or not text.startswith(_METADATA_FIRST):
-            raise FormatError(
-                f"expected a header of {len(header)} bytes, found one of {length + 8}"
-            )
-        metadata, _ = parse_value(text, len(_METADATA_FIRST))
-        written = metadata.get(DATA_DIGESTS) if type(metadata) is dict else None
-        if type(written) is not str:
-            raise FormatError(f"{METADATA_KEY}: expected {DATA_DIGESTS}")
-        digests = decode_digests(written, len(header))
-    except (FormatError, UnicodeDecodeError) as e:
-        raise FormatError(f"{file.name}: {e}") from e
-    check_coverage(file.name, file.size_bytes, digests)
-    return digests
 
 
 def _tensors(entries: str, stop: int, start: int, data_bytes: int) -> Tensors | None:
