@@ -12,6 +12,7 @@ import threading
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 from typing import NamedTuple, overload
 
 import numpy as np
@@ -150,15 +151,14 @@ def block_bytes(sources: Sequence[Source], *, verify: bool) -> list[int]:
 
     Reads nothing: a source with digests in its own header is assumed to have the usual block size.
     """
-    sizes = []
-    for source in sources:
-        size = 0
-        if verify and source.digests is not None:
-            size = min(max(0, source.digests.block_bytes), MAX_BLOCK_BYTES)
-        elif verify and source.header_digest is not None:
-            size = BLOCK_BYTES
-        sizes.append(size)
-    return sizes
+    if not verify:
+        return [0] * len(sources)
+    return [
+        min(max(0, source.digests.block_bytes), MAX_BLOCK_BYTES)
+        if source.digests is not None
+        else BLOCK_BYTES * (source.header_digest is not None)
+        for source in sources
+    ]
 
 
 def check_loaded(
@@ -246,18 +246,15 @@ def bad_checksums(file: ReadableFile, checksums: Sequence[Checksum]) -> list[tup
     """Read the ranges; return those that do not match, or cannot be read (`UnreadableRange`)."""
     bad: list[tuple[int, int]] = []
 
-    def make_worker() -> Callable[[int], None]:
-        def work(task: int) -> None:
-            checksum = checksums[task]
-            try:
-                if not _matches(file, checksum):
-                    bad.append((checksum.start, checksum.stop))
-            except OSError as e:
-                bad.append(unreadable_range(checksum.start, checksum.stop, e))
+    def work(task: int) -> None:
+        checksum = checksums[task]
+        try:
+            if not _matches(file, checksum):
+                bad.append((checksum.start, checksum.stop))
+        except OSError as e:
+            bad.append(unreadable_range(checksum.start, checksum.stop, e))
 
-        return work
-
-    run_tasks(len(checksums), threads=default_threads(), make_worker=make_worker)
+    run_tasks(len(checksums), threads=default_threads(), make_worker=lambda: work)
     return sorted(bad)
 
 
@@ -541,11 +538,6 @@ def _leaves_within(index: Index, source: int, start: int, stop: int) -> str:
         if piece.source == source and piece.length
     )
     first = max(0, bisect_right(places, (start,)) - 1)
-    by_name: dict[str, None] = {}
-    for low, high, name in places[first:]:
-        if low >= stop:
-            break
-        if high > start:
-            by_name[name] = None
-    names = list(by_name)
+    within = takewhile(lambda place: place[0] < stop, places[first:])
+    names = list(dict.fromkeys(name for _, high, name in within if high > start))
     return first_names(names, _MAX_NAMES) or "padding"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import bz2
+import math
 import zlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,6 +17,12 @@ from cordwood.io.buffers import ScratchBuffer
 from cordwood.plan.load_plan import EncodedChunk
 
 _BLOSC_HEADER_BYTES = 16
+_STREAMS: Mapping[str, Callable[[], Any]] = {
+    "gzip": partial(zlib.decompressobj, 32 + zlib.MAX_WBITS),
+    "zlib": partial(zlib.decompressobj, 32 + zlib.MAX_WBITS),
+    "deflate": partial(zlib.decompressobj, -zlib.MAX_WBITS),
+    "bz2": bz2.BZ2Decompressor,
+}
 
 
 def decode_chunk(
@@ -36,10 +44,7 @@ def decode_chunk(
         UnsupportedFormatError: its compressor is unknown.
     """
     spread, codec = chunk.scatter, chunk.codec
-    size = spread.item_bytes
-    for extent in spread.shape:
-        size *= extent
-    size += codec.skip_bytes
+    size = math.prod(spread.shape) * spread.item_bytes + codec.skip_bytes
     where = f"{name}: the chunk at byte {chunk.offset}"
     try:
         decoded = _decompress(codec.compressor, data, size, where, scratch)
@@ -85,12 +90,8 @@ def _decompress(
         return data
     if compressor == "zstd":
         return _decompress_zstd(data, size, where, scratch)
-    if compressor in ("gzip", "zlib"):
-        return _stream(zlib.decompressobj(32 + zlib.MAX_WBITS), data, size, where)
-    if compressor == "deflate":
-        return _stream(zlib.decompressobj(-zlib.MAX_WBITS), data, size, where)
-    if compressor == "bz2":
-        return _stream(bz2.BZ2Decompressor(), data, size, where)
+    if compressor in _STREAMS:
+        return _stream(_STREAMS[compressor](), data, size, where)
     if compressor == "blosc":
         return _decompress_blosc(data, size, where)
     raise UnsupportedFormatError(

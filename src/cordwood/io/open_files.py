@@ -169,7 +169,7 @@ class MemoryFile(Closable):
         buffer: its bytes.
         name: for messages.
         checked_bytes: the number of bytes that a checksum has verified.
-        done_with: called with the start and stop of what `read_into` has read: nobody will want
+        discard: called with the start and stop of what `read_into` has read: nobody will want
             those bytes again.
     """
 

@@ -58,28 +58,23 @@ def pattern_name(pattern: str, naming: Naming) -> str:
     return pattern if naming == "exact" else _QUOTED_POSITION.sub(r"\1", pattern)
 
 
-def pattern_regex(pattern: str, *, capture: bool) -> str:
-    """Return a regular expression for the paths that a pattern matches.
-
-    With `capture` it has a group for each `*` and `**`.
-    """
+def pattern_regex(pattern: str) -> str:
+    """Return a regular expression for the paths of a pattern: a group for each `*` and `**`."""
     if pattern in ("", "**"):
-        return "(.*)" if pattern and capture else ".*" if pattern else ""
+        return "(.*)" if pattern else ""
     parts = pattern.split("/")
     parts = [part for i, part in enumerate(parts) if part != "**" or parts[i - 1 : i] != ["**"]]
     text = ""
     for i, part in enumerate(parts):
         last = i == len(parts) - 1
         if part != "**":
-            text += _key_as_regex(part, capture=capture) + ("" if last else "/")
-        elif last:
-            text += "(.+)" if capture else ".+"
+            text += _key_as_regex(part) + ("" if last else "/")
         else:
-            text += "((?:[^/]+/)*?)" if capture else "(?:[^/]+/)*?"
+            text += "(.+)" if last else "((?:[^/]+/)*?)"
     return text
 
 
-def _key_as_regex(part: str, *, capture: bool) -> str:
+def _key_as_regex(part: str) -> str:
     text = ""
     i = 0
     while i < len(part):
@@ -88,7 +83,7 @@ def _key_as_regex(part: str, *, capture: bool) -> str:
         if letter == "*":
             while part[i : i + 1] == "*":
                 i += 1
-            text += "([^/]*?)" if capture else "[^/]*?"
+            text += "([^/]*?)"
         elif letter == "?":
             text += "[^/]"
         elif letter == "[":
@@ -98,20 +93,17 @@ def _key_as_regex(part: str, *, capture: bool) -> str:
                 text += r"\["
                 continue
             members = part[i + negated : end].replace("\\", r"\\").replace("[", r"\[")
-            text += f"[{'^/' if negated else ''}{_escaped_first(members)}]"
+            first = "\\" if members[:1] in ("^", "]") else ""
+            text += f"[{'^/' if negated else ''}{first}{members}]"
             i = end + 1
         else:
             text += re.escape(letter)
     return text
 
 
-def _escaped_first(members: str) -> str:
-    return f"\\{members}" if members[:1] in ("^", "]") else members
-
-
 def _compiled(pattern: str, option: str) -> re.Pattern[str]:
     try:
-        return re.compile(f"{pattern_regex(pattern, capture=False)}(?:/.*)?", re.DOTALL)
+        return re.compile(f"{pattern_regex(pattern)}(?:/.*)?", re.DOTALL)
     except re.error as e:
         raise ValueError(f"{option}: {pattern!r} is not a pattern: {e}") from e
 
@@ -248,7 +240,7 @@ def _rule(pattern: str, target: str, naming: Naming) -> _Rule:
             f"rename: {pattern!r} has the wildcards {_listed(pattern)}, and {target!r} "
             f"{_listed(target)}: each must stand in both, in the same order"
         )
-    regex = pattern_regex(pattern_name(pattern, naming), capture=True)
+    regex = pattern_regex(pattern_name(pattern, naming))
     rest = "(?P<rest>/.*)?" if pattern else "(?P<rest>.*)"
     return _Rule(pattern, re.compile(regex + rest, re.DOTALL).fullmatch, target)
 

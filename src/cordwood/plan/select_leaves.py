@@ -59,9 +59,10 @@ def transpose_index(
         lines = first_lines(problems, _SHOWN)
         raise MismatchError(f"transpose does not fit leaves of {where}:\n{lines}")
     if not axes:
+        patterns = [transpose] if isinstance(transpose, str) else transpose
         raise MismatchError(
             f"transpose changes nothing of {where}: no array of two axes or more matches "
-            f"{_patterns(transpose)}"
+            f"{', '.join(map(repr, patterns))}"
         )
     return index._replace(leaves=tuple(leaves)), axes
 
@@ -99,20 +100,18 @@ def _orders(
 ) -> list[Axes | None]:
     """Return the requested order of axes for each leaf, even for leaves that are no arrays."""
     names = [path_name(path, naming) for path in paths]
-    if not isinstance(transpose, Mapping):
-        taken = match_patterns(names, transpose, naming=naming, where=where, option="transpose")
-        return [_MATRIX if take else None for take in taken]
-    if not transpose:
+    entries = list(transpose.items()) if isinstance(transpose, Mapping) else [(transpose, _MATRIX)]
+    if not entries:
         raise ValueError("transpose: there is no pattern; None transposes nothing")
     orders: list[Axes | None] = [None] * len(names)
-    for pattern, axes in reversed(list(transpose.items())):
+    for pattern, axes in reversed(entries):
         order = _checked(pattern, axes)
         taken = match_patterns(names, pattern, naming=naming, where=where, option="transpose")
         orders = [order if take else old for take, old in zip(taken, orders, strict=True)]
     return orders
 
 
-def _checked(pattern: str, axes: Sequence[int]) -> Axes:
+def _checked(pattern: Select, axes: Sequence[int]) -> Axes:
     is_sequence = isinstance(axes, Sequence) and all(type(axis) is int for axis in axes)
     if is_sequence and sorted(axes) == list(range(len(axes))):
         return tuple(axes)
@@ -134,11 +133,6 @@ def _explain(leaf: Leaf, order: Axes, transpose: Transpose) -> str:
         f"{axes}, and patterns by themselves are for matrices: leave it out with "
         f"'!...', or say the order of its axes (of a convolution of PyTorch, transpose={example})"
     )
-
-
-def _patterns(transpose: Transpose) -> str:
-    patterns = [transpose] if isinstance(transpose, str) else list(transpose)
-    return ", ".join(map(repr, patterns))
 
 
 class SelectedLeaves(NamedTuple):

@@ -17,7 +17,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Protocol, TypeVar
 
 from cordwood.errors import CorruptionError, LimitError, TruncatedError
@@ -117,7 +117,8 @@ class LocalDirectory(OpenDescriptor):
         return sorted(entry.name for entry in self._entries(path) if entry.is_dir())
 
     def _entries(self, path: str) -> Iterator[os.DirEntry[str]]:
-        fd = self._open_folder(path)
+        here = path == "."
+        fd = os.open(path, _FOLDER, dir_fd=self.fd) if here else self._open(path, directory=True)
         try:
             with os.scandir(fd) as entries:
                 yield from entries
@@ -127,7 +128,6 @@ class LocalDirectory(OpenDescriptor):
             os.close(fd)
 
     def has(self, path: str) -> bool:
-        """Return True if anything has that name, also a broken symlink; follow no symlinks."""
         folder, _, name = path.rpartition("/")
         try:
             fd = open_beneath(self.fd, folder, directory=True) if folder else self.fd
@@ -161,7 +161,6 @@ class LocalDirectory(OpenDescriptor):
             close_file(fd, f"{self.name}/{path}")
 
     def file(self, path: str, size_bytes: int) -> DirectoryFile:
-        """Return a file that must have `size_bytes`; it is opened when it is read."""
         return DirectoryFile(self, path, size_bytes)
 
     def hold(self) -> None:
@@ -189,11 +188,6 @@ class LocalDirectory(OpenDescriptor):
         except (FileNotFoundError, NotADirectoryError):
             return False
         return os.path.samestat(status, os.fstat(self.fd))
-
-    def _open_folder(self, path: str) -> int:
-        if path == ".":
-            return os.open(path, _FOLDER, dir_fd=self.fd)
-        return self._open(path, directory=True)
 
     def _open(self, path: str, *, directory: bool = False) -> int:
         try:
@@ -295,13 +289,11 @@ def open_directory_files(
 ) -> list[ReadableFile]:
     """Open files of a directory. Raises as OpenDirectoryFile does."""
     files: list[ReadableFile] = []
-    try:
+    with ExitStack() as until_all_are_open:
         for source in sources:
             files.append(OpenDirectoryFile(directory, source.name, source.size_bytes))
-    except BaseException:
-        for file in files:
-            file.close()
-        raise
+            until_all_are_open.push(files[-1])
+        until_all_are_open.pop_all()
     return files
 
 
