@@ -30,7 +30,7 @@ import re
 import struct
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import xxhash
@@ -370,6 +370,10 @@ class LeafTable(NamedTuple):
     runs: tuple[tuple[int, int], ...]  # of leaves: position in `types`, count
     names: dict[int, str]  # by leaf
     values: list[Any]  # decoded
+
+    def leaf_types(self) -> Iterator[LeafType]:
+        """Return the type of each leaf."""
+        return chain.from_iterable(repeat(self.types[number], count) for number, count in self.runs)
 
 
 def encode_table(

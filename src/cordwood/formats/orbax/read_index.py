@@ -149,13 +149,14 @@ def _warn_of_assumed(name: str, orbax_index: OrbaxIndex) -> None:
 
 
 def _files(directory: LocalDirectory, orbax_index: OrbaxIndex) -> list[ReadableFile]:
-    files: list[ReadableFile] = []
-    for number, source in enumerate(orbax_index.tree.sources):
-        if number in orbax_index.memory:
-            files.append(MemoryFile(orbax_index.memory[number], f"{directory.name}: {source.name}"))
-        else:
-            files.append(FileOwningDirectory(directory, source.name, source.size_bytes))
-    if len(files) == len(orbax_index.memory):
+    memory = orbax_index.memory
+    files: list[ReadableFile] = [
+        MemoryFile(memory[number], f"{directory.name}: {source.name}")
+        if number in memory
+        else FileOwningDirectory(directory, source.name, source.size_bytes)
+        for number, source in enumerate(orbax_index.tree.sources)
+    ]
+    if len(files) == len(memory):
         directory.close()  # nothing more will be read, and no file closes it
     return files
 

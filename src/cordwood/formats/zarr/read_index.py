@@ -301,20 +301,15 @@ def _leaf(path: KeyPath, array: StoredArray) -> Leaf:
 
 def _leaves_of_item(item: Item, arrays: Sequence[StoredArray]) -> list[Leaf]:
     table = item.table
-    paths = leaf_paths(table.structure)
     array_of = dict(zip(item.order, arrays, strict=True))
     values = iter(table.values)
-    leaves = []
-    start = 0
-    for number, length in table.runs:
-        leaf_type = table.types[number]
-        for i, path in enumerate(paths[start : start + length], start):
-            if leaf_type.tensor:
-                leaves.append(_leaf_of_item(path, leaf_type, array_of[i]))
-            else:
-                leaves.append(Leaf(path, leaf_type.kind, (), "", Inline(next(values))))
-        start += length
-    return leaves
+    typed = zip(leaf_paths(table.structure), table.leaf_types(), strict=True)
+    return [
+        _leaf_of_item(path, leaf_type, array_of[i])
+        if leaf_type.tensor
+        else Leaf(path, leaf_type.kind, (), "", Inline(next(values)))
+        for i, (path, leaf_type) in enumerate(typed)
+    ]
 
 
 def _leaf_of_item(path: KeyPath, leaf_type: LeafType, array: StoredArray) -> Leaf:

@@ -332,12 +332,7 @@ def parse_item(item: Any, *, array_count: int) -> Item:
     if not all(type(value) is str for value in metadata.values()):
         raise FormatError("metadata: expected strings")
     table = parse_table(structure, tensor_count=array_count)
-    arrays: list[int] = []
-    start = 0
-    for number, length in table.runs:
-        if table.types[number].tensor:
-            arrays += range(start, start + length)
-        start += length
+    arrays = [leaf for leaf, leaf_type in enumerate(table.leaf_types()) if leaf_type.tensor]
     order = item.get("order", arrays)
     if type(order) is not list or not all(type(leaf) is int for leaf in order):
         raise FormatError("order: expected a list of integers")
