@@ -11,7 +11,8 @@ import fnmatch
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from contextlib import ExitStack
+from typing import Any
 
 from cordwood.encoding.cordwood_metadata import tensor_names
 from cordwood.encoding.strict_json import parse_json
@@ -27,6 +28,7 @@ from cordwood.formats.format_protocol import Opened, SaveOptions, SavePlan
 from cordwood.formats.safetensors.header import plan_save as plan_file
 from cordwood.formats.safetensors.header import stored_dtype
 from cordwood.formats.safetensors.read_index import read_index as read_safetensors_index
+from cordwood.formats.single_file import opened_file
 from cordwood.index import (
     ARRAY_KINDS,
     LEAF,
@@ -75,31 +77,28 @@ def open_shards(path: str | os.PathLike[str], prefix: str | None) -> Opened:
     if index_name is None:
         return _open_single(text)
     name = f"{text}/{index_name}"
-    parsed = _read_weight_map(name)
-    weight_map = parsed.files
-    shards: dict[str, ReadableFile] = {}
-    try:
-        for shard in dict.fromkeys(weight_map.values()):
-            shards[shard] = _open_shard(text, shard, weight_map, name)
-        index = read_index(parsed, shards, name=name)
-    except BaseException:
-        for file in shards.values():
-            file.close()
-        raise
+    weight_map, by_cordwood = _read_weight_map(name)
+    with ExitStack() as stack:
+        shards = {
+            shard: stack.enter_context(_open_shard(text, shard, weight_map, name))
+            for shard in dict.fromkeys(weight_map.values())
+        }
+        index = read_index(weight_map, shards, by_cordwood=by_cordwood, name=name)
+        stack.pop_all()
     return Opened(FORMAT, index, tuple(shards.values()))
 
 
 def _index_name(path: str) -> str | None:
     """Return the name of the index; None where there is none, but a single file."""
     names = fnmatch.filter(list_names(path), _PATTERN)
-    if not names:
-        return None
-    if INDEX_NAME in names or len(names) == 1:
-        return INDEX_NAME if INDEX_NAME in names else names[0]
-    raise NotACheckpointError(
-        f"{path} has {' and '.join(names)}: remove all but the one that is meant, or call it "
-        f"{INDEX_NAME}"
-    )
+    if INDEX_NAME in names:
+        return INDEX_NAME
+    if len(names) > 1:
+        raise NotACheckpointError(
+            f"{path} has {' and '.join(names)}: remove all but the one that is meant, or call it "
+            f"{INDEX_NAME}"
+        )
+    return names[0] if names else None
 
 
 def _open_single(path: str) -> Opened:
@@ -110,26 +109,15 @@ def _open_single(path: str) -> Opened:
             f"{path}: {SINGLE_NAME} is a link to a file that is not there: the download is not "
             "complete; get that file"
         ) from e
-    try:
-        index = read_safetensors_index(file)
-        if is_flat(index):
-            index = index._replace(naming="dotted")  # as of several files
-        return Opened(FORMAT, index, (file,))
-    except BaseException:
-        file.close()
-        raise
+    return opened_file(file, _read_single, name=FORMAT)
 
 
-def _read_weight_map(name: str) -> WeightMap:
-    with LocalFile(name) as file:
-        data = read_whole(file, limit_bytes=MAX_INDEX_BYTES)
-    try:
-        return parse_weight_map(data)
-    except FormatError as e:
-        raise type(e)(f"{name}: {e}") from e
+def _read_single(file: ReadableFile) -> Index:
+    index = read_safetensors_index(file)
+    return index._replace(naming="dotted") if is_flat(index) else index  # as of several files
 
 
-def _open_shard(path: str, shard: str, weight_map: Mapping[str, str], name: str) -> ReadableFile:
+def _open_shard(path: str, shard: str, weight_map: Mapping[str, str], name: str) -> LocalFile:
     try:
         return LocalFile(f"{path}/{shard}")
     except FileNotFoundError as e:
@@ -160,44 +148,29 @@ def shard_name(number: int, count: int) -> str:
     return f"model-{number + 1:05}-of-{count:05}.safetensors"
 
 
-def encode_weight_map(weight_map: Mapping[str, str], *, total_bytes: int) -> bytes:
-    """Return the index of files: of each tensor the name of its file, and the size of all."""
-    metadata = {"total_size": total_bytes, **_WRITER}
-    index = {"metadata": metadata, "weight_map": weight_map}
-    return f"{json.dumps(index, indent=2, ensure_ascii=False)}\n".encode()
-
-
-class WeightMap(NamedTuple):
-    """The content of an index."""
-
-    files: Mapping[str, str]  # of each tensor the name of its file
-    by_cordwood: bool  # whether `convert` wrote it and the files
-
-
-def parse_weight_map(data: bytes) -> WeightMap:
-    """Return what the index says.
-
-    Raises FormatError, without naming the index, where it is no such index or names what is no
-    plain file name.
-    """
+def _read_weight_map(name: str) -> tuple[Mapping[str, str], bool]:
+    """Return of each tensor the name of its file, and whether `convert` wrote the index."""
+    with LocalFile(name) as file:
+        data = read_whole(file, limit_bytes=MAX_INDEX_BYTES)
     try:
-        members = parse_json(data.decode(), "the index")
+        members = parse_json(data.decode(), f"{name}: the index")
     except UnicodeDecodeError as e:
-        raise FormatError(f"it is not UTF-8 at byte {e.start}") from e
+        raise FormatError(f"{name}: it is not UTF-8 at byte {e.start}") from e
     weight_map = members.get("weight_map") if type(members) is dict else None
     if type(weight_map) is not dict:
-        raise FormatError(f"expected an object with a weight_map, found {members!r:.80}")
+        raise FormatError(f"{name}: expected an object with a weight_map, found {members!r:.80}")
     if not weight_map:
-        raise FormatError("its weight_map is empty: expected the names of tensors and their files")
-    for tensor, name in weight_map.items():
-        if type(name) is not str or not _is_plain(name):
+        raise FormatError(
+            f"{name}: its weight_map is empty: expected the names of tensors and their files"
+        )
+    for tensor, shard in weight_map.items():
+        if type(shard) is not str or not _is_plain(shard):
             raise FormatError(
-                f"weight_map: {tensor!r:.200}: expected the name of a file beside it, found "
-                f"{name!r:.80}"
+                f"{name}: weight_map: {tensor!r:.200}: expected the name of a file beside it, "
+                f"found {shard!r:.80}"
             )
     metadata = members.get("metadata")
-    by_cordwood = type(metadata) is dict and _WRITER.items() <= metadata.items()
-    return WeightMap(weight_map, by_cordwood)
+    return weight_map, type(metadata) is dict and _WRITER.items() <= metadata.items()
 
 
 def _is_plain(name: str) -> bool:
@@ -212,15 +185,22 @@ def _is_plain(name: str) -> bool:
     )
 
 
-def read_index(parsed: WeightMap, shards: Mapping[str, ReadableFile], *, name: str) -> Index:
+def read_index(
+    weight_map: Mapping[str, str],
+    shards: Mapping[str, ReadableFile],
+    *,
+    by_cordwood: bool,
+    name: str,
+) -> Index:
     """Return what the files hold together: a flat dict of numpy arrays under their names.
 
     They come in the order of the index; what it does not list, and its files hold all the same,
     comes after that, as other readers have it. Files that cordwood wrote carry digests.
 
     Args:
-        parsed: the index.
+        weight_map: the index.
         shards: the files that it names, open; they become the sources, in this order.
+        by_cordwood: whether `convert` wrote the index and the files.
         name: the index's, for errors.
 
     Raises:
@@ -228,14 +208,13 @@ def read_index(parsed: WeightMap, shards: Mapping[str, ReadableFile], *, name: s
             files hold tensors of one name.
         CorruptionError: a file is of a checkpoint of cordwood's that has lost its own index.
     """
-    weight_map = parsed.files
     leaf_of: dict[str, Leaf] = {}
     place: dict[str, str] = {}
     sources: list[Source] = []
     metadata: Mapping[str, str] = {}
     for number, (shard, file) in enumerate(shards.items()):
         index = read_safetensors_index(file)
-        if index.naming != "dotted" and not (parsed.by_cordwood and is_flat(index)):
+        if index.naming != "dotted" and not (by_cordwood and is_flat(index)):
             raise CorruptionError(
                 f"{file.name}: cordwood wrote this file, but its cordwood.json is missing: "
                 "restore cordwood.json, which has the tree and the digests, or load this file alone"
@@ -252,7 +231,13 @@ def read_index(parsed: WeightMap, shards: Mapping[str, ReadableFile], *, name: s
             leaf_of[tensor], place[tensor] = _moved(leaf, number), shard
     lost = [tensor for tensor, shard in weight_map.items() if place.get(tensor) != shard]
     if lost:
-        raise FormatError(f"{name}: {_where(lost[0], weight_map, place)}{_more(lost)}")
+        tensor = lost[0]
+        actual = f"it is in {place[tensor]}" if tensor in place else "none of its files has it"
+        raise FormatError(
+            f"{name}: {tensor!r:.200} is not in {weight_map[tensor]}, where the index says "
+            f"({actual}): the files are not of one checkpoint; download them again"
+            + (f"; and {counted(len(lost) - 1, 'tensor')} more" if len(lost) > 1 else "")
+        )
     names = [*weight_map, *[tensor for tensor in leaf_of if tensor not in weight_map]]
     structure = (Node("dict", len(names), tuple(names)), *[LEAF] * len(names))
     leaves = tuple([leaf_of[tensor] for tensor in names])
@@ -271,18 +256,6 @@ def _moved(leaf: Leaf, source: int) -> Leaf:
     assert not isinstance(storage, Inline)
     pieces = tuple([piece._replace(source=source) for piece in storage.pieces])
     return leaf._replace(storage=storage._replace(pieces=pieces))
-
-
-def _where(tensor: str, weight_map: Mapping[str, str], place: Mapping[str, str]) -> str:
-    actual = f"it is in {place[tensor]}" if tensor in place else "none of its files has it"
-    return (
-        f"{tensor!r:.200} is not in {weight_map[tensor]}, where the index says ({actual}): the "
-        "files are not of one checkpoint; download them again"
-    )
-
-
-def _more(lost: Sequence[Any]) -> str:
-    return f"; and {counted(len(lost) - 1, 'tensor')} more" if len(lost) > 1 else ""
 
 
 def plan_save(
@@ -314,7 +287,8 @@ def plan_save(
     ]
     files = [shard_name(number, len(shards)) for number in range(len(shards))]
     weight_map = {names[i]: file for shard, file in zip(shards, files, strict=True) for i in shard}
-    index = encode_weight_map(weight_map, total_bytes=sum(sizes)) if len(shards) > 1 else None
+    content = {"metadata": {"total_size": sum(sizes), **_WRITER}, "weight_map": weight_map}
+    index = f"{json.dumps(content, indent=2, ensure_ascii=False)}\n".encode()
 
     def write(leaves: Leaves) -> None:
         stage = StagingDirectory(path, timeout_seconds=rendezvous.timeout_seconds)
@@ -324,7 +298,7 @@ def plan_save(
                 with atomic_file(f"{stage.path}/{file}") as temporary:
                     fill_file(temporary, plan, leaves)
                 stage.mark_unsynced(file)
-            if index is not None:
+            if len(shards) > 1:
                 stage.create_file(INDEX_NAME, [index])
             stage.commit(_require_empty)
 
@@ -370,14 +344,10 @@ def _require_empty(old: str | None) -> DirectoryChange:
 def losses(index: Index, format_name: str) -> list[str]:
     """Return what files of named arrays cannot store, and names that other tools would confuse."""
     refuse_opaque(index, format_name)
-    return [*losses_in_tensors(index), *_changed_names(index)]
-
-
-def _changed_names(index: Index) -> list[str]:
-    """Return a line about the arrays whose dotted names other tools could not tell apart."""
     paths = [leaf.key_path for leaf in index.leaves if leaf.kind in ARRAY_KINDS]
     names, changed = tensor_names(paths)
-    if not changed:
-        return []
-    shown = first_names([f"{format_path(paths[i])} as {names[i]!r}" for i in changed], 3)
-    return [f"{counted(len(changed), 'name')} that the hub's tools would mix up: {shown}"]
+    lost = losses_in_tensors(index)
+    if changed:
+        shown = first_names([f"{format_path(paths[i])} as {names[i]!r}" for i in changed], 3)
+        lost.append(f"{counted(len(changed), 'name')} that the hub's tools would mix up: {shown}")
+    return lost

@@ -5,7 +5,6 @@ Each has a module with a `read_index`; docs/format.md says what is read of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -40,9 +39,7 @@ class NpzFormat:
         from cordwood.formats.single_file import open_file
 
         del item
-        read = read_index
-        if options.max_bytes is not None:
-            read = partial(read_index, max_bytes=options.max_bytes)
+        read = partial(read_index, max_bytes=options.max_bytes)
         return open_file(path, read, name=self.name)
 
 
@@ -52,7 +49,6 @@ class ArraysFormat(NamedTuple):
     name: str
     description: str
     suffixes: tuple[str, ...]
-    read_index: Callable[[ReadableFile], Index]
     unreadable: Match  # of a file that begins as an array, and cannot be read
     index_name: str = ""
 
@@ -63,6 +59,11 @@ class ArraysFormat(NamedTuple):
             return Match.NO
         return Match.YES if can_read(place.file, self.read_index) else self.unreadable
 
+    def read_index(self, file: ReadableFile) -> Index:
+        from cordwood.formats.numpy_files import read_npy
+
+        return read_npy.read_eqx_index(file) if self.name == "eqx" else read_npy.read_index(file)
+
     def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
         from cordwood.formats.single_file import open_file
 
@@ -70,29 +71,17 @@ class ArraysFormat(NamedTuple):
         return open_file(path, self.read_index, name=self.name)
 
 
-def _read_npy(file: ReadableFile) -> Index:
-    from cordwood.formats.numpy_files.read_npy import read_index
-
-    return read_index(file)
-
-
-def _read_eqx(file: ReadableFile) -> Index:
-    from cordwood.formats.numpy_files.read_npy import read_eqx_index
-
-    return read_eqx_index(file)
-
-
 def members_of_zip(file: ReadableFile) -> list[str]:
     """Return the names of the members of a zip archive; [] if it is damaged."""
-    from cordwood.formats.numpy_files.read_npz import member_names
+    from cordwood.formats.numpy_files.read_npz import read_members
 
     try:
-        return member_names(file)
+        return [member.name for member in read_members(file)]
     except CordwoodError:
         return []
 
 
 NPZ = NpzFormat()
 # A file that only begins as an array may be of equinox, or damaged.
-NPY = ArraysFormat("npy", "one numpy array", (".npy",), _read_npy, Match.MAYBE)
-EQX = ArraysFormat("eqx", "an equinox tree without names", (".eqx",), _read_eqx, Match.NO)
+NPY = ArraysFormat("npy", "one numpy array", (".npy",), Match.MAYBE)
+EQX = ArraysFormat("eqx", "an equinox tree without names", (".eqx",), Match.NO)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from cordwood import dtypes
@@ -36,7 +37,7 @@ from cordwood.index import (
 )
 from cordwood.io.open_files import ReadableFile
 from cordwood.message_text import counted
-from cordwood.sharding.boxes import element_count, whole_box
+from cordwood.sharding.boxes import whole_box
 
 
 def read_index(file: ReadableFile) -> Index:
@@ -210,21 +211,25 @@ class _Tokens:
     def dict(self) -> dict[str, str | bool | tuple[int, ...]]:
         self._expect("{")
         members: dict[str, str | bool | tuple[int, ...]] = {}
-        token = self._next()
-        while token != ("mark", "}"):
-            kind, key = token
+        for kind, key in self._items("}"):
             if kind != "text" or key in members:
                 raise self._error("a key, each once")
             self._expect(":")
             members[key] = self._value()
-            token = self._next()
-            if token == ("mark", ","):
-                token = self._next()
-            elif token != ("mark", "}"):
-                raise self._error("',' or '}'")
         if self._text[self._at :].strip(" \n\0"):
             raise self._error("the end")
         return members
+
+    def _items(self, end: str) -> Iterator[tuple[str, str]]:
+        """Yield the first token of each item, up to the mark `end`; a ',' may follow the last."""
+        token = self._next()
+        while token != ("mark", end):
+            yield token
+            token = self._next()
+            if token == ("mark", ","):
+                token = self._next()
+            elif token != ("mark", end):
+                raise self._error(f"',' or '{end}'")
 
     def _value(self) -> str | bool | tuple[int, ...]:
         kind, value = self._next()
@@ -240,16 +245,10 @@ class _Tokens:
         if (kind, value) != ("mark", "("):
             raise self._error("a string, a bool or a shape")
         shape: list[int] = []
-        kind, value = self._next()
-        while (kind, value) != ("mark", ")"):
+        for kind, value in self._items(")"):
             if kind != "int" or len(value) > 20:
                 raise self._error("an integer of 0 or more")
             shape.append(int(value))
-            kind, value = self._next()
-            if (kind, value) == ("mark", ","):
-                kind, value = self._next()
-            elif (kind, value) != ("mark", ")"):
-                raise self._error("',' or ')'")
         return tuple(shape)
 
     def _expect(self, mark: str) -> None:
@@ -261,12 +260,8 @@ class _Tokens:
         if match is None:
             raise self._error("more")
         self._at = match.end()
-        single, double, truth, number, mark = match.groups()
-        if single is not None or double is not None:
-            return "text", single if single is not None else double
-        if truth is not None:
-            return "bool", truth
-        return ("int", number) if number is not None else ("mark", mark)
+        group = match.lastindex or 0
+        return ("text", "text", "bool", "int", "mark")[group - 1], match[group]
 
     def _error(self, expected: str) -> FormatError:
         return FormatError(
@@ -295,10 +290,14 @@ def _parse_descr(descr: str) -> tuple[str, bool]:
     if kind == "V" and size == "2":
         return "bfloat16", swapped  # numpy writes so the only two-byte type that it does not have
     if kind == "V":
+        types = f"types of {counted(int(size or 0), 'byte')}"
+        if size == "1":
+            types = "float8 types, int4 and other one-byte types"
+        unsigned = {"4": "uint32", "8": "uint64"}.get(size, "uint8")
         raise UnsupportedFormatError(
-            f"dtype {descr} does not say what the elements are: numpy writes it for "
-            f"{_types_without_name(size)}; save them in a format that does, or .view() them as "
-            f"{_unsigned_type(size)} before saving"
+            f"dtype {descr} does not say what the elements are: numpy writes it for {types} that "
+            "numpy does not have; save them in a format that does, or .view() them as "
+            f"{unsigned} before saving"
         )
     name = ""
     if kind in _TIMES and size == "8":
@@ -308,16 +307,6 @@ def _parse_descr(descr: str) -> tuple[str, bool]:
     if not dtypes.is_storable(name) or name in ("int1", "uint1"):
         raise FormatError(f"the dtype {descr!r:.80} is unknown here")
     return name, swapped and dtypes.itemsize(name) > 1
-
-
-def _types_without_name(size: str) -> str:
-    if size == "1":
-        return "float8 types, int4 and other one-byte types that numpy does not have"
-    return f"types of {counted(int(size or 0), 'byte')} that numpy does not have"
-
-
-def _unsigned_type(size: str) -> str:
-    return {"1": "uint8", "4": "uint32", "8": "uint64"}.get(size, "uint8")
 
 
 _CHUNK_BYTES = 4 << 20  # of an array in Fortran order, which is transposed in parts
@@ -334,7 +323,7 @@ def raw_storage(header: NpyHeader, offset: int) -> Pieces | Encoded:
     if not length:
         return Pieces(())
     if not header.fortran:
-        span = Span(0, element_count(whole_box(shape)))
+        span = Span(0, math.prod(shape))
         return Pieces((Piece(span, 0, offset, length),), "swapped" if header.swapped else "raw")
     rows = shape[-1]
     count = _chunk_count(rows, length)
@@ -343,7 +332,7 @@ def raw_storage(header: NpyHeader, offset: int) -> Pieces | Encoded:
     for i in range(count):
         box = Box((*(0,) * (len(shape) - 1), i * step), (*shape[:-1], (i + 1) * step))
         pieces.append(Piece(box, 0, offset + i * step_bytes, step_bytes))
-    return Encoded(tuple(pieces), (*shape[:-1], step), _codec(header, None))
+    return Encoded(tuple(pieces), (*shape[:-1], step), Codec(None, "F", header.swapped))
 
 
 def _chunk_count(rows: int, length: int) -> int:
@@ -362,11 +351,6 @@ def deflated_storage(
     if header.stop == header.start:
         return Pieces(())
     piece = Piece(whole_box(header.shape), 0, offset, length)
-    codec = _codec(header, "deflate", skip_bytes=header.start, crc32=crc32)
+    order = "F" if header.fortran else "C"
+    codec = Codec("deflate", order, header.swapped, header.start, crc32)
     return Encoded((piece,), header.shape, codec)
-
-
-def _codec(
-    header: NpyHeader, compressor: str | None, *, skip_bytes: int = 0, crc32: int | None = None
-) -> Codec:
-    return Codec(compressor, "F" if header.fortran else "C", header.swapped, skip_bytes, crc32)

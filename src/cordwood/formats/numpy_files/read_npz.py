@@ -55,14 +55,6 @@ MAX_RATIO = 1100  # of deflate, at most 1032
 _SUFFIX = ".npy"
 
 
-class _MemberLeaf(NamedTuple):
-    """A leaf, its checksum and the bytes of the file that its member takes."""
-
-    leaf: Leaf
-    checksum: Checksum
-    begin: int  # of the local header of the member
-
-
 def read_index(file: ReadableFile, *, max_bytes: int | None = None) -> Index:
     """Read the index of a .npz file: a flat dict of numpy arrays under the names of its members.
 
@@ -96,35 +88,41 @@ def read_index(file: ReadableFile, *, max_bytes: int | None = None) -> Index:
             f"{file.name}: its members decompress to {size_bytes} bytes, and at most {max_bytes} "
             f"are accepted; pass max_bytes={size_bytes} to accept it"
         )
-    member_leaves = []
-    names: set[str] = set()
+    leaves: dict[str, Leaf] = {}
+    checksums: list[Checksum] = []
     for member in members:
         name = member.name.removesuffix(_SUFFIX)
         try:
-            if name in names:
+            if name in leaves:
                 raise FormatError(f"another member has the name {name!r:.200} too")
-            member_leaves.append(_read_member(file, member, name))
+            leaves[name], checksum = _read_member(file, member, name)
         except (FormatError, UnsupportedFormatError, CorruptionError) as e:
             raise type(e)(f"{file.name}: {format_path((name,))}: {e}") from e
-        names.add(name)
-    _check_no_overlap(member_leaves, file.name)
-    leaves = [each.leaf for each in member_leaves]
-    structure = (Node("dict", len(leaves), tuple([str(leaf.key_path[0]) for leaf in leaves])),)
-    checksums = tuple([each.checksum for each in member_leaves])
-    source = Source(file.name, file.size_bytes, checksums=checksums)
-    naming: Naming = "slashed" if any("/" in name for name in names) else "dotted"
-    return Index(FORMAT, structure + (LEAF,) * len(leaves), tuple(leaves), (source,), naming)
+        checksums.append(checksum)
+    placed = zip(members, leaves, checksums, strict=True)
+    end = 0  # members that share bytes could make a small archive a zip bomb
+    for member, name, checksum in sorted(placed, key=lambda each: each[0].header):
+        if member.header < end:
+            raise FormatError(
+                f"{file.name}: {format_path((name,))}: its bytes are another member's too"
+            )
+        end = checksum.stop
+    structure = (Node("dict", len(leaves), tuple(leaves)), *[LEAF] * len(leaves))
+    source = Source(file.name, file.size_bytes, checksums=tuple(checksums))
+    naming: Naming = "slashed" if any("/" in name for name in leaves) else "dotted"
+    return Index(FORMAT, structure, tuple(leaves.values()), (source,), naming)
 
 
-def _read_member(file: ReadableFile, member: Member, name: str) -> _MemberLeaf:
+def _read_member(file: ReadableFile, member: Member, name: str) -> tuple[Leaf, Checksum]:
     if member.size_bytes > MAX_RATIO * member.stored_bytes + _MAX_HEAD_BYTES:
         raise LimitError(
             f"a member of {member.stored_bytes} bytes cannot hold {member.size_bytes} "
             f"(MAX_RATIO is {MAX_RATIO})"
         )
-    offset, first = find_member_data(file, member)
-    stop = offset + member.stored_bytes
-    if member.method == DEFLATED:
+    offset, head = find_member_data(file, member)
+    is_deflated = member.method == DEFLATED
+    checksum = Checksum(offset, offset + member.stored_bytes, member.crc32)
+    if is_deflated:
         head = _inflate_head(file.read(offset, min(member.stored_bytes, _DEFLATED_HEAD_BYTES)))
         if len(head) < min(member.size_bytes, FIRST_BYTES):
             raise FormatError(
@@ -132,14 +130,11 @@ def _read_member(file: ReadableFile, member: Member, name: str) -> _MemberLeaf:
                 f"{_DEFLATED_HEAD_BYTES} inflate to {len(head)}"
             )
         head = head[: member.size_bytes]
-        checksum = Checksum(offset, stop, member.crc32, inflated_bytes=member.size_bytes)
-    else:
-        head = first
-        checksum = Checksum(offset, stop, member.crc32)
+        checksum = checksum._replace(inflated_bytes=member.size_bytes)
     if not head.startswith(MAGIC):
-        return _MemberLeaf(_bytes_leaf(member, name, offset), checksum, member.header)
+        return _bytes_leaf(member, name, offset), checksum
     size = header_bytes(head[:FIRST_BYTES])
-    if size > len(head) and member.method != DEFLATED:
+    if size > len(head) and not is_deflated:
         head = file.read(offset, min(size, member.stored_bytes))
     if size > len(head):
         raise TruncatedError("it ends inside the header of its array; copy or save it again")
@@ -150,14 +145,12 @@ def _read_member(file: ReadableFile, member: Member, name: str) -> _MemberLeaf:
             f"expected {header.stop} bytes for {header.dtype}{list(header.shape)} and its header, "
             f"found a member of {member.size_bytes}"
         )
-    storage: Pieces | Encoded
-    if member.method == DEFLATED:
+    if is_deflated:
         storage = deflated_storage(header, offset, member.stored_bytes, crc32=member.crc32)
     else:
         storage = raw_storage(header, offset + size)
         checksum = checksum._replace(head_bytes=size, head_crc32=zlib.crc32(head))
-    leaf = Leaf((name,), "numpy", header.shape, header.dtype, storage)
-    return _MemberLeaf(leaf, checksum, member.header)
+    return Leaf((name,), "numpy", header.shape, header.dtype, storage), checksum
 
 
 def _inflate_head(data: bytes) -> bytes:
@@ -177,16 +170,6 @@ def _bytes_leaf(member: Member, name: str, offset: int) -> Leaf:
     elif size:
         storage = Pieces((Piece(Span(0, size), 0, offset, size),))
     return Leaf((name,), "bytes", (size,), "uint8", storage)
-
-
-def _check_no_overlap(member_leaves: list[_MemberLeaf], file_name: str) -> None:
-    """Raise FormatError if members share bytes, with which a small archive could be a zip bomb."""
-    end = 0
-    for each in sorted(member_leaves, key=lambda each: each.begin):
-        if each.begin < end:
-            name = format_path(each.leaf.key_path)
-            raise FormatError(f"{file_name}: {name}: its bytes are another member's too")
-        end = each.checksum.stop
 
 
 STORED, DEFLATED = 0, 8
@@ -215,42 +198,28 @@ class Member(NamedTuple):
     header: int  # the offset of its local header
 
 
-class _Directory(NamedTuple):
-    start: int
-    stop: int
-    entries: int
-
-
 def read_members(file: ReadableFile) -> list[Member]:
     """Return the members of an archive in the order of its central directory, without folders.
 
     Raises FormatError, TruncatedError or UnsupportedFormatError, whose messages do not name the
     file.
     """
-    directory = _find_directory(file)
-    raw = file.read(directory.start, directory.stop - directory.start)
-    members: list[Member] = []
-    seen: set[str] = set()
-    at = count = 0
+    start, stop, count = _find_directory(file)
+    raw = file.read(start, stop - start)
+    members: dict[str, Member] = {}
+    at = 0
     while at < len(raw):
-        member, at = _parse_entry(raw, at, directory.start)
-        count += 1
-        if member.name in seen:
+        member, at = _parse_entry(raw, at, start)
+        if member.name in members:
             raise FormatError(f"two members are called {member.name!r:.200}")
-        seen.add(member.name)
-        if not member.name.endswith("/"):
-            members.append(member)
-    if count != directory.entries:
-        raise FormatError(f"the directory announces {directory.entries} members, and has {count}")
-    return members
+        members[member.name] = member
+    if len(members) != count:
+        raise FormatError(f"the directory announces {count} members, and has {len(members)}")
+    return [member for name, member in members.items() if not name.endswith("/")]
 
 
-def member_names(file: ReadableFile) -> list[str]:
-    """Return the names of the members of any zip archive. Raises as `read_members`."""
-    return [member.name for member in read_members(file)]
-
-
-def _find_directory(file: ReadableFile) -> _Directory:
+def _find_directory(file: ReadableFile) -> tuple[int, int, int]:
+    """Return where the central directory begins and ends, and the number of its entries."""
     tail_bytes = min(file.size_bytes, _END.size + _MAX_COMMENT_BYTES)
     base = file.size_bytes - tail_bytes
     tail = file.read(base, tail_bytes)
@@ -279,7 +248,7 @@ def _find_directory(file: ReadableFile) -> _Directory:
             f"the directory of {count} members, bytes {start} to {start + size}, does not end "
             f"at its end record, at byte {end}"
         )
-    return _Directory(start, end, count)
+    return start, end, count
 
 
 def _find_end64(file: ReadableFile, end: int) -> tuple[int, int, int, int, int, int, int] | None:
@@ -310,9 +279,8 @@ def _parse_entry(raw: bytes, at: int, base: int) -> tuple[Member, int]:
     if magic != _ENTRY_MAGIC or stop > len(raw):
         raise FormatError(f"{where} is damaged: expected an entry, found {magic!r}")
     name = _decode_name(raw[at + _ENTRY.size : name_stop], flags, where)
-    size, stored, offset = _wide(
-        raw[name_stop : name_stop + extra_length], [size, stored, offset], where
-    )
+    extra = raw[name_stop : name_stop + extra_length]
+    size, stored, offset = _wide(extra, [size, stored, offset], where)
     if flags & _ENCRYPTED:
         raise UnsupportedFormatError(f"member {name!r:.200} is encrypted; decrypt it first")
     if method not in (STORED, DEFLATED):
