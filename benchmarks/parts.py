@@ -132,7 +132,7 @@ def report(size_bytes: int, folder: Path) -> str:
     path = folder / "matrix"
     data = np.random.default_rng(0).integers(0, 256, size_bytes, np.uint8)
     data.tofile(path)
-    digests = digests_of([data.data], start=0)
+    digests = digests_of(data.data, start=0)
     del data
     with Counted(path) as file:
         plain, checked = table(file, None), table(file, digests)

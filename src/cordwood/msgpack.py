@@ -25,9 +25,9 @@ from cordwood.errors import LimitError
 from cordwood.formats.flax_msgpack.plan_save import ChunkSizeModule, plan_buffers, plan_state
 from cordwood.formats.flax_msgpack.read_index import read_index
 from cordwood.formats.flax_msgpack.wire import ValueSize
-from cordwood.index import Encoding, Index, Inline, Pieces
+from cordwood.index import Index, Inline, Pieces
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.threads import default_threads, gc_paused, run_tasks
+from cordwood.io.threads import default_threads, gc_paused, run_in_worker, run_tasks
 from cordwood.keypath import format_path
 from cordwood.state_dict.state_dicts import from_state_dict, state_and_problems, to_state_dict
 from cordwood.storage.paths import expand_home
@@ -183,7 +183,6 @@ def save_to_file(target: Any, filepath: str | os.PathLike[str]) -> None:
         UnsupportedLeafError: a leaf cannot be stored; the message names its key path.
         OSError: the operating system reported an error.
     """
-    from cordwood.io.threads import run_in_worker
     from cordwood.storage.write_files import write_file
 
     path = expand_home(filepath)
@@ -211,7 +210,6 @@ def load_from_file(target: Any, filepath: str | os.PathLike[str]) -> Any:
     from cordwood.loading.leaf_reader import LeafReader
     from cordwood.loading.load_request import default_targets
     from cordwood.loading.load_tree import restore_targets
-    from cordwood.tree.flatten import build_tree
 
     with LocalFile(expand_home(filepath)) as file:
         index = read_index(file)
@@ -307,7 +305,7 @@ def get_serialization_info(pytree: Any) -> dict[str, Any]:
         (2, 7, 56, ['float64'])
     """
     leaves, structure = _leaves_and_structure(pytree)
-    dtype_names = {_call_or(_dtype_name, leaf, "") for leaf in leaves}
+    dtype_names = {_call_or(lambda leaf: str(leaf.dtype), leaf, "") for leaf in leaves}
     return {
         "num_leaves": len(leaves),
         "tree_structure": structure,
@@ -359,10 +357,6 @@ def _element_count(leaf: Any) -> int:
     return math.prod(shape) if is_shape else 1
 
 
-def _dtype_name(leaf: Any) -> str:
-    return str(leaf.dtype)
-
-
 def _memory_bytes(leaf: Any) -> int:
     if isinstance(leaf, (str, bytes, bytearray)):
         return len(leaf.encode("utf-8", "surrogatepass") if isinstance(leaf, str) else leaf)
@@ -381,7 +375,6 @@ def _restore_state(index: Index, data: memoryview) -> Any:
     # An array, not the memoryview: views of an array hold its buffer, so a bytearray cannot be
     # resized and a mapping cannot be closed while they exist.
     root = np.frombuffer(data.toreadonly(), np.uint8)
-    numpy_dtypes: dict[tuple[str, Encoding], np.dtype[Any]] = {}
     values: list[Any] = []
     for leaf in index.leaves:
         storage = leaf.storage
@@ -389,13 +382,9 @@ def _restore_state(index: Index, data: memoryview) -> Any:
             values.append(storage.value)
             continue
         assert isinstance(storage, Pieces)
-        key = (leaf.dtype, storage.encoding)
-        dtype = numpy_dtypes.get(key)
-        if dtype is None:
-            dtype = dtypes.to_numpy(leaf.dtype)
-            if storage.encoding == "swapped":
-                dtype = dtype.newbyteorder(">")
-            numpy_dtypes[key] = dtype
+        dtype = dtypes.to_numpy(leaf.dtype)
+        if storage.encoding == "swapped":
+            dtype = dtype.newbyteorder(">")
         pieces = storage.pieces
         if len(pieces) == 1:
             array = np.ndarray(leaf.shape, dtype, root, pieces[0].offset)

@@ -13,7 +13,7 @@ BLOCK = 4
 
 
 def digests(data: bytes, start: int = 0) -> Digests:
-    return digests_of([data[start:]], start=start, block_bytes=BLOCK)
+    return digests_of(data[start:], start=start, block_bytes=BLOCK)
 
 
 def stored(data: bytes, at: int, length: int) -> StoredRange:
@@ -58,6 +58,6 @@ def test_without_digests_nothing_is_proven() -> None:
     none = some._replace(digests=None)
     assert not have_equal_digests(some, none)
     assert not have_unequal_digests(some, none)
-    others = some._replace(digests=digests_of([b"abcX"], start=0, block_bytes=2))
+    others = some._replace(digests=digests_of(b"abcX", start=0, block_bytes=2))
     assert not have_unequal_digests(some, others)
     assert not have_unequal_digests(some._replace(digests=digests(b"abcd", start=2)), some)

@@ -202,7 +202,7 @@ def test_any_box_of_any_chunks(
     count = int(np.prod(shape))
     array = np.arange(count).reshape(shape).astype(dtypes.to_numpy(dtype))
     leaf, stored = encoded(array, chunk_shape, codec, encode)
-    digests = None if block is None else digests_of([stored[2:]], start=2, block_bytes=block)
+    digests = None if block is None else digests_of(stored[2:], start=2, block_bytes=block)
     cuts = tuple(tuple(sorted({0, data.draw(st.integers(0, n - 1))})) for n in shape)
     boxes = [*grid_cells(shape, cuts), whole_box(shape)]
     for box, decoded in zip(boxes, load(leaf, stored, boxes, digests), strict=True):
@@ -213,7 +213,7 @@ def test_damage_in_a_chunk_is_found_before_it_is_decoded() -> None:
     array = np.arange(10_000, dtype=np.int32).reshape(100, 100)
     codec = Codec("zstd")
     leaf, stored = encoded(array, (100, 30), codec, zstandard.ZstdCompressor().compress)
-    digests = digests_of([stored], start=0, block_bytes=1000)
+    digests = digests_of(stored, start=0, block_bytes=1000)
     damaged = bytearray(stored)
     at = leaf.storage.pieces[2].offset + 700  # type: ignore[union-attr]
     damaged[at] ^= 1

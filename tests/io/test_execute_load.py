@@ -90,7 +90,7 @@ def test_every_move_is_made(
 ) -> None:
     digests = None
     if block is not None:
-        digests = digests_of([DATA[start:]], start=start, block_bytes=block)
+        digests = digests_of(DATA[start:], start=start, block_bytes=block)
     if local:
         path = tmp_path_factory.getbasetemp() / "data"
         if not path.exists():
@@ -127,7 +127,7 @@ def test_several_sources() -> None:
 def test_a_flipped_bit_is_named(flipped: int) -> None:
     damaged = bytearray(DATA)
     damaged[flipped] ^= 4
-    digests = digests_of([DATA], start=0, block_bytes=BLOCK)
+    digests = digests_of(DATA, start=0, block_bytes=BLOCK)
     file = MemoryFile(damaged, "some.file")
     a = flipped // BLOCK * BLOCK
     b = min(a + BLOCK, len(DATA))
@@ -145,7 +145,7 @@ def test_a_flipped_bit_is_named(flipped: int) -> None:
 def test_check_file_lists_every_damaged_block(tmp_path: Path) -> None:
     size = 21 * (1 << 20) + 12345
     data = np.zeros(size, np.uint8)
-    digests = digests_of([data.data[100:]], start=100)
+    digests = digests_of(data.data[100:], start=100)
     flipped = [100, (9 << 20) + 100, size - 1]
     data[flipped] = 1
     data.tofile(tmp_path / "f")

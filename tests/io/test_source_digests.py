@@ -24,7 +24,7 @@ def test_only_the_digests_that_are_needed_are_fetched_and_once() -> None:
 
     def fetch(number: int) -> Digests:
         fetched.append(number)
-        return digests_of([data[number]], start=0, block_bytes=100)
+        return digests_of(data[number], start=0, block_bytes=100)
 
     digests = SourceDigests(sources, fetch)
     moves = (Move(1, 0, 10, 0, 0), Move(1, 5, 10, 0, 20), Move(2, 0, 10, 0, 40))

@@ -92,7 +92,7 @@ def test_every_box_is_numpys(
         raws.append(raw)
         leaves.append(leaf)
         requested[source] = boxes
-    digests = [digests_of([f], start=0, block_bytes=block) if block else None for f in files]
+    digests = [digests_of(f, start=0, block_bytes=block) if block else None for f in files]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planner, "RANGE_PRICE_BYTES", price)
         patch.setattr(planner, "RUN_BYTES", run)
@@ -122,7 +122,7 @@ def read_bytes(leaf: Leaf, boxes: Sequence[Box], *, block: int = MIB) -> tuple[i
     size = math.prod(leaf.shape) * dtypes.itemsize(leaf.dtype)
     data = np.zeros(size, np.uint8)
     file = Counted(data.data)
-    digests = digests_of([data.data], start=0, block_bytes=block) if block else None
+    digests = digests_of(data.data, start=0, block_bytes=block) if block else None
     plan = plan_boxes([leaf], {0: tuple(boxes)}, block_bytes=[block])
     execute_load(plan, [file], digests=[digests], verify=True)
     return file.read_bytes, file.calls
@@ -188,7 +188,7 @@ def test_a_whole_leaf_is_the_special_case() -> None:
 def test_a_bit_flip_in_a_block_that_only_part_is_wanted_of() -> None:
     leaf = stored_whole((1024, 1024))
     data = np.zeros(4 * MIB, np.uint8)
-    digests = digests_of([data.data], start=0)
+    digests = digests_of(data.data, start=0)
     data[2 * MIB + 5000] = 1  # in a column that nobody wants
     plan = plan_boxes([leaf], {0: (Box((0, 0), (1024, 10)),)}, block_bytes=[MIB])
     with pytest.raises(CorruptionError, match="f: bytes 2097152 to 3145728 do not match"):
@@ -295,7 +295,7 @@ def test_arrays_of_64_axes_whose_elements_blocks_cut() -> None:
     shape = (1,) * 62 + (3, 5)
     raw = np.arange(15, dtype=np.int32).reshape(shape)
     data = raw.tobytes()
-    digests = digests_of([data], start=0, block_bytes=7)
+    digests = digests_of(data, start=0, block_bytes=7)
     box = Box((0,) * 64, (1,) * 62 + (3, 2))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(execution, "_UNIT_BYTES", 7)

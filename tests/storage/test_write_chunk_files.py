@@ -42,7 +42,7 @@ def write(
     results = [(folder / file.path).read_bytes() for file in files]
     for data, (size, digests) in zip(results, written, strict=True):
         assert size == len(data)
-        assert digests == digests_of([data], start=0).values
+        assert digests == digests_of(data, start=0).values
     return results
 
 

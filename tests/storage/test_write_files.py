@@ -105,7 +105,7 @@ def test_units_and_threads_do_not_show(
         data = content[len(header) :]
         result = laid.seal.digests
         assert result is not None
-        assert result.values == digests_of([data], start=len(header), block_bytes=4096).values
+        assert result.values == digests_of(data, start=len(header), block_bytes=4096).values
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_a_large_file(tmp_path: Path, large: list[np.ndarray], gap: bytes, heade
     assert content == expected_file(large, gap=gap, header=header)
     if laid.seal is not None:
         data = content[len(header) :]
-        assert laid.seal.digests == digests_of([data], start=len(header))
+        assert laid.seal.digests == digests_of(data, start=len(header))
         assert laid.seal.digests.block_bytes == BLOCK_BYTES
 
 

@@ -30,7 +30,7 @@ import re
 import struct
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, repeat
+from itertools import chain, groupby, repeat
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import xxhash
@@ -72,25 +72,12 @@ def block_count(size_bytes: int, block_bytes: int) -> int:
     return -(-size_bytes // block_bytes)
 
 
-def digests_of(chunks: Sequence[Buffer], *, start: int, block_bytes: int = BLOCK_BYTES) -> Digests:
-    """Return the digests of `chunks`, placed one after another from file offset `start` on."""
-    values = bytearray()
-    state = xxhash.xxh3_128()
-    room = block_bytes
-    for chunk in chunks:
-        view = memoryview(chunk).cast("B")
-        while len(view):
-            part = view[:room]
-            state.update(part)
-            view = view[len(part) :]
-            room -= len(part)
-            if room == 0:
-                values += state.digest()
-                state.reset()
-                room = block_bytes
-    if room != block_bytes:
-        values += state.digest()
-    return Digests(start, block_bytes, bytes(values))
+def digests_of(data: Buffer, *, start: int, block_bytes: int = BLOCK_BYTES) -> Digests:
+    """Return the digests of the blocks of `data`, which begins at file offset `start`."""
+    view = memoryview(data).cast("B")
+    blocks = range(0, len(view), block_bytes)
+    values = b"".join([digest_of(view[at : at + block_bytes]) for at in blocks])
+    return Digests(start, block_bytes, values)
 
 
 def check_coverage(name: str, size_bytes: int, digests: Digests) -> None:
@@ -127,15 +114,8 @@ _DIGEST_START = 8 + len(HEADER_START)
 _DIGESTS_SCHEME = f"xxh3-128:{BLOCK_BYTES}:"
 
 
-class SplitMetadata(NamedTuple):
-    """`__metadata__`, divided into the user's part and cordwood's."""
-
-    user: dict[str, str]
-    cordwood: dict[str, str] | None  # None: another tool wrote the file
-
-
-def split_metadata(metadata: Mapping[str, str]) -> SplitMetadata:
-    """Divide metadata into the user's part and cordwood's.
+def split_metadata(metadata: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str] | None]:
+    """Divide `__metadata__` into the user's part and cordwood's; None if another tool wrote it.
 
     A file with one of cordwood's keys counts as cordwood's, and must have all of them. So a file
     that loses some keys is refused, and never read without verification.
@@ -146,7 +126,7 @@ def split_metadata(metadata: Mapping[str, str]) -> SplitMetadata:
     """
     cordwood = {key: value for key, value in metadata.items() if key.startswith(CORDWOOD_PREFIX)}
     if not cordwood:
-        return SplitMetadata(dict(metadata), None)
+        return dict(metadata), None
     version = cordwood.get(VERSION_KEY, "")
     if version.isascii() and version.isdigit() and version[0] != "0" and version != str(VERSION):
         found = f"{VERSION_KEY} is {version:.20}, a newer version of the format"
@@ -161,7 +141,7 @@ def split_metadata(metadata: Mapping[str, str]) -> SplitMetadata:
             + (f": {VERSION_KEY} is {version!r:.20}" if not missing and not unknown else "")
             + "; the header is damaged or another tool changed it"
         )
-    return SplitMetadata({k: v for k, v in metadata.items() if k not in cordwood}, cordwood)
+    return {k: v for k, v in metadata.items() if k not in cordwood}, cordwood
 
 
 def check_header(header: bytes) -> None:
@@ -396,15 +376,7 @@ def encode_table(
 
 def encode_runs(numbers: Iterable[int]) -> list[int]:
     """Return the run lengths of numbers: [number, count, number, count, ...]."""
-    runs: list[int] = []
-    last = -1
-    for number in numbers:
-        if number == last:
-            runs[-1] += 1
-        else:
-            runs += (number, 1)
-            last = number
-    return runs
+    return [part for number, run in groupby(numbers) for part in (number, len(list(run)))]
 
 
 def type_to_json(leaf_type: LeafType) -> dict[str, Any]:

@@ -87,12 +87,17 @@ def _second(text: str, key: str, start: int | None) -> str:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        seen = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise _DuplicateKeyError(key)
-            seen.add(key)
+        raise _DuplicateKeyError(_first_repeated([key for key, _ in pairs]))
     return members
+
+
+def _first_repeated(keys: Sequence[Any]) -> Any:
+    seen = set()
+    for key in keys:
+        if key in seen:
+            break
+        seen.add(key)
+    return key
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -130,10 +135,6 @@ def decode_value(kind: LeafKind, stored: Any) -> Any:
 def _require(condition: bool) -> None:
     if not condition:
         raise ValueError
-
-
-def _encode_bool(value: Any) -> Any:
-    return value
 
 
 def _decode_bool(stored: Any) -> bool:
@@ -199,7 +200,7 @@ def _decode_bytes(stored: Any) -> bytes:
 
 
 _CODERS: dict[LeafKind, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
-    "bool": (_encode_bool, _decode_bool),
+    "bool": (bool, _decode_bool),
     "int": (_encode_int, _decode_int),
     "float": (_encode_float, _decode_float),
     "complex": (_encode_complex, _decode_complex),
@@ -364,11 +365,7 @@ def _other_node(item: object) -> Node:
         raise FormatError(f"expected [{kind!r}, keys, type name], found {_shown(item)}")
     keys = _keys_from_json(item[1])
     if len(set(keys)) != len(keys):
-        seen: set[str | DictKey] = set()
-        for key in keys:
-            if key in seen:
-                raise FormatError(f"the key {_shown(key)} occurs twice")
-            seen.add(key)
+        raise FormatError(f"the key {_shown(_first_repeated(keys))} occurs twice")
     type_name = _key_from_json(item[2]) if len(item) == 3 else ""
     if not isinstance(type_name, str):
         raise FormatError(f"expected a type name, found {_shown(item[2])}")

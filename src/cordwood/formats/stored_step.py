@@ -283,17 +283,15 @@ _ADVICE = "dicts with keys that are str, lists, str, int, finite float, bool and
 def _not_json(value: Any, path: str = "", depth: int = 0) -> str:
     """Return the place of the first value that JSON does not keep, and advice; "" for none."""
     at = path or "it"
-    if type(value) is dict and depth < _MAX_DEPTH:
-        for key, each in value.items():
-            if type(key) is not str:
+    if type(value) in (dict, list) and depth < _MAX_DEPTH:
+        is_dict = type(value) is dict
+        for key, each in value.items() if is_dict else enumerate(value):
+            if is_dict and type(key) is not str:
                 return f"{at} has the key {key!r:.80}, a {type(key).__name__}; JSON holds {_ADVICE}"
             problem = _not_json(each, f"{path}[{key!r}]", depth + 1)
             if problem:
                 return problem
         return ""
-    if type(value) is list and depth < _MAX_DEPTH:
-        parts = (_not_json(each, f"{path}[{i}]", depth + 1) for i, each in enumerate(value))
-        return next(filter(None, parts), "")
     if value is None or type(value) in (str, int, bool):
         return ""
     if type(value) is float and math.isfinite(value):

@@ -18,7 +18,7 @@ import sys
 import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -85,11 +85,6 @@ def is_serializable(target: Any) -> bool:
     return _is_builtin(ty) or ty in _handlers or find_peer_handler(ty) is not None
 
 
-def find_registered_handler(ty: type) -> Handler | None:
-    """Return the handler that is registered with cordwood for exactly `ty`, or None."""
-    return _handlers.get(ty)
-
-
 def find_peer_handler(ty: type) -> Handler | None:
     """Return the handler that is registered with Flax or eFormer for exactly `ty`, or None."""
     for peer in _PEERS:
@@ -97,11 +92,6 @@ def find_peer_handler(ty: type) -> Handler | None:
         if pair is not None:
             return Handler(pair[0], pair[1], peer)
     return None
-
-
-def handler_counts() -> tuple[int, ...]:
-    """Return the numbers of handlers, here and of each peer, to detect newly handled types."""
-    return (len(_handlers), *[len(_registry_of(peer)) for peer in _PEERS])
 
 
 def _registry_of(peer: str) -> dict[type, Any]:
@@ -140,22 +130,18 @@ def partial_type() -> type | None:
 _POSITION = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
-class _Stack(threading.local):
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-
-_stack = _Stack()
+_thread = threading.local()
 
 
 def path_stack() -> list[str]:
     """Return this thread's list of names, outermost first; a caller that appends also removes."""
-    return _stack.names
+    names: list[str] = vars(_thread).setdefault("names", [])
+    return names
 
 
 def current_path() -> str:
     """Return the path that this thread is restoring, such as './params/0'; '' outside a restore."""
-    return "/".join(_stack.names)
+    return "/".join(path_stack())
 
 
 def state_key_path(names: Iterable[Key]) -> KeyPath:
@@ -173,33 +159,31 @@ class Container(NamedTuple):
 
     noun: str  # "a list"
     open: Callable[[Any], Opened]  # returns the names in its state dict, and the children
-    keys: Callable[[Any], Sequence[Key]]  # returns the names as keys of key paths
     select: Callable[[Any, Sequence[str], Any], list[Any]]  # returns each child's state, or raises
     build: Callable[[Any, list[Any]], Any]  # returns a container like the target, of new children
+    keys: Callable[[Any], Sequence[Key]] | None = None  # of key paths; None: the names are the keys
 
 
-class _LeafTypes:
-    """A cache of types that are leaves; it is valid until a type gets its first handler."""
-
-    types: ClassVar[set[type]] = set()
-    counts: ClassVar[tuple[int, ...]] = ()
+# A cache of types that are leaves; it is valid until a type gets its first handler.
+_leaf_types: set[type] = set()
+_handler_counts: tuple[int, ...] = ()  # here and of each peer
 
 
 def cached_leaf_types() -> set[type]:
     """Return the cached types of leaves; call it before each walk, for handlers may be new."""
-    counts = handler_counts()
-    if counts != _LeafTypes.counts:
-        _LeafTypes.types = set()
-        _LeafTypes.counts = counts
-    return _LeafTypes.types
+    global _leaf_types, _handler_counts
+    counts = (len(_handlers), *[len(_registry_of(peer)) for peer in _PEERS])
+    if counts != _handler_counts:
+        _leaf_types, _handler_counts = set(), counts
+    return _leaf_types
 
 
 def find_container(target: Any) -> Container | Handler | None:
     """Return the container or handler by which a value is stored; None for a leaf."""
     kind = type(target)
-    if kind in _LeafTypes.types:
+    if kind in _leaf_types:
         return None
-    handler = find_registered_handler(kind)
+    handler = _handlers.get(kind)
     if handler is not None:
         return handler
     builtin = _BUILTIN.get(kind)
@@ -215,16 +199,14 @@ def find_container(target: Any) -> Container | Handler | None:
     if kind is OrderedDict or kind is defaultdict:
         return _ORDERED if kind is OrderedDict else _DEFAULT
     if kind in _PYTHON_LEAVES or kind.__module__ == "numpy" or is_jax_array(target):
-        _LeafTypes.types.add(kind)
+        _leaf_types.add(kind)
         return None
     return None if open_registered(target) is None else _REGISTERED
 
 
 def is_state_dict(state: Any) -> bool:
     """Return True if a state can hold entries: a dict, or anything with its methods."""
-    return isinstance(state, Mapping) or (
-        hasattr(state, "keys") and hasattr(state, "__getitem__") and hasattr(state, "__len__")
-    )
+    return all(hasattr(state, name) for name in ("keys", "__getitem__", "__len__"))
 
 
 def upgrade_state(target: Any, state: Any) -> Any:
@@ -279,11 +261,15 @@ def _open_dict(target: Mapping[Any, Any]) -> Opened:
     return names, list(target.values())
 
 
+def as_key(key: Any) -> Key:
+    """Return the key of a dict as a key of key paths."""
+    if isinstance(key, str):
+        return key
+    return DictKey(key) if is_dict_key(key) else str(key)
+
+
 def _dict_keys(target: Mapping[Any, Any]) -> Sequence[Key]:
-    return [
-        key if isinstance(key, str) else DictKey(key) if is_dict_key(key) else str(key)
-        for key in target
-    ]
+    return [as_key(key) for key in target]
 
 
 def _select_dict(_target: Any, names: Sequence[str], state: Any) -> list[Any]:
@@ -322,10 +308,6 @@ def _open_list(target: Sequence[Any]) -> Opened:
     return list(map(str, range(len(target)))), target
 
 
-def _list_keys(target: Sequence[Any]) -> Sequence[Key]:
-    return range(len(target))
-
-
 def _select_list(target: Any, names: Sequence[str], state: Any) -> list[Any]:
     if not names and _is_empty(state):
         return []
@@ -354,14 +336,6 @@ def _is_empty(state: Any) -> bool:
         return len(state) == 0
     except TypeError:
         return False
-
-
-def _build_list(_target: Any, values: list[Any]) -> Any:
-    return values
-
-
-def _build_tuple(_target: Any, values: list[Any]) -> Any:
-    return tuple(values)
 
 
 # named tuples
@@ -465,28 +439,20 @@ def _open_node(target: Any) -> Opened:
     return names, node.children
 
 
-def _node_keys(target: Any) -> Sequence[Key]:
-    return _open_registered(target).keys
-
-
-def _build_node(target: Any, values: list[Any]) -> Any:
-    return _open_registered(target).unflatten(values)
-
-
-PLAIN_DICT = Container("a dict", _open_dict, _dict_keys, _select_dict, _build_dict)
-_LIST = Container("a list", _open_list, _list_keys, _select_list, _build_list)
-_STRUCT = Container("a struct dataclass", _open_struct, _data_fields, _select_struct, _build_struct)
-_NAMEDTUPLE = Container(
-    "a named tuple",
-    _open_namedtuple,
-    lambda target: target._fields,
-    _select_namedtuple,
-    _build_namedtuple,
+PLAIN_DICT = Container("a dict", _open_dict, _select_dict, _build_dict, _dict_keys)
+_LIST = Container(
+    "a list", _open_list, _select_list, lambda _, values: values, lambda target: range(len(target))
 )
-_PARTIAL = Container(
-    "a Partial", _open_partial, lambda _: ("args", "keywords"), _select_partial, _build_partial
+_STRUCT = Container("a struct dataclass", _open_struct, _select_struct, _build_struct)
+_NAMEDTUPLE = Container("a named tuple", _open_namedtuple, _select_namedtuple, _build_namedtuple)
+_PARTIAL = Container("a Partial", _open_partial, _select_partial, _build_partial)
+_REGISTERED = Container(
+    "a pytree node",
+    _open_node,
+    _select_struct,
+    lambda target, values: _open_registered(target).unflatten(values),
+    lambda target: _open_registered(target).keys,
 )
-_REGISTERED = Container("a pytree node", _open_node, _node_keys, _select_struct, _build_node)
 
 _ORDERED = PLAIN_DICT._replace(noun="an OrderedDict")
 _DEFAULT = PLAIN_DICT._replace(noun="a defaultdict", build=_build_defaultdict)
@@ -494,7 +460,7 @@ _DEFAULT = PLAIN_DICT._replace(noun="a defaultdict", build=_build_defaultdict)
 _BUILTIN: dict[type, Container] = {
     dict: PLAIN_DICT,
     list: _LIST,
-    tuple: _LIST._replace(noun="a tuple", build=_build_tuple),
+    tuple: _LIST._replace(noun="a tuple", build=lambda _, values: tuple(values)),
 }
 
 # Flax's own handlers, by name, are replaced by native containers; other handlers are called.

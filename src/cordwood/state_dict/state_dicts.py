@@ -16,13 +16,14 @@ import numpy as np
 
 from cordwood.errors import LimitError, MismatchError, UnsupportedLeafError
 from cordwood.index import MAX_DEPTH
-from cordwood.keypath import DictKey, Key, KeyPath, format_path, is_dict_key
+from cordwood.keypath import KeyPath, format_path
 from cordwood.message_text import counted, nearest_name
 from cordwood.state_dict.containers import (
     PLAIN_DICT,
     Container,
     Handler,
     NonStringKeyError,
+    as_key,
     cached_leaf_types,
     describe_state,
     error_text,
@@ -33,6 +34,7 @@ from cordwood.state_dict.containers import (
     state_key_path,
     upgrade_state,
 )
+from cordwood.tree.leaves import name_of_path
 
 # An entry that is a container and still has to be converted: the dict that holds it, its name
 # there, its container, its depth, and the entry of that dict itself. (A bare tuple, because there
@@ -174,7 +176,7 @@ def _path_of(entry: _Pending) -> str:
         names.append(above[1])
         above = above[4]
     # The last name in the list is that of the root, which is empty.
-    return format_path(state_key_path(reversed(names[:-1]))) or "the tree itself"
+    return name_of_path(state_key_path(reversed(names[:-1])))
 
 
 def _keep_problem(
@@ -202,7 +204,7 @@ class _Frame(NamedTuple):
 
 
 def _restore(target: Any, state: Any, name: str, path: list[str], leaves: set[type]) -> Any:
-    frames = [_Frame(_build_root, None, iter([(name, target, state)]), [])]
+    frames = [_Frame(lambda _, values: values[0], None, iter([(name, target, state)]), [])]
     while True:
         frame = frames[-1]
         values = frame.values
@@ -230,10 +232,6 @@ def _restore(target: Any, state: Any, name: str, path: list[str], leaves: set[ty
                 return value
             path.pop()
             frames[-1].values.append(value)
-
-
-def _build_root(_target: Any, values: list[Any]) -> Any:
-    return values[0]
 
 
 def _call_to_state(handler: Handler, value: Any) -> Any:
@@ -335,11 +333,11 @@ def _open_pair(
     state = upgrade_state(expected, pair.state)
     expected_names = set(names)
     extras = [key for key in state.keys() if key not in expected_names]  # noqa: SIM118  (duck-typed)
-    keys = container.keys(expected)
+    keys = names if container.keys is None else container.keys(expected)
     for key, name, child in zip(reversed(keys), reversed(names), reversed(children), strict=True):
         child_state = state[name] if name in state else _Missing(_missing(name, extras))
         stack.append(_Pair((*pair.path, key), child, child_state, is_state))
-    return [((*pair.path, _extra_key(key)), _extra(key)) for key in extras]
+    return [((*pair.path, as_key(key)), _extra(key)) for key in extras]
 
 
 def _container(expected: Any, is_state: bool) -> tuple[Container | None, Any, bool]:
@@ -353,12 +351,6 @@ def _container(expected: Any, is_state: bool) -> tuple[Container | None, Any, bo
     if isinstance(container, Handler):
         return _container(container.to_state(expected), True)
     return container, expected, False
-
-
-def _extra_key(key: Any) -> Key:
-    if isinstance(key, str):
-        return key
-    return DictKey(key) if is_dict_key(key) else str(key)
 
 
 def _extra(key: Any) -> str:

@@ -222,7 +222,7 @@ def build_object(plan: FilePlan, leaves: Leaves) -> bytes:
         if len(view) > plan.header_bytes:
             FileContents(plan.segments, ends, leaves.part).fill(view[plan.header_bytes :], 0, 0)
         if plan.make_header is not None:
-            digests = digests_of([view[plan.header_bytes :]], start=plan.header_bytes)
+            digests = digests_of(view[plan.header_bytes :], start=plan.header_bytes)
             view[: plan.header_bytes] = build_header(plan, digests)
     return whole.getvalue()
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from cordwood.errors import LimitError, UnsupportedLeafError
 from cordwood.index import ARRAY_KINDS, LEAF, MAX_DEPTH, LeafSpec, Node, Structure
 from cordwood.keypath import DictKey, Key, KeyPath, format_path, is_dict_key, path_label
 from cordwood.sharding.boxes import ShardGrid, shard_grid, single_process_grid
-from cordwood.tree.leaves import describe_leaf, is_jax_array, is_tree_def
+from cordwood.tree.leaves import describe_leaf, is_jax_array, is_tree_def, name_of_path
 
 Builder: TypeAlias = Callable[[list[Any]], Any]
 
@@ -130,10 +131,8 @@ def _plain_builder(node: Node) -> Builder | None:
         return None
     if node.kind == "none":
         return _build_none
-    if node.kind == "list":
-        return list
-    if node.kind == "tuple":
-        return tuple
+    if node.kind in ("list", "tuple"):
+        return list if node.kind == "list" else tuple
     keys = [key.value if isinstance(key, DictKey) else key for key in node.keys]
     return lambda children: dict(zip(keys, children, strict=True))
 
@@ -171,18 +170,16 @@ def _open_dict(value: dict[Any, Any], path: KeyPath) -> _OpenNode:
     kind = type(value)
     keys = tuple(key if type(key) is str else _wrap(key, path) for key in value)
     original_keys = tuple(value)
+    build: Callable[[Any], Any] = kind
     if isinstance(value, defaultdict):
-        factory = value.default_factory
-
-        def rebuild(children: list[Any]) -> Any:
-            return defaultdict(factory, zip(original_keys, children, strict=True))
-    else:
-
-        def rebuild(children: list[Any]) -> Any:
-            return kind(zip(original_keys, children, strict=True))
-
+        build = partial(defaultdict, value.default_factory)
     node = Node("dict", len(keys), keys, "" if kind is dict else kind.__name__)
-    return _OpenNode(node, keys, list(value.values()), rebuild)
+    return _OpenNode(
+        node,
+        keys,
+        list(value.values()),
+        lambda children: build(zip(original_keys, children, strict=True)),
+    )
 
 
 def _wrap(key: Any, path: KeyPath) -> DictKey:
@@ -242,10 +239,8 @@ def _key(entry: Any) -> Key:
 
 def entry_key(entry: Any) -> Any:
     """Return the value of a jax key path entry; the entry if it is of an unknown kind."""
-    for attribute in ("key", "name", "idx"):
-        if hasattr(entry, attribute):
-            return getattr(entry, attribute)
-    return entry
+    names = ("key", "name", "idx")
+    return next((getattr(entry, name) for name in names if hasattr(entry, name)), entry)
 
 
 class DescribedTree(NamedTuple):
@@ -298,10 +293,9 @@ def _shards(
     if sharding is not None and len(sharding.device_set) == 1 and sharding.is_fully_addressable:
         sharding = None
     key = (sharding, spec.shape)
-    grid = cache.get(key)
-    if grid is None:
-        grid = cache[key] = _map(sharding, spec, leaf, process, process_count)
-    return grid
+    if key not in cache:
+        cache[key] = _map(sharding, spec, leaf, process, process_count)
+    return cache[key]
 
 
 def _map(sharding: Any, spec: LeafSpec, leaf: Any, process: int, process_count: int) -> ShardGrid:
@@ -316,7 +310,7 @@ def _map(sharding: Any, spec: LeafSpec, leaf: Any, process: int, process_count: 
         holders = ((0,),) * len(holders)
     elif len(processes) == 1:
         raise UnsupportedLeafError(
-            f"{format_path(spec.key_path) or 'the tree itself'}: an array on devices of process "
+            f"{name_of_path(spec.key_path)}: an array on devices of process "
             f"{processes.pop()} alone, which process {process} holds too; spread it over all "
             "processes, or keep it out of the tree"
         )

@@ -111,10 +111,10 @@ def describe_leaf(
     if abstract:
         type_name = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
         raise UnsupportedLeafError(
-            f"{_name(path)}: expected an array, a number, a str, bytes or a function in `like`, "
-            f"found a value of type {type_name}, which no checkpoint can hold"
+            f"{name_of_path(path)}: expected an array, a number, a str, bytes or a function in "
+            f"`like`, found a value of type {type_name}, which no checkpoint can hold"
         )
-    raise UnsupportedLeafError(f"{_name(path)}: {_storage_advice(leaf)}")
+    raise UnsupportedLeafError(f"{name_of_path(path)}: {_storage_advice(leaf)}")
 
 
 def is_static_leaf(leaf: Any) -> bool:
@@ -139,7 +139,8 @@ def _is_linen_module(leaf: Any) -> bool:
     return linen is not None and isinstance(leaf, linen.Module)
 
 
-def _name(path: KeyPath) -> str:
+def name_of_path(path: KeyPath) -> str:
+    """Return the text of a key path, for errors."""
     return format_path(path) or "the tree itself"
 
 
@@ -154,7 +155,7 @@ def _dtype_name(path: KeyPath, dtype: np.dtype[Any]) -> str:
             "O": "store the objects as separate leaves",
         }.get(dtype.kind, "store each field as an array of its own")
         raise UnsupportedLeafError(
-            f"{_name(path)}: an array of dtype {dtype} cannot be stored; {advice}"
+            f"{name_of_path(path)}: an array of dtype {dtype} cannot be stored; {advice}"
         ) from e
 
 
@@ -168,16 +169,16 @@ def _describe_jax(
                 "load outside of jit, grad and vmap, and pass what is loaded into the function "
                 "as an argument"
             )
-        raise UnsupportedLeafError(f"{_name(path)}: a tracer has no value; {advice}")
+        raise UnsupportedLeafError(f"{name_of_path(path)}: a tracer has no value; {advice}")
     if not abstract:
         if leaf.is_deleted():
             raise UnsupportedLeafError(
-                f"{_name(path)}: the array was deleted or donated; save before the step that "
-                "donates it, or save what the step returned"
+                f"{name_of_path(path)}: the array was deleted or donated; save before the step "
+                "that donates it, or save what the step returned"
             )
         if apart and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
             raise UnsupportedLeafError(
-                f"{_name(path)}: parts of this array are on the devices of other processes: "
+                f"{name_of_path(path)}: parts of this array are on the devices of other processes: "
                 f"{apart}; or gather it first "
                 "(jax.experimental.multihost_utils.process_allgather)"
             )
@@ -241,7 +242,12 @@ def _storage_advice(leaf: Any) -> str:
         )
     if callable(leaf):
         text = f"a function or class ({_shown(leaf)}) cannot be stored; keep it out of the tree"
-        return f"{text}{_of_equinox()}"
+        if "equinox" not in sys.modules:
+            return text
+        return (
+            f"{text} (for an equinox module, save equinox.filter(model, equinox.is_array), and "
+            "load with like=model, or equinox.combine the two parts)"
+        )
     base = next((b for b in _PYTHON_KINDS if isinstance(leaf, b)), None)
     if base is not None:
         return f"{name} is a subclass of {base.__name__}; convert it with {base.__name__}()"
@@ -256,16 +262,6 @@ def _has_state(leaf: Any) -> bool:
         return False
     pairs = (("get_state", "set_state"), ("state_dict", "load_state_dict"))
     return any(hasattr(leaf, get) and hasattr(leaf, put) for get, put in pairs)
-
-
-def _of_equinox() -> str:
-    """Return advice for functions in an equinox module; "" if equinox is not loaded."""
-    if "equinox" not in sys.modules:
-        return ""
-    return (
-        " (for an equinox module, save equinox.filter(model, equinox.is_array), and load with "
-        "like=model, or equinox.combine the two parts)"
-    )
 
 
 def _shown(leaf: Any) -> str:

@@ -116,7 +116,7 @@ def file_of(plan: FilePlan, arrays: Sequence[np.ndarray[Any, Any]]) -> bytes:
         store = FileContents(plan.segments, ends, Leaves(arrays).view)
         store.fill(memoryview(data), 0, 0)
     assert plan.make_header is not None
-    return plan.make_header(digests_of([data], start=plan.header_bytes)) + bytes(data)
+    return plan.make_header(digests_of(data, start=plan.header_bytes)) + bytes(data)
 
 
 def tree_in(directory: Directory, prefix: str = "") -> tuple[Any, Index]:

@@ -39,7 +39,7 @@ def file_of(arrays: list[Array]) -> tuple[bytearray, Digests, list[StoredCell]]:
     for i, array in enumerate(arrays):
         cells.append(StoredCell(UNUSED if i % 2 else i, 0, len(raw), array.nbytes))
         raw += array.tobytes()
-    return raw, digests_of([raw[HEADER:]], start=HEADER, block_bytes=BLOCK), cells
+    return raw, digests_of(raw[HEADER:], start=HEADER, block_bytes=BLOCK), cells
 
 
 def compared(

@@ -32,7 +32,7 @@ def file_bytes(tree: Any, metadata: Mapping[str, str] | None = None) -> bytes:
         data = element_bytes(flat.leaves[segment.leaf])
         chunks.append(data[segment.start : segment.stop])
     assert plan.make_header is not None
-    header = plan.make_header(digests_of(chunks, start=plan.header_bytes))
+    header = plan.make_header(digests_of(b"".join(chunks), start=plan.header_bytes))
     assert len(header) == plan.header_bytes
     raw = header + b"".join(chunks)
     assert len(raw) == plan.size_bytes

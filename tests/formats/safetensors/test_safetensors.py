@@ -254,9 +254,9 @@ def test_seal_refuses_digests_of_something_else() -> None:
     plan = plan_save((LEAF,), [LeafSpec((), "numpy", (3,), "int8")], metadata={})
     assert plan.make_header is not None
     with pytest.raises(ValueError, match="expected digests of 1048576-byte blocks of the 3 bytes"):
-        plan.make_header(digests_of([b"abc"], start=0))
+        plan.make_header(digests_of(b"abc", start=0))
     with pytest.raises(ValueError, match="expected digests"):
-        plan.make_header(digests_of([], start=plan.header_bytes))
+        plan.make_header(digests_of(b"", start=plan.header_bytes))
 
 
 def test_a_header_past_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -317,18 +317,14 @@ def nest_by_steps(steps: Sequence[KeySteps], values: Sequence[Any], *, name: str
         for step in path[:-1]:
             node = node.setdefault(step, {})
             if type(node) is not dict:
-                raise _clash(name, path)
-        if path[-1] in node:
-            raise _clash(name, path)
+                break
+        if type(node) is not dict or path[-1] in node:
+            raise MismatchError(
+                f"{name}: {'.'.join(path)!r:.200} is the name of two leaves in a dict of strings; "
+                "pass like=, or use cordwood.load, which keeps all keys as they are"
+            )
         node[path[-1]] = value
     return tree
-
-
-def _clash(name: str, path: KeySteps) -> MismatchError:
-    return MismatchError(
-        f"{name}: {'.'.join(path)!r:.200} is the name of two leaves in a dict of strings; pass "
-        "like=, or use cordwood.load, which keeps all keys as they are"
-    )
 
 
 _PLACED = frozenset({"jax", "prng_key"})

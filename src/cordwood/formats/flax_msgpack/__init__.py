@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cordwood.formats.format_protocol import (
@@ -47,11 +48,8 @@ class FlaxMsgpackFormat(NamedTuple):
         """Read all of a bare file that may be msgpack: it has no magic number."""
         if place.file is None:
             return Match.NO
-        if self.compression == "gz":
-            is_ours = place.head.startswith(_GZIP) and _begins(_first_of_gzip(place.head))
-            return Match.YES if is_ours else Match.NO
-        if self.compression == "zst":
-            return _match_zstd(place.head)
+        if self.compression is not None:
+            return _match_compressed(place.head, self.compression)
         from cordwood.formats.flax_msgpack.read_index import read_index
         from cordwood.formats.single_file import can_read
 
@@ -136,27 +134,21 @@ def _begins(head: bytes) -> bool:
     return head[:1] != b"" and (head[0] in _MAPS or head[0] in _EXTENSIONS)
 
 
-def _first_of_gzip(head: bytes) -> bytes:
-    """Return the first bytes that a gzip stream holds; b"" if it cannot be decompressed."""
-    try:
-        return zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(head, 8)
-    except zlib.error:
-        return b""
-
-
-def _match_zstd(head: bytes) -> Match:
-    """Return MAYBE for a stream that cannot be decompressed: it is damaged."""
-    if not head.startswith(_ZSTD):
+def _match_compressed(head: bytes, compression: Literal["gz", "zst"]) -> Match:
+    """Return MAYBE for a zstd stream that cannot be decompressed: it is damaged."""
+    if not head.startswith(_GZIP if compression == "gz" else _ZSTD):
         return Match.NO
-    import zstandard
+    first = b""
+    if compression == "gz":
+        with suppress(zlib.error):
+            first = zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(head, 8)
+    else:
+        import zstandard
 
-    try:
-        with zstandard.ZstdDecompressor().stream_reader(head) as stream:
-            first = stream.read(8)
-    except zstandard.ZstdError:
-        first = b""
-    if not first:
-        return Match.MAYBE
+        with suppress(zstandard.ZstdError):
+            first = zstandard.ZstdDecompressor().stream_reader(head).read(8)
+        if not first:
+            return Match.MAYBE
     return Match.YES if _begins(first) else Match.NO
 
 

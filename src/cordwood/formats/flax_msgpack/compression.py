@@ -65,15 +65,8 @@ def decompress(
     `checked_bytes` of the result counts the bytes of frames with a checksum. A gzip stream always
     has one; a zstd frame of another writer may have none.
 
-    Args:
-        file: an open file of any number of frames, one after another.
-        kind: "gz" or "zst".
-        max_bytes: see `decompress_into`.
-        size_reader: see `decompress_into`.
-        read_once: whether memory is released as the result is read by `read_into`, so that a
-            load does not hold everything twice.
-
-    Raises as `decompress_into` does.
+    Takes what `decompress_into` takes, raises what it raises, and with `read_once` releases memory
+    as the result is read by `read_into`, so that a load does not hold everything twice.
     """
     out = GrowableBuffer()
     checked = decompress_into(out, file, kind, max_bytes=max_bytes, size_reader=size_reader)
@@ -137,7 +130,7 @@ def decompress_into(
                     "accept it"
                 )
             out.reserve(frame.size_bytes)
-            if size_reader is not None and frame_end(file, pos, frame) >= end:
+            if size_reader is not None and max(_block_ends(file, pos, frame), default=end) >= end:
                 frames_bytes = size_before + frame.size_bytes
                 if frames_bytes <= slack_bytes:
                     size_reader = None  # a check would save nothing
@@ -195,12 +188,12 @@ def require_magic(file: ReadableFile, kind: str) -> None:
 
 
 class _Codec(NamedTuple):
-    """The functions that recognise and decode the frames of one kind."""
+    """What recognises and decodes the frames of one kind."""
 
     name: str
     begins: Callable[[bytes], bool]  # of the first four bytes of a frame
     decoder: Callable[[], Any]  # of one frame
-    feed: Callable[[Any, bytes], Iterator[bytes]]  # decodes some bytes
+    step: tuple[int, ...]  # the limit of what the decoder returns at once, if it has one
     error: type[Exception]  # raised by a decoder
 
 
@@ -210,26 +203,21 @@ def _codec(kind: str) -> _Codec:
             "gzip",
             lambda head: head[:2] == b"\x1f\x8b",
             lambda: zlib.decompressobj(16 + zlib.MAX_WBITS),
-            _feed_gzip,
+            (_STEP_BYTES,),
             zlib.error,
         )
     if kind == "zst":
         import zstandard
 
+        decoder = zstandard.ZstdDecompressor
         return _Codec(
             "zstd",
-            is_zstd_magic,
-            lambda: zstandard.ZstdDecompressor().decompressobj(),
-            lambda decoder, data: iter((decoder.decompress(data),)),
+            lambda head: head == MAGIC or (0x50 <= head[0] <= 0x5F and head[1:] == _SKIPPABLE),
+            lambda: decoder().decompressobj(),
+            (),
             zstandard.ZstdError,
         )
     raise ValueError(f'expected "gz" or "zst", found {kind!r}')
-
-
-def _feed_gzip(decoder: Any, data: bytes) -> Iterator[bytes]:
-    yield decoder.decompress(data, _STEP_BYTES)
-    while decoder.unconsumed_tail and not decoder.eof:
-        yield decoder.decompress(decoder.unconsumed_tail, _STEP_BYTES)
 
 
 def _expand_frame(
@@ -240,8 +228,10 @@ def _expand_frame(
     pieces = _pieces(file, start) if frame is None else read_frame(file, start, frame)
     try:
         for piece in pieces:
-            for data in codec.feed(decoder, piece):
-                output.append(data)
+            rest = piece
+            while rest and not decoder.eof:
+                output.append(decoder.decompress(rest, *codec.step))
+                rest = decoder.unconsumed_tail if codec.step else b""
             pos += len(piece)
             if decoder.eof:
                 return pos - len(decoder.unused_data)
@@ -284,11 +274,6 @@ class ZstdFrame(NamedTuple):
     header_bytes: int
 
 
-def is_zstd_magic(head: bytes) -> bool:
-    """Return whether four bytes begin a zstd frame, also a skippable one."""
-    return head == MAGIC or (0x50 <= head[0] <= 0x5F and head[1:] == _SKIPPABLE)
-
-
 def read_frame_header(file: ReadableFile, pos: int) -> ZstdFrame | None:
     """Return the header of the frame at `pos`.
 
@@ -309,18 +294,17 @@ def read_frame_header(file: ReadableFile, pos: int) -> ZstdFrame | None:
     return ZstdFrame(size_bytes, parameters.has_checksum, header_bytes)
 
 
-def frame_end(file: ReadableFile, pos: int, frame: ZstdFrame) -> int:
-    """Return the offset after the frame that begins at `pos`, by the headers of its blocks.
+def _block_ends(file: ReadableFile, pos: int, frame: ZstdFrame) -> Iterator[int]:
+    """Yield the offset after each block of a frame; a checksum counts to the last one.
 
-    The offset may be after the end of the file, if that is truncated.
+    The last offset may be after the end of the file, if that is truncated.
     """
     at, is_last = pos + frame.header_bytes, False
     while not is_last and at < file.size_bytes:
-        size, is_last = parse_block_header(
-            file.read(at, min(BLOCK_HEADER_BYTES, file.size_bytes - at))
-        )
-        at += size
-    return at + (4 if frame.has_checksum else 0)
+        header = file.read(at, min(BLOCK_HEADER_BYTES, file.size_bytes - at))
+        size, is_last = parse_block_header(header)
+        at += size + (4 if is_last and frame.has_checksum else 0)
+        yield at
 
 
 def read_frame(file: ReadableFile, pos: int, frame: ZstdFrame) -> Iterator[bytes]:
@@ -329,20 +313,14 @@ def read_frame(file: ReadableFile, pos: int, frame: ZstdFrame) -> Iterator[bytes
     A decoder returns everything that its input decodes to, which can be 128 KiB for 4 bytes.
     Therefore the blocks are counted.
     """
-    end = file.size_bytes
-    at, is_last = pos + frame.header_bytes, False
-    while not is_last and pos < end:
-        for _ in range(_BLOCKS):
-            if at >= min(end, pos + _FRAME_PIECE_BYTES):
-                break
-            size, is_last = parse_block_header(file.read(at, min(BLOCK_HEADER_BYTES, end - at)))
-            at += size
-            if is_last:
-                at += 4 if frame.has_checksum else 0
-                break
-        stop = min(at, end)
-        yield file.read(pos, stop - pos)
-        pos = stop
+    at, blocks = pos + frame.header_bytes, 0
+    for at in _block_ends(file, pos, frame):
+        blocks += 1
+        if blocks == _BLOCKS or at - pos >= _FRAME_PIECE_BYTES:
+            yield file.read(pos, min(at, file.size_bytes) - pos)
+            pos, blocks = at, 0
+    if pos < min(at, file.size_bytes):
+        yield file.read(pos, min(at, file.size_bytes) - pos)
 
 
 GZIP_LEVEL = 6

@@ -24,10 +24,16 @@ from cordwood import dtypes
 from cordwood.errors import LimitError, UnsupportedLeafError
 from cordwood.formats.flax_msgpack import wire
 from cordwood.io.leaves_to_write import Array, LazyArray, Leaves
-from cordwood.keypath import DictKey, Key, KeyPath, format_path
+from cordwood.keypath import DictKey, Key, KeyPath
 from cordwood.plan.file_plan import FilePlan, LeafBytes, LiteralBytes, Segment
 from cordwood.state_dict.containers import error_text, state_key_path
-from cordwood.tree.leaves import DeferredArray, describe_leaf, is_jax_array, without_padding
+from cordwood.tree.leaves import (
+    DeferredArray,
+    describe_leaf,
+    is_jax_array,
+    name_of_path,
+    without_padding,
+)
 
 
 class UnsupportedArrayError(UnsupportedLeafError, ValueError, RuntimeError):
@@ -42,18 +48,14 @@ class UnsupportedTextError(UnsupportedLeafError, ValueError):
     """A string that cannot be encoded as UTF-8."""
 
 
-def name_of_path(path: KeyPath) -> str:
-    """Return the text of a key path, for errors."""
-    return format_path(path) or "the tree itself"
-
-
 def unsupported_value_error(path: KeyPath, value: Any) -> UnsupportedLeafError:
     """Return the error for a value that cannot be stored."""
     at = name_of_path(path)
     kind = type(value)
-    is_jax = (jax := sys.modules.get("jax")) is not None and isinstance(value, jax.Array)
+    is_jax = is_jax_array(value)
     is_array = is_jax or isinstance(value, (np.ndarray, np.generic))
-    if is_jax and jax is not None and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+    dtypes_of_jax = sys.modules["jax"].dtypes if is_jax else None
+    if dtypes_of_jax and dtypes_of_jax.issubdtype(value.dtype, dtypes_of_jax.prng_key):
         return UnsupportedArrayError(
             f"{at}: a typed PRNG key ({value.dtype}) has no form in msgpack; store "
             "jax.random.key_data of it (and jax.random.wrap_key_data what you load), or save as "
@@ -126,10 +128,13 @@ class _Planner:
     def key_path(self) -> KeyPath:
         return state_key_path(self.path)
 
-    def refuse(self, error: UnsupportedLeafError | LimitError) -> None:
+    def report(self, error: UnsupportedLeafError | LimitError) -> None:
         if self.problems is None:
             raise error
         self.problems.append(error)
+
+    def refuse(self, problem: str, kind: type[UnsupportedLeafError] = UnsupportedLeafError) -> None:
+        self.report(kind(f"{name_of_path(self.key_path())}: {problem}"))
 
     def walk(self, state: Any) -> None:
         stack, path = self.stack, self.path
@@ -158,7 +163,7 @@ class _Planner:
         if len(self.stack) + containers <= wire.MAX_DEPTH:
             return True
         path = name_of_path(self.key_path())
-        self.refuse(
+        self.report(
             LimitError(
                 f"the tree nests deeper than {wire.MAX_DEPTH} containers, the most that "
                 f"msgpack reads (at {path[:80]}...); a container may hold itself"
@@ -172,8 +177,7 @@ class _Planner:
         except Exception as e:  # from an object whose attributes raise
             if self.problems is None:
                 raise
-            path = name_of_path(self.key_path())
-            self.problems.append(UnsupportedLeafError(f"{path}: {error_text(e)}"))
+            self.refuse(error_text(e))
 
     def write(self, value: Any, *, chunkable: bool) -> None:
         kind = type(value)
@@ -184,25 +188,17 @@ class _Planner:
         elif kind is list:
             self.out += wire.array_header(len(value))
             self.push(iter(enumerate(value)), of_dict=False, chunkable=False)
-        elif isinstance(value, np.ndarray):
-            if isinstance(value, np.ma.MaskedArray):
-                self.refuse(unsupported_value_error(self.key_path(), value))
-            else:
-                self.array(value, chunkable=chunkable)
         elif isinstance(value, np.generic):
             self.scalar(value)
-        elif kind is DeferredArray:
+        elif _is_array(value):
             self.array(value, chunkable=chunkable)
         elif not self.atom(value, kind):
-            if _is_readable_jax_array(value):
-                self.array(value, chunkable=chunkable)
-            else:
-                self.refuse(unsupported_value_error(self.key_path(), value))
+            self.report(unsupported_value_error(self.key_path(), value))
 
     def mapping(self, value: dict[Any, Any], chunkable: bool) -> None:
         if wire.CHUNKED_MARKER in value:
             path = name_of_path((*self.key_path(), wire.CHUNKED_MARKER))
-            self.refuse(
+            self.report(
                 UnsupportedLeafError(
                     f"{path}: a dict with this key reads as a chunked array, not as a dict; "
                     "rename the key"
@@ -219,16 +215,13 @@ class _Planner:
 
     def key(self, key: Any) -> None:
         kind = type(key)
-        if kind is str or not isinstance(key, np.generic):
-            if not (self.atom(key, kind) and kind not in (bytearray, memoryview)):
-                self.refuse(
-                    UnsupportedLeafError(
-                        f"{name_of_path(self.key_path())}: a dict key of type "
-                        f"{kind.__module__}.{kind.__qualname__} cannot be stored; convert it to str"
-                    )
-                )
-        else:
+        if isinstance(key, np.generic):
             self.scalar(key)
+        elif not self.atom(key, kind) or kind in (bytearray, memoryview):
+            self.refuse(
+                f"a dict key of type {kind.__module__}.{kind.__qualname__} cannot be stored; "
+                "convert it to str"
+            )
 
     def atom(self, value: Any, kind: type) -> bool:
         """Write a value that is not an array; return False if the type is not supported."""
@@ -239,11 +232,9 @@ class _Planner:
                 self.out += wire.encode_int(value)
             except OverflowError:
                 self.refuse(
-                    UnsupportedIntegerError(
-                        f"{name_of_path(self.key_path())}: an int of {value.bit_length()} bits "
-                        "cannot be stored: msgpack's range is [-2**63, 2**64); store it as a str, "
-                        "or save as .safetensors"
-                    )
+                    f"an int of {value.bit_length()} bits cannot be stored: msgpack's range is "
+                    "[-2**63, 2**64); store it as a str, or save as .safetensors",
+                    UnsupportedIntegerError,
                 )
         elif kind is float:
             self.out += wire.encode_float(value)
@@ -264,30 +255,25 @@ class _Planner:
             self.out += wire.encode_str(value)
         except UnicodeEncodeError as e:
             self.refuse(
-                UnsupportedTextError(
-                    f"{name_of_path(self.key_path())}: a str with the lone surrogate "
-                    f"{value[e.start]!r} cannot be stored in msgpack, whose strings are UTF-8; "
-                    "store its bytes, or save as .safetensors"
-                )
+                f"a str with the lone surrogate {value[e.start]!r} cannot be stored in msgpack, "
+                "whose strings are UTF-8; store its bytes, or save as .safetensors",
+                UnsupportedTextError,
             )
 
     def binary(self, value: bytes | bytearray | memoryview) -> None:
         view = memoryview(value)
         if view.nbytes > wire.MAX_LENGTH:
             self.refuse(
-                UnsupportedLeafError(
-                    f"{name_of_path(self.key_path())}: {view.nbytes} bytes are more than the "
-                    f"{wire.MAX_LENGTH} that msgpack can hold; store a uint8 array in a dict"
-                )
+                f"{view.nbytes} bytes are more than the {wire.MAX_LENGTH} that msgpack can hold; "
+                "store a uint8 array in a dict"
             )
             return
         self.out += wire.bin_header(view.nbytes)
         if view.nbytes < _BIG_BYTES:
             self.out += view.tobytes()
-        elif view.c_contiguous:
-            self.leaf_bytes(np.frombuffer(view, np.uint8), [view.nbytes])
         else:
-            self.leaf_bytes(np.frombuffer(view.tobytes(), np.uint8), [view.nbytes])
+            data = view if view.c_contiguous else view.tobytes()
+            self.leaf_bytes(np.frombuffer(data, np.uint8), [view.nbytes])
 
     def extension(self, value: Any, kind: type) -> bool:
         """Write an unknown extension, as an earlier read returned it."""
@@ -301,16 +287,8 @@ class _Planner:
 
     def scalar(self, value: np.generic) -> None:
         name = self.dtype_name(value, value.dtype)
-        if name is None:
-            return
-        key = (name,)
-        head = self.heads.get(key)
-        if head is None:
-            head = wire.ndarray_header(wire.EXT_SCALAR, (), name, value.dtype.itemsize)
-            assert head is not None
-            self.heads[key] = head
-        self.out += head
-        self.out += without_padding(np.asarray(value)).tobytes()
+        if name is not None and self.head(wire.EXT_SCALAR, (), name, value.dtype.itemsize):
+            self.out += without_padding(np.asarray(value)).tobytes()
 
     def array(self, value: Any, *, chunkable: bool) -> None:
         shape, dtype = value.shape, value.dtype
@@ -320,24 +298,24 @@ class _Planner:
         nbytes = math.prod(shape) * dtype.itemsize
         if chunkable and nbytes > self.max_chunk_size:
             self.chunks(value, shape, dtype.itemsize, name)
-        elif self.array_head(shape, name, nbytes):
+        elif self.head(wire.EXT_ARRAY, shape, name, nbytes):
             self.leaf_bytes(value, [nbytes])
 
-    def array_head(self, shape: tuple[int, ...], name: str, nbytes: int) -> bool:
-        head = self.heads.get((shape, name))
+    def head(self, code: int, shape: tuple[int, ...], name: str, nbytes: int) -> bool:
+        """Write all of an array or scalar but its elements; return False if it is too large."""
+        head = self.heads.get((code, shape, name))
         if head is None:
-            head = wire.ndarray_header(wire.EXT_ARRAY, shape, name, nbytes)
+            head = wire.ndarray_header(code, shape, name, nbytes)
             if head is None:
                 self.refuse(
-                    UnsupportedArrayError(
-                        f"{name_of_path(self.key_path())}: an array of {nbytes} bytes does not fit "
-                        f"one msgpack extension, which holds {wire.MAX_LENGTH}, and Flax splits no "
-                        "arrays in lists and none up to MAX_CHUNK_SIZE; put it in a dict, lower "
-                        "MAX_CHUNK_SIZE, or save as .safetensors"
-                    )
+                    f"an array of {nbytes} bytes does not fit one msgpack extension, which holds "
+                    f"{wire.MAX_LENGTH}, and Flax splits no arrays in lists and none up to "
+                    "MAX_CHUNK_SIZE; put it in a dict, lower MAX_CHUNK_SIZE, or save as "
+                    ".safetensors",
+                    UnsupportedArrayError,
                 )
                 return False
-            self.heads[shape, name] = head
+            self.heads[code, shape, name] = head
         self.out += head
         return True
 
@@ -357,7 +335,7 @@ class _Planner:
         for i, start in enumerate(starts):
             count = min(step, size - start)
             out += wire.encode_str(f"{i}")
-            if not self.array_head((count,), name, count * itemsize):
+            if not self.head(wire.EXT_ARRAY, (count,), name, count * itemsize):
                 return
             stops.append((start + count) * itemsize)
             self.leaf_bytes(value, stops[-2:], new=i == 0)
@@ -380,11 +358,14 @@ class _Planner:
                 pass
             else:
                 return name
-        self.refuse(unsupported_value_error(self.key_path(), value))
+        self.report(unsupported_value_error(self.key_path(), value))
         return None
 
 
-def _is_readable_jax_array(value: Any) -> bool:
+def _is_array(value: Any) -> bool:
+    """Return whether a value is an array whose elements can be read."""
+    if type(value) is DeferredArray or isinstance(value, np.ndarray):
+        return not isinstance(value, np.ma.MaskedArray)
     if not is_jax_array(value) or isinstance(value, sys.modules["jax"].core.Tracer):
         return False
     return not value.is_deleted() and (value.is_fully_addressable or value.is_fully_replicated)

@@ -14,6 +14,7 @@ import math
 import re
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from cordwood import dtypes
@@ -80,45 +81,21 @@ _ext32 = struct.Struct(">Ib").unpack_from
 _new = tuple.__new__  # the constructor of a named tuple takes twice as long
 
 
+@dataclass(slots=True, eq=False)
 class _Frame:
     """A container that is being read."""
 
-    __slots__ = (
-        "chunkable",
-        "first_leaf",
-        "keys",
-        "kind",
-        "node",
-        "path",
-        "plain",
-        "pos",
-        "position",
-        "size",
-        "stop",
-    )
-
-    def __init__(
-        self,
-        kind: NodeKind,
-        size: int,
-        path: KeyPath,
-        pos: int,
-        node: int,
-        first_leaf: int,
-        chunkable: bool,
-        stop: int,
-    ) -> None:
-        self.kind = kind
-        self.size = size
-        self.path = path
-        self.pos = pos
-        self.node = node
-        self.first_leaf = first_leaf
-        self.chunkable = chunkable  # True where Flax looks for chunked arrays
-        self.stop = stop  # the end of the extension of a tuple; otherwise -1
-        self.position = 0  # the number of children begun so far
-        self.keys: dict[Any, None] = {}
-        self.plain = True  # True while all keys are str
+    kind: NodeKind
+    size: int
+    path: KeyPath
+    pos: int
+    node: int
+    first_leaf: int
+    chunkable: bool  # True where Flax looks for chunked arrays
+    stop: int  # the end of the extension of a tuple; otherwise -1
+    position: int = 0  # the number of children begun so far
+    keys: dict[Any, None] = field(default_factory=dict)
+    plain: bool = True  # True while all keys are str
 
 
 class _Reader:
@@ -131,9 +108,8 @@ class _Reader:
         self.path_keys = 0
         # Cached array headers, by the bytes of an extension before its elements.
         self.headers: dict[bytes, _ArrayInfo] = {}
-        self.header_lengths: dict[
-            int, int
-        ] = {}  # by the length of an extension: bytes before the elements
+        # By the length of an extension: the bytes before its elements.
+        self.header_lengths: dict[int, int] = {}
 
     def run(self) -> tuple[list[Node], list[Leaf]]:
         stack = self.stack
@@ -287,7 +263,12 @@ class _Reader:
         if token.kind == "ext" and token.value == wire.EXT_SCALAR:
             header = read_array_header(self.data, token.start, token.stop, self.name)
             if header.shape == ():
-                value = scalar_at(self.data, header.start, header.dtype, header.encoding)
+                import numpy as np
+
+                dtype = dtypes.to_numpy(header.dtype)
+                if header.encoding == "swapped":
+                    dtype = dtype.newbyteorder(">")
+                value = np.frombuffer(self.data, dtype, 1, header.start)[0]
         elif token.kind == "ext" and token.value == wire.EXT_COMPLEX:
             value = self.complex(token)
         elif token.kind == "ext" and token.value not in (wire.EXT_ARRAY, wire.EXT_TUPLE):
@@ -404,17 +385,6 @@ class _Reader:
             ) from e
 
 
-def scalar_at(data: memoryview, offset: int, dtype: str, encoding: Encoding) -> Any:
-    """Return the numpy scalar whose bytes begin at `offset`."""
-    import numpy as np
-
-    from cordwood import dtypes
-
-    native = dtypes.to_numpy(dtype)
-    order = native.newbyteorder(">") if encoding == "swapped" else native
-    return np.frombuffer(data, order, 1, offset)[0]
-
-
 _MAX_NAME_BYTES = 64
 # Codes that other writers use instead of names: '>f4', '<i2', '|b1', '<M8[ns]'.
 _CODE = re.compile(r"([<>=|]?)(b1|[iu][1248]|f(?:2|4|8|16)|c(?:8|16|32)|[mM]8(?:\[\w+\])?)")
@@ -436,25 +406,17 @@ def read_array_header(data: memoryview, start: int, stop: int, name: str) -> Arr
     """
     token = _token(data, start, stop, name)
     if token.kind != "array" or token.value != 3:
-        raise FormatError(
-            f"{name}: byte {start}: expected [shape, dtype, elements] of an array, "
-            f"found {_describe(token)}"
-        )
+        raise _unexpected(token, "[shape, dtype, elements] of an array", start, name)
     shape, pos = _read_shape(data, token.start, stop, name)
     at = pos
     token = _token(data, pos, stop, name)
     if token.kind not in ("str", "bin") or token.stop - token.start > _MAX_NAME_BYTES:
-        raise FormatError(
-            f"{name}: byte {pos}: expected the name of a dtype, found {_describe(token)}"
-        )
+        raise _unexpected(token, "the name of a dtype", pos, name)
     dtype, encoding = _read_dtype(decode_text(data, token.start, token.stop, name), pos, name)
     pos = token.stop
     token = _token(data, pos, stop, name)
     if token.kind not in ("bin", "str"):
-        raise FormatError(
-            f"{name}: byte {pos}: expected the elements of an array as binary, "
-            f"found {_describe(token)}"
-        )
+        raise _unexpected(token, "the elements of an array as binary", pos, name)
     if token.stop != stop:
         raise FormatError(
             f"{name}: byte {token.stop}: expected the end of the array's extension, "
@@ -478,9 +440,7 @@ def _token(data: memoryview, pos: int, stop: int, name: str) -> Token:
 def _read_shape(data: memoryview, pos: int, stop: int, name: str) -> tuple[tuple[int, ...], int]:
     token = _token(data, pos, stop, name)
     if token.kind != "array":
-        raise FormatError(
-            f"{name}: byte {pos}: expected the shape of an array, found {_describe(token)}"
-        )
+        raise _unexpected(token, "the shape of an array", pos, name)
     if token.value > MAX_DIMS:
         raise LimitError(
             f"{name}: byte {pos}: an array has {token.value} dimensions; "
@@ -491,9 +451,7 @@ def _read_shape(data: memoryview, pos: int, stop: int, name: str) -> tuple[tuple
     for _ in range(token.value):
         token = _token(data, pos, stop, name)
         if token.kind != "int":
-            raise FormatError(
-                f"{name}: byte {pos}: expected a dimension of an array, found {_describe(token)}"
-            )
+            raise _unexpected(token, "a dimension of an array", pos, name)
         if token.value < -1 or (token.value == -1 and -1 in shape):
             raise FormatError(
                 f"{name}: byte {pos}: expected a dimension of an array, found {token.value}"
@@ -506,8 +464,7 @@ def _read_shape(data: memoryview, pos: int, stop: int, name: str) -> tuple[tuple
 def _read_dtype(text: str, pos: int, name: str) -> tuple[str, Encoding]:
     if dtypes.is_storable(text):
         return text, "raw"
-    match = _CODE.fullmatch(text)
-    if match is not None:
+    if _CODE.fullmatch(text):
         import numpy as np
 
         try:
@@ -515,14 +472,9 @@ def _read_dtype(text: str, pos: int, name: str) -> tuple[str, Encoding]:
             return dtypes.name_of(dtype), "swapped" if dtype.str[0] == ">" else "raw"
         except TypeError:
             pass
-    raise FormatError(
-        f"{name}: byte {pos}: expected a numeric dtype, found {text!r}"
-        + (
-            ", which Flax writes but cannot read"
-            if text.startswith(("str", "bytes", "void", "record"))
-            else ""
-        )
-    )
+    is_of_flax = text.startswith(("str", "bytes", "void", "record"))
+    advice = ", which Flax writes but cannot read" if is_of_flax else ""
+    raise FormatError(f"{name}: byte {pos}: expected a numeric dtype, found {text!r}{advice}")
 
 
 def _check_size(
@@ -549,14 +501,16 @@ def _check_size(
     return shape
 
 
-def _describe(token: Token) -> str:
+def _unexpected(token: Token, expected: str, pos: int, name: str) -> FormatError:
     if token.kind in ("str", "bin"):
-        return f"a {token.kind} of {counted(token.stop - token.start, 'byte')}"
-    if token.kind in ("array", "map"):
-        return f"{'an array' if token.kind == 'array' else 'a map'} of {token.value}"
-    if token.kind == "ext":
-        return f"extension {token.value}"
-    return "nil" if token.kind == "nil" else f"the {token.kind} {token.value}"
+        found = f"a {token.kind} of {counted(token.stop - token.start, 'byte')}"
+    elif token.kind in ("array", "map"):
+        found = f"{'an array' if token.kind == 'array' else 'a map'} of {token.value}"
+    elif token.kind == "ext":
+        found = f"extension {token.value}"
+    else:
+        found = "nil" if token.kind == "nil" else f"the {token.kind} {token.value}"
+    return FormatError(f"{name}: byte {pos}: expected {expected}, found {found}")
 
 
 _KEYS = {CHUNKED_MARKER, "shape", "chunks"}
@@ -597,13 +551,13 @@ def join_chunks(
 
 
 def _in_order(parts: Mapping[str, Leaf], member: str, at: str) -> list[Leaf]:
-    missing = [key for key in map(str, range(len(parts))) if key not in parts]
-    if missing:
-        raise FormatError(
-            f"{at}: expected keys '0' to '{len(parts) - 1}' in {member!r}, "
-            f"{missing[0]!r} is missing"
-        )
-    return [parts[str(i)] for i in range(len(parts))]
+    keys = [str(i) for i in range(len(parts))]
+    for key in keys:
+        if key not in parts:
+            raise FormatError(
+                f"{at}: expected keys '0' to {keys[-1]!r} in {member!r}, {key!r} is missing"
+            )
+    return [parts[key] for key in keys]
 
 
 def _dimension(leaf: Leaf, at: str) -> int:
@@ -618,33 +572,29 @@ def _value(leaf: Leaf) -> object:
 
 
 def _join(path: KeyPath, shape: tuple[int, ...], chunks: Sequence[Leaf], at: str) -> Leaf:
-    first = chunks[0]
+    dtype = chunks[0].dtype
+    encoding: Encoding = "raw"
     pieces: list[Piece] = []
     start = 0
     for i, chunk in enumerate(chunks):
         storage = chunk.storage
         if not isinstance(storage, Pieces) or chunk.kind != "numpy" or len(chunk.shape) != 1:
-            raise FormatError(
-                f"{at}: expected a flat array as chunk {i}, found {_describe_chunk(chunk)}"
+            found = (
+                f"{chunk.dtype}{list(chunk.shape)}"
+                if chunk.dtype
+                else f"a value of kind {chunk.kind}"
             )
-        if chunk.dtype != first.dtype or storage.encoding != _encoding(first):
-            raise FormatError(f"{at}: chunk {i} is {chunk.dtype}, and chunk 0 {first.dtype}")
+            raise FormatError(f"{at}: expected a flat array as chunk {i}, found {found}")
+        encoding = encoding if pieces else storage.encoding
+        if (chunk.dtype, storage.encoding) != (dtype, encoding):
+            raise FormatError(f"{at}: chunk {i} is {chunk.dtype}, and chunk 0 {dtype}")
         stop = start + chunk.shape[0]
         pieces.append(storage.pieces[0]._replace(where=Span(start, stop)))
         start = stop
     expected = math.prod(shape)
-    if start != expected or expected * dtypes.itemsize(first.dtype) >= 2**63:
+    if start != expected or expected * dtypes.itemsize(dtype) >= 2**63:
         raise FormatError(
             f"{at}: expected {expected} elements for shape {list(shape)}, found {start} in its "
             "chunks"
         )
-    return Leaf(path, "numpy", shape, first.dtype, Pieces(tuple(pieces), _encoding(first)))
-
-
-def _encoding(leaf: Leaf) -> Encoding:
-    assert isinstance(leaf.storage, Pieces)
-    return leaf.storage.encoding
-
-
-def _describe_chunk(leaf: Leaf) -> str:
-    return f"{leaf.dtype}{list(leaf.shape)}" if leaf.dtype else f"a value of kind {leaf.kind}"
+    return Leaf(path, "numpy", shape, dtype, Pieces(tuple(pieces), encoding))

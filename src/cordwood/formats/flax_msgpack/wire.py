@@ -26,27 +26,29 @@ MAX_DEPTH = 1024  # of nested containers; the limit of the msgpack library, and 
 MAX_LENGTH = 2**32 - 1  # of a string, binary, extension, array or map
 
 
+_ROOM = {"B": 1 << 8, "H": 1 << 16, "I": 1 << 32, "Q": 1 << 64}
+
+
+def _header(first: int, number: int, layouts: str) -> bytes:
+    """Return a number in the first layout that has room; each layout has a first byte, in a row."""
+    while number >= _ROOM[layouts[0]]:
+        first, layouts = first + 1, layouts[1:]
+    return struct.pack(f">B{layouts[0]}", first, number)
+
+
 def map_header(count: int) -> bytes:
     """Return the header of a map of `count` entries."""
-    if count < 16:
-        return bytes((0x80 | count,))
-    return struct.pack(">BH", 0xDE, count) if count < 1 << 16 else struct.pack(">BI", 0xDF, count)
+    return bytes((0x80 | count,)) if count < 16 else _header(0xDE, count, "HI")
 
 
 def array_header(count: int) -> bytes:
     """Return the header of an array of `count` values."""
-    if count < 16:
-        return bytes((0x90 | count,))
-    return struct.pack(">BH", 0xDC, count) if count < 1 << 16 else struct.pack(">BI", 0xDD, count)
+    return bytes((0x90 | count,)) if count < 16 else _header(0xDC, count, "HI")
 
 
 def bin_header(length: int) -> bytes:
     """Return the header of `length` bytes."""
-    if length < 1 << 8:
-        return struct.pack(">BB", 0xC4, length)
-    if length < 1 << 16:
-        return struct.pack(">BH", 0xC5, length)
-    return struct.pack(">BI", 0xC6, length)
+    return _header(0xC4, length, "BHI")
 
 
 _FIXED_EXT = {1: 0xD4, 2: 0xD5, 4: 0xD6, 8: 0xD7, 16: 0xD8}
@@ -54,51 +56,28 @@ _FIXED_EXT = {1: 0xD4, 2: 0xD5, 4: 0xD6, 8: 0xD7, 16: 0xD8}
 
 def ext_header(code: int, length: int) -> bytes:
     """Return the header of an extension of `length` bytes."""
-    if length in _FIXED_EXT:
-        return struct.pack(">Bb", _FIXED_EXT[length], code)
-    if length < 1 << 8:
-        return struct.pack(">BBb", 0xC7, length, code)
-    if length < 1 << 16:
-        return struct.pack(">BHb", 0xC8, length, code)
-    return struct.pack(">BIb", 0xC9, length, code)
+    first = _FIXED_EXT.get(length)
+    head = _header(0xC7, length, "BHI") if first is None else bytes((first,))
+    return head + struct.pack("b", code)
 
 
 def encode_str(text: str) -> bytes:
     """Encode a str. Raises UnicodeEncodeError for lone surrogates, which UTF-8 cannot encode."""
     data = text.encode()
     length = len(data)
-    if length < 32:
-        return bytes((0xA0 | length,)) + data
-    if length < 1 << 8:
-        return struct.pack(">BB", 0xD9, length) + data
-    if length < 1 << 16:
-        return struct.pack(">BH", 0xDA, length) + data
-    return struct.pack(">BI", 0xDB, length) + data
+    return (bytes((0xA0 | length,)) if length < 32 else _header(0xD9, length, "BHI")) + data
 
 
 def encode_int(value: int) -> bytes:
     """Encode an int. Raises OverflowError outside of [-2**63, 2**64)."""
-    if value >= 0:
-        if value < 1 << 7:
-            return bytes((value,))
-        if value < 1 << 8:
-            return struct.pack(">BB", 0xCC, value)
-        if value < 1 << 16:
-            return struct.pack(">BH", 0xCD, value)
-        if value < 1 << 32:
-            return struct.pack(">BI", 0xCE, value)
-        if value < 1 << 64:
-            return struct.pack(">BQ", 0xCF, value)
-    elif value >= -(1 << 5):
-        return struct.pack(">b", value)
-    elif value >= -(1 << 7):
-        return struct.pack(">Bb", 0xD0, value)
-    elif value >= -(1 << 15):
-        return struct.pack(">Bh", 0xD1, value)
-    elif value >= -(1 << 31):
-        return struct.pack(">Bi", 0xD2, value)
-    elif value >= -(1 << 63):
-        return struct.pack(">Bq", 0xD3, value)
+    if -(1 << 5) <= value < 1 << 7:
+        return bytes((value & 0xFF,))
+    if 0 <= value < 1 << 64:
+        return _header(0xCC, value, "BHIQ")
+    if -(1 << 63) <= value < 0:
+        width = next(width for width in (1, 2, 4, 8) if value >= -1 << 8 * width - 1)
+        first = 0xCF + width.bit_length()
+        return bytes((first,)) + value.to_bytes(width, "big", signed=True)
     raise OverflowError("integers of msgpack have at most 64 bits")
 
 
@@ -150,11 +129,6 @@ class _Form(NamedTuple):
     value: Any = None  # if there is no `number`: the value, count or length
 
 
-def _unpacker(layout: str) -> tuple[Callable[[Any, int], tuple[Any, ...]], int]:
-    compiled = struct.Struct(layout)
-    return compiled.unpack_from, compiled.size
-
-
 def _forms() -> list[_Form | None]:
     forms: list[_Form | None] = [None] * 256
     forms[0x00:0x80] = [_Form("int", value=value) for value in range(0x80)]
@@ -178,12 +152,14 @@ def _forms() -> list[_Form | None]:
     for first, kind, layouts in rows:
         for i, layout in enumerate(layouts.split()):
             fixed = 1 << i if first == 0xD4 else None
-            forms[first + i] = _Form(kind, *_unpacker(layout), fixed)
+            packed = struct.Struct(layout)
+            forms[first + i] = _Form(kind, packed.unpack_from, packed.size, fixed)
     return forms
 
 
 _FORMS = _forms()
-_SIZED = frozenset({"str", "bin", "ext", "array", "map"})  # kinds with a length or count
+_WITH_BYTES = frozenset({"str", "bin", "ext"})  # kinds with a length
+_SIZED = _WITH_BYTES | {"array", "map"}  # kinds with a length or count
 
 
 def read_token(data: memoryview, pos: int, name: str) -> Token:
@@ -203,30 +179,19 @@ def read_token(data: memoryview, pos: int, name: str) -> Token:
         )
     kind, number, width, value = form
     start = pos + 1 + width
-    if number is None:
-        if kind == "str":
-            stop = start + value
-            if stop > end:
-                raise truncated_error(name, start, "a str", value, end - start)
-            return Token(kind, None, start, stop)
-        return Token(kind, value, start, start)
-    if start > end:
-        raise truncated_error(
-            name, pos + 1, f"the length or value of {_a(kind)}", width, end - pos - 1
-        )
-    numbers = number(data, pos + 1)
-    if kind == "ext":
-        length = numbers[0] if value is None else value
-        stop = start + length
-        if stop > end:
-            raise truncated_error(name, start, "an ext", length, end - start)
-        return Token(kind, numbers[-1], start, stop)
-    if kind == "str" or kind == "bin":
-        stop = start + numbers[0]
-        if stop > end:
-            raise truncated_error(name, start, _a(kind), numbers[0], end - start)
-        return Token(kind, None, start, stop)
-    return Token(kind, numbers[0], start, start)
+    numbers = (value,)
+    if number is not None:
+        if start > end:
+            what = f"the length or value of {_a(kind)}"
+            raise truncated_error(name, pos + 1, what, width, end - pos - 1)
+        numbers = number(data, pos + 1)
+    if kind not in _WITH_BYTES:
+        return Token(kind, numbers[0], start, start)
+    length = numbers[0] if value is None else value
+    stop = start + length
+    if stop > end:
+        raise truncated_error(name, start, _a(kind), length, end - start)
+    return Token(kind, numbers[-1] if kind == "ext" else None, start, stop)
 
 
 def read_header(data: bytes, pos: int) -> tuple[int, int] | None:

@@ -351,6 +351,5 @@ def deflated_storage(
     if header.stop == header.start:
         return Pieces(())
     piece = Piece(whole_box(header.shape), 0, offset, length)
-    order = "F" if header.fortran else "C"
-    codec = Codec("deflate", order, header.swapped, header.start, crc32)
+    codec = Codec("deflate", "F" if header.fortran else "C", header.swapped, header.start, crc32)
     return Encoded((piece,), header.shape, codec)

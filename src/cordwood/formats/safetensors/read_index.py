@@ -90,24 +90,24 @@ def read_index(file: ReadableFile) -> Index:
 
 def _read_index(file: ReadableFile) -> Index:
     header = read_header(file)
-    metadata = split_metadata(header.metadata)
-    if metadata.cordwood is not None:
+    metadata, cordwood = split_metadata(header.metadata)
+    if cordwood is not None:
         check_header(header.raw)
     tensors = header.tensors
     if tensors is None:
         tensors = tensor_table(header.entries, header.raw, size_bytes=file.size_bytes)
-    if metadata.cordwood is None:
-        return _foreign(file, tensors, metadata.user)
-    digests = decode_digests(metadata.cordwood[DATA_DIGESTS], len(header.raw))
+    if cordwood is None:
+        return _foreign(file, tensors, metadata)
+    digests = decode_digests(cordwood[DATA_DIGESTS], len(header.raw))
     check_coverage("the data", file.size_bytes, digests)
-    table = parse_table(metadata.cordwood[STRUCTURE], tensor_count=len(tensors.names))
+    table = parse_table(cordwood[STRUCTURE], tensor_count=len(tensors.names))
     return Index(
         FORMAT,
         table.structure,
         tuple(_leaves(table, tensors)),
         (Source(file.name, file.size_bytes, digests),),
         "exact",
-        metadata.user,
+        metadata,
     )
 
 
