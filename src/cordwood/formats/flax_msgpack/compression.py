@@ -188,7 +188,7 @@ def require_magic(file: ReadableFile, kind: str) -> None:
 
 
 class _Codec(NamedTuple):
-    """What recognises and decodes the frames of one kind."""
+    """The functions that recognise and decode the frames of one kind."""
 
     name: str
     begins: Callable[[bytes], bool]  # of the first four bytes of a frame
