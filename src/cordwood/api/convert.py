@@ -35,7 +35,7 @@ from cordwood.formats.packs.cordwood_json import decode_index
 from cordwood.formats.packs.open import read_index_bytes
 from cordwood.formats.registry import file_formats, format_for_saving, suffixes_of, written_format
 from cordwood.formats.stored_step import KEY, PREFIX_KEY, decode_record, number_in_name
-from cordwood.index import Index, leaf_paths
+from cordwood.index import Index, Structure, leaf_paths
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.progress import ProgressMeter, ProgressOption, progress_display
 from cordwood.io.threads import gc_paused, raise_unreported_failures, run_in_worker, wait_for_saves
@@ -271,7 +271,8 @@ def convert(
         wait_for_saves(path)  # again, because decompressing a source takes time
         refuse()
         for part, leaves in zip(parts, sources, strict=True):
-            _write(path, to_format, part, leaves, compression, max_shard_bytes)
+            options = SaveOptions(part.to_prefix, part.metadata, compression, max_shard_bytes)
+            _write(path, to_format, part.stored.structure, leaves, options)
         if meter is not None:
             meter.finish()
     return Conversion(
@@ -367,20 +368,14 @@ def _size(index: Index, dtype_names: Sequence[str]) -> int:
 def _write(
     path: str | os.PathLike[str],
     format: WritableFormat,
-    part: _Part,
+    structure: Structure,
     leaves: StoredLeaves,
-    compression: str | None,
-    max_shard_bytes: int | None,
+    options: SaveOptions,
 ) -> None:
     """Save one tree of the source at the destination."""
-    structure = part.stored.structure
     tree = FlatTree(structure, tuple(leaf_paths(structure)), leaves.leaves, ())
-    rendezvous = Rendezvous(
-        SINGLE_PROCESS,
-        f"convert to {os.fspath(path)}",
-        timeout_seconds=TIMEOUT_SECONDS,
-    )
-    options = SaveOptions(part.to_prefix, part.metadata, compression, max_shard_bytes)
+    purpose = f"convert to {os.fspath(path)}"
+    rendezvous = Rendezvous(SINGLE_PROCESS, purpose, timeout_seconds=TIMEOUT_SECONDS)
     plan = plan_save(format, path, tree, options, rendezvous)
     run_in_worker(lambda: plan.write(Leaves(plan.leaves)))
 

@@ -145,14 +145,7 @@ def verify(
         IncompleteCheckpointError: the directory has no index.
     """
     ((_, verification),) = verify_each(
-        [path],
-        sample=sample,
-        seed=seed,
-        resume=resume,
-        progress=progress,
-        format=format,
-        max_bytes=max_bytes,
-        catch=(),
+        [path], sample, seed, resume, progress, format, max_bytes, catch=()
     )
     assert isinstance(verification, Verification)
     return verification
@@ -160,13 +153,13 @@ def verify(
 
 def verify_each(
     paths: Sequence[str | os.PathLike[str]],
-    *,
     sample: float = 1.0,
     seed: int | None = None,
     resume: str | os.PathLike[str] | None = None,
     progress: ProgressOption = None,
     format: str | None = None,
     max_bytes: int | None = None,
+    *,
     catch: tuple[type[Exception], ...] = (CordwoodError, OSError),
 ) -> list[tuple[str, Verification | Exception]]:
     """Verify several checkpoints, such as the steps of a run, with one sample and one record.

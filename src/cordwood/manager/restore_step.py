@@ -102,8 +102,8 @@ class Restored(NamedTuple, Generic[T]):
         extras = "" if self.extras is None else shortened(repr(self.extras), _MAX_EXTRAS)
         body = [fields_html([*metrics[:_MAX_SHOWN], ("extras", extras)])]
         for name, tree in [("tree", self.tree), *self.items.items()]:
-            preview = tree_preview_html(tree)
-            body.append(fold_html(name, preview.note, [preview.html], is_open=name == "tree"))
+            note, html = tree_preview_html(tree)
+            body.append(fold_html(name, note, [html], is_open=name == "tree"))
         return page_html(fold_html(f"step {self.step}", "restored", body))
 
 

@@ -50,9 +50,15 @@ def fold_html(head: str, note: str, body: Iterable[str], *, is_open: bool = True
         body: the parts inside, as HTML.
         is_open: True if it is shown unfolded first.
     """
-    summary = f"<summary><b>{text_html(head)}</b> {dim_html(note, 2 * MAX_TEXT)}</summary>"
-    inside = f'<div style="padding-left:1.2em">{"".join(body)}</div>'
-    return f"<details{' open' * is_open}>{summary}{inside}</details>"
+    summary = f"<b>{text_html(head)}</b> {dim_html(note, 2 * MAX_TEXT)}"
+    return _details_html(summary, "".join(body), is_open=is_open)
+
+
+def _details_html(summary: str, inside: str, *, is_open: bool) -> str:
+    return (
+        f"<details{' open' * is_open}><summary>{summary}</summary>"
+        f'<div style="padding-left:1.2em">{inside}</div></details>'
+    )
 
 
 def page_html(*parts: str) -> str:
@@ -100,10 +106,9 @@ def differences_html(head: str, note: str, lines: Iterable[tuple[str, str]], *, 
     parts = []
     for key_path, line in lines:
         name = printable(key_path, keep="")
-        if name and line.startswith(f"{name}:"):
-            start, rest = f"<b>{text_html(name)}</b>", line.removeprefix(name)
-        else:
-            start, rest = "", line
+        is_named = name and line.startswith(f"{name}:")
+        start = f"<b>{text_html(name)}</b>" if is_named else ""
+        rest = line.removeprefix(name) if is_named else line
         parts.append(f"<div>{start}{text_html(rest, 2 * MAX_TEXT)}</div>")
     return page_html(fold_html(head, note, [*parts, more_html(hidden)]))
 
@@ -249,14 +254,10 @@ def _row_html(row: OutlineRow, describe: Callable[[int], str], *, is_open: bool)
     if row.leaf is not None:
         note = f"{describe(row.leaf)}  {size_text(row.size_bytes)}" if row.size_bytes else ""
         return f"<div>{name} {dim_html(note or describe(row.leaf))}</div>"
-    note = leaf_count_text(row.leaf_count, row.size_bytes)
+    head = f"{name}/ {dim_html(leaf_count_text(row.leaf_count, row.size_bytes))}"
     if not row.children:
-        return f"<div>{name}/ {dim_html(note)}</div>"
-    inside = _children_html(row, describe, is_open=is_open)
-    return (
-        f"<details{' open' * is_open}><summary>{name}/ {dim_html(note)}</summary>"
-        f'<div style="padding-left:1.2em">{inside}</div></details>'
-    )
+        return f"<div>{head}</div>"
+    return _details_html(head, _children_html(row, describe, is_open=is_open), is_open=is_open)
 
 
 def leaf_lines(rows: Iterable[tuple[str, ...]], count: int) -> list[str]:
@@ -294,27 +295,15 @@ def tree_lines(tree: Any) -> list[str]:
     return [counted(count, "leaf", "leaves"), *leaf_lines(rows, count)]
 
 
-class TreePreview(NamedTuple):
-    """A tree in a notebook.
-
-    Attributes:
-        note: the number of its leaves, and their size.
-        html: the leaves.
-    """
-
-    note: str
-    html: str
-
-
-def tree_preview_html(tree: Any) -> TreePreview:
-    """Return the leaves of a tree as HTML: shapes, never elements."""
+def tree_preview_html(tree: Any) -> tuple[str, str]:
+    """Return the number and size of a tree's leaves, and the leaves as HTML: no elements."""
     try:
         flat = flatten(tree)
         sizes = [_size_bytes(leaf) for leaf in flat.leaves]
         html = tree_html(flat.paths, sizes, lambda number: _described(flat.leaves[number]))
-        return TreePreview(leaf_count_text(len(sizes), sum(sizes)), html)
+        return leaf_count_text(len(sizes), sum(sizes)), html
     except Exception:  # noqa: BLE001  (a repr must not fail, whatever the object)
-        return TreePreview(type(tree).__qualname__, "")
+        return type(tree).__qualname__, ""
 
 
 def _size_bytes(leaf: Any) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from cordwood.api.array_change import root_of_scaled
@@ -403,14 +404,10 @@ def _labels(rows: Sequence[_Row]) -> list[str]:
     """Return the labels of rows: the number, after the names that tell the stacks apart."""
     stacks = list(dict.fromkeys([stack for stack, _ in rows if stack is not None]))
     names = dict(zip(stacks, _distinct_names(stacks), strict=True))
-    labels = []
-    for stack, layer in rows:
-        if stack is None:
-            labels.append(_OUTSIDE)
-        else:
-            number = _ALL if layer is None else str(layer)
-            labels.append(f"{names[stack]} {number}".strip())
-    return labels
+    return [
+        _OUTSIDE if stack is None else f"{names[stack]} {_ALL if layer is None else layer}".strip()
+        for stack, layer in rows
+    ]
 
 
 def _distinct_names(stacks: Sequence[tuple[str, ...]]) -> list[str]:
@@ -425,12 +422,8 @@ def _distinct_names(stacks: Sequence[tuple[str, ...]]) -> list[str]:
 
 def _common(stacks: Sequence[tuple[str, ...]]) -> int:
     """Return the number of leading names that all stacks have."""
-    count = 0
-    for names in zip(*stacks, strict=False):
-        if len(set(names)) > 1:
-            break
-        count += 1
-    return count
+    columns = zip(*stacks, strict=False)
+    return len(list(takewhile(lambda names: len(set(names)) == 1, columns)))
 
 
 def _state(cell: Sequence[LeafChange]) -> str | None:
@@ -486,11 +479,9 @@ def _steps(counters: Mapping[KeyPath, tuple[int, int]]) -> list[OptimizerFact]:
     for path, values in counters.items():
         paths.setdefault(values, []).append(path)
     facts = []
-    for (a, b), equal in paths.items():
-        text = format_path(equal[0])
-        if len(equal) > 1:
-            text += f" and {counted(len(equal) - 1, 'other counter')}"
-        facts.append(OptimizerFact("steps", a, b, b - a, text))
+    for (a, b), (first, *others) in paths.items():
+        more = f" and {counted(len(others), 'other counter')}" if others else ""
+        facts.append(OptimizerFact("steps", a, b, b - a, format_path(first) + more))
     return facts
 
 
@@ -527,11 +518,9 @@ def _layer_updates(
 ) -> dict[str, float]:
     """Return the relative L2 norm of the change of each layer of the parameters."""
     updates = {}
-    for matrix in matrices:
+    for matrix in [matrix for matrix in matrices if matrix.group == "params"]:
         columns = len(matrix.kinds)
-        for row, layer in enumerate(matrix.layers if matrix.group == "params" else ()):
+        for row, layer in enumerate(matrix.layers):
             cells = matrix.leaves[row * columns : (row + 1) * columns]
-            ratio = relative_l2([changes[leaf] for leaves in cells for leaf in leaves])
-            if ratio is not None:
-                updates[layer] = ratio
-    return updates
+            updates[layer] = relative_l2([changes[leaf] for leaves in cells for leaf in leaves])
+    return {layer: ratio for layer, ratio in updates.items() if ratio is not None}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -150,17 +151,14 @@ class Export(NamedTuple):
     Attributes:
         html: the file.
         left_out: for each kind of resource, how many did not fit.
+        left_out_text: the same in words; "" if everything did.
         unreadable: messages of errors, by the names of the resources.
     """
 
     html: bytes
     left_out: Mapping[str, int]
+    left_out_text: str
     unreadable: Mapping[str, str]
-
-    @property
-    def left_out_text(self) -> str:
-        """The kinds that did not fit, in words; "" if everything did."""
-        return _kinds_text(self.left_out)
 
 
 def export_page(resources: Resources, *, max_bytes: int, progress: Report | None = None) -> Export:
@@ -214,21 +212,14 @@ def export_page(resources: Resources, *, max_bytes: int, progress: Report | None
             continue
         room -= _size(name, value)
         taken[name] = value
-    start |= {
-        "exported": True,
-        "left_out": left_out,
-        "left_out_text": _kinds_text(left_out),
-    }
+    words = ", ".join([counted(count, *_NOUNS[kind]) for kind, count in left_out.items()])
+    start |= {"exported": True, "left_out": left_out, "left_out_text": words}
     html = page(
         [("start", to_json(start)), *taken.items()], title=f"{start['title']} - cordwood"
     ).html
     if progress is not None:
         progress(Progress(len(html), len(html)))
-    return Export(html.encode(), left_out, unreadable)
-
-
-def _kinds_text(counts: Mapping[str, int]) -> str:
-    return ", ".join([counted(count, *_NOUNS[kind]) for kind, count in counts.items()])
+    return Export(html.encode(), left_out, words, unreadable)
 
 
 def write_export(path: str, html: bytes) -> None:
@@ -309,7 +300,9 @@ def _of_a_run(resources: Resources, steps: Sequence[Mapping[str, Any]]) -> Itera
         yield resource_name("diff", a, b, "digests")
     room = _MAX_COMPARED_BYTES
     for a, b in pairs[:_NEIGHBOURS]:
-        room -= _bytes_to_compare(resources, a, b)
+        # The bytes of two steps whose digests do not tell whether they are equal.
+        by_digests = _readable(resources, resource_name("diff", a, b, "digests"))
+        room -= 0 if by_digests is None else 2 * int(by_digests["unread_bytes"])
         if room >= 0:
             yield resource_name("diff", a, b, "all")
     # As far as there is room: first some steps from all over the run, then those between them.
@@ -320,12 +313,6 @@ def _of_a_run(resources: Resources, steps: Sequence[Mapping[str, Any]]) -> Itera
     for step in newest[1:]:
         yield resource_name("checkpoint", step)
     yield from _leaves(resources, newest[0])
-
-
-def _bytes_to_compare(resources: Resources, a: str, b: str) -> int:
-    """Return the bytes of two steps whose digests do not tell whether they are equal."""
-    by_digests = _readable(resources, resource_name("diff", a, b, "digests"))
-    return 0 if by_digests is None else 2 * int(by_digests["unread_bytes"])
 
 
 def _readable(resources: Resources, name: str) -> Any:
@@ -358,19 +345,13 @@ def _changed_leaves(resources: Resources) -> Iterator[str]:
         return
     rows = by_values["rows"]
     changes = [
-        (_number(change), i, j)
+        (math.inf if change == "NaN" else float(change), i, j)
         for i, j, change in zip(rows["i"], rows["j"], rows["relative_l2"], strict=True)
         if i is not None and j is not None and change is not None
     ]
     for change, i, j in sorted(changes, key=lambda row: -row[0]):
         if change > 0:
             yield resource_name("diff-leaf", "a", "b", i, j, "sample")
-
-
-def _number(value: Any) -> float:
-    """Return a number of a JSON value; NaN counts as infinite."""
-    number = float(value)
-    return number if number == number else float("inf")
 
 
 def _leaves(resources: Resources, source: str) -> Iterator[str]:
