@@ -276,18 +276,20 @@ def run_tasks(
             failure = None  # breaks the cycle of the exception, its frames and this closure
 
 
-def map_in_threads(function: Callable[..., T], arguments: Sequence[tuple[Any, ...]]) -> list[T]:
+def map_in_threads(
+    function: Callable[..., T], arguments: Sequence[tuple[Any, ...]], *, threads: int = 0
+) -> list[T]:
     """Return the results of a function for each tuple of arguments, in their order.
 
     It is called in several threads, and should do most of its work without the GIL. After an
-    exception no further call starts; the exception is raised here.
+    exception no further call starts; the exception is raised here. 0 threads: `default_threads`.
     """
     results: dict[int, T] = {}
 
     def work(number: int) -> None:
         results[number] = function(*arguments[number])
 
-    run_tasks(len(arguments), threads=default_threads(), make_worker=lambda: work)
+    run_tasks(len(arguments), threads=threads or default_threads(), make_worker=lambda: work)
     return [results[number] for number in range(len(arguments))]
 
 

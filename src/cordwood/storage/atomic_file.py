@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from cordwood.errors import NotACheckpointError, StorageError
+from cordwood.errors import CordwoodError, NotACheckpointError, StorageError
 from cordwood.storage import syscalls
 from cordwood.storage.file_locks import remove_unlocked, wait_and_lock
 from cordwood.storage.paths import temporary_path, temporary_pattern
@@ -31,15 +31,44 @@ from cordwood.storage.syscalls import (
 )
 
 
-class WritableFile:
-    """A file that is being written. `doing` is the current step, for error messages.
+class SaveStep:
+    """How far a save has come, for the message about a system call that fails."""
+
+    doing = "creating its directory"
+    in_place = False  # True once the new file or directory is what a reader finds
+
+    @contextmanager
+    def explain_errors(self, path: str, *, what: str) -> Iterator[None]:
+        """Raise OSErrors of the block with the current step in their message."""
+        try:
+            yield
+        except OSError as e:
+            if isinstance(e, CordwoodError) or e.errno is None:
+                raise
+            raise storage_error(e, path, self.doing, what=what, in_place=self.in_place) from e
+
+
+def storage_error(error: OSError, path: str, doing: str, *, what: str, in_place: bool) -> OSError:
+    """Return the exception to raise for a system call that failed during a save."""
+    then = "what was there before is untouched"
+    if in_place:
+        then = (
+            f"the new {what} is in place and whole, but a power cut may still undo it; save again"
+        )
+    assert error.errno is not None
+    message = f"{os.strerror(error.errno)} while {doing}; {then}"
+    mapped = OSError(error.errno, message, path)  # PermissionError and so on
+    return mapped if type(mapped) is not OSError else StorageError(error.errno, message, path)
+
+
+class WritableFile(SaveStep):
+    """A file that is being written.
 
     The object exists before its file: a creation that fails may have made the file all the same.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str = "") -> None:
         self.path = path
-        self.doing = "creating a temporary file beside it"
         self.fd = -1
 
     def open(self, mode: int = 0o666) -> None:
@@ -54,6 +83,12 @@ class WritableFile:
     def write(self, data: memoryview, offset: int) -> None:
         """Write all of `data` at `offset`."""
         write_all(self.fd, data, offset)
+
+    def require_size(self, size_bytes: int) -> None:
+        """Raise OSError unless it has that size."""
+        found = os.fstat(self.fd).st_size
+        if found != size_bytes:
+            raise OSError(errno.EIO, f"wrote {size_bytes} bytes, found {found}")
 
     def close(self) -> None:
         """Close it, which also unlocks it."""
@@ -84,47 +119,42 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[WritableFile]:
     target = _resolve(asked)
     folder, name = os.path.split(target)
     made: list[str] = []
-    temporary: WritableFile | None = None
-    in_place = False
-    doing = "creating its directory"
+    temporary = WritableFile()
     calls = syscalls.current()
     try:
-        make_ancestors(folder, made)
-        doing = "removing what a killed save left"
-        remove_stale_temporaries(folder, name)
-        old = rights_of(target)
-        while True:
-            temporary = WritableFile(temporary_path(folder, name))
-            temporary.open(creation_mode(old, folder))
-            if temporary.lock():
-                break
-            temporary.close()
-        temporary.doing = "writing"
-        yield temporary
-        temporary.doing = "setting its permissions"
-        limit_file(temporary.fd, rights_of(target) or old, folder)
-        temporary.doing = "flushing it to the disk"
-        # Never retried: after a failed fsync the kernel may have dropped the pages and marked
-        # them as clean, so a second fsync would succeed without the data.
-        calls.fsync(temporary.fd)
-        temporary.doing = "renaming it into place"
-        calls.replace(temporary.path, target)
-        in_place = True
-        temporary.doing = "flushing its directory to the disk"
-        sync_directory(folder)
-    except BaseException as e:
-        if not in_place:
-            if temporary is not None:
+        with temporary.explain_errors(asked, what="file"):
+            make_ancestors(folder, made)
+            temporary.doing = "removing what a killed save left"
+            remove_stale_temporaries(folder, name)
+            old = rights_of(target)
+            temporary.doing = "creating a temporary file beside it"
+            while True:
+                temporary.path = temporary_path(folder, name)
+                temporary.open(creation_mode(old, folder))
+                if temporary.lock():
+                    break
+                temporary.close()
+            temporary.doing = "writing"
+            yield temporary
+            temporary.doing = "setting its permissions"
+            limit_file(temporary.fd, rights_of(target) or old, folder)
+            temporary.doing = "flushing it to the disk"
+            # Never retried: after a failed fsync the kernel may have dropped the pages and marked
+            # them as clean, so a second fsync would succeed without the data.
+            calls.fsync(temporary.fd)
+            temporary.doing = "renaming it into place"
+            calls.replace(temporary.path, target)
+            temporary.in_place = True
+            temporary.doing = "flushing its directory to the disk"
+            sync_directory(folder)
+    except BaseException:
+        if not temporary.in_place:
+            if temporary.path:
                 temporary.remove()
             remove_directories(made)
-        if not isinstance(e, OSError) or isinstance(e, StorageError) or e.errno is None:
-            raise
-        if temporary is not None:
-            doing = temporary.doing
-        raise storage_error(e, asked, doing, what="file", in_place=in_place) from e
+        raise
     finally:
-        if temporary is not None:
-            temporary.close()
+        temporary.close()
 
 
 def _resolve(path: str) -> str:
@@ -196,20 +226,6 @@ def remove_stale_temporaries(folder: str, name: str) -> None:
         for entry in os.listdir(fd):
             if pattern.fullmatch(entry):
                 remove_unlocked(entry, folder=fd)
-
-
-def storage_error(error: OSError, path: str, doing: str, *, what: str, in_place: bool) -> OSError:
-    """Return the exception to raise for a system call that failed during a save."""
-    if in_place:
-        then = (
-            f"the new {what} is in place and whole, but a power cut may still undo it; save again"
-        )
-    else:
-        then = "what was there before is untouched"
-    assert error.errno is not None
-    message = f"{os.strerror(error.errno)} while {doing}; {then}"
-    mapped = OSError(error.errno, message, path)  # PermissionError and so on
-    return mapped if type(mapped) is not OSError else StorageError(error.errno, message, path)
 
 
 _ACL = "system.posix_acl_access"

@@ -9,9 +9,12 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import NamedTuple
 
 from cordwood.errors import StorageError
+from cordwood.storage.syscalls import opened_fd
 
 _TRIAL_BYTES = 32 << 20
 _MIN_FREE_BYTES = 1 << 30  # less free space is reported as a problem
@@ -75,13 +78,10 @@ def _speed(trial: str) -> Finding:
     data = os.urandom(1 << 20)
     start = time.perf_counter()
     try:
-        fd = os.open(os.path.join(trial, "speed"), os.O_WRONLY | os.O_CREAT, 0o600)
-        try:
+        with _opened(trial, "speed", os.O_WRONLY) as fd:
             for _ in range(_TRIAL_BYTES >> 20):
                 os.write(fd, data)
             os.fsync(fd)
-        finally:
-            os.close(fd)
     except OSError as e:
         return Finding("durable write", False, True, str(e))
     rate = _TRIAL_BYTES / (time.perf_counter() - start) / (1 << 20)
@@ -96,49 +96,42 @@ def _tried(name: str, needed: bool, attempt: Callable[[], None]) -> Finding:
     return Finding(name, True, needed, "works")
 
 
+def _opened(trial: str, name: str, flags: int) -> AbstractContextManager[int]:
+    """Create a file of a trial, and open it in a block."""
+    return opened_fd(os.path.join(trial, name), flags | os.O_CREAT, mode=0o600)
+
+
 def _replace(trial: str) -> None:
-    for name in ("old", "new"):
-        with open(os.path.join(trial, name), "w", encoding="utf-8") as file:
-            file.write(name)
-    os.replace(os.path.join(trial, "new"), os.path.join(trial, "old"))
-    with open(os.path.join(trial, "old"), encoding="utf-8") as file:
-        if file.read() != "new":
-            raise OSError(errno.EIO, "the old file is still there after the rename")
+    old, new = Path(trial, "old"), Path(trial, "new")
+    for path in (old, new):
+        path.write_text(path.name, encoding="utf-8")
+    new.replace(old)
+    if old.read_text(encoding="utf-8") != "new":
+        raise OSError(errno.EIO, "the old file is still there after the rename")
 
 
 def _sync(trial: str) -> None:
     """Flush a directory; unlike `sync_directory`, fail if the file system cannot."""
-    fd = os.open(trial, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with opened_fd(trial, os.O_RDONLY | os.O_DIRECTORY) as fd:
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _rename_folder(trial: str) -> None:
     """Rename a directory that is not empty, as saves of the zarr layout and deletions do."""
-    before, after = os.path.join(trial, "before"), os.path.join(trial, "after")
-    os.mkdir(before)
-    with open(os.path.join(before, "held"), "w", encoding="utf-8") as file:
-        file.write("held")
-    os.replace(before, after)
-    try:
-        with open(os.path.join(after, "held"), encoding="utf-8") as file:
-            whole = file.read() == "held"
-    except FileNotFoundError:
-        whole = False
-    if not whole:
+    before, after = Path(trial, "before"), Path(trial, "after")
+    before.mkdir()
+    (before / "held").write_text("held", encoding="utf-8")
+    before.replace(after)
+    held = after / "held"
+    if not held.exists() or held.read_text(encoding="utf-8") != "held":
         raise OSError(errno.EIO, "what a directory holds is lost when it is renamed")
 
 
 def _look_twice(trial: str) -> None:
     """Compare the inode number of a file by path and by descriptor; locks depend on it."""
     path = os.path.join(trial, "looked at")
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
+    with _opened(trial, "looked at", os.O_RDWR) as fd:
         looks = [os.fstat(fd), os.lstat(path), os.lstat(path), os.fstat(fd)]
-    finally:
-        os.close(fd)
     if len({(look.st_dev, look.st_ino) for look in looks}) > 1:
         raise OSError(errno.EIO, "a file has another inode number at each look; locks need one")
 
@@ -150,18 +143,10 @@ def _link(trial: str) -> None:
 def _lock(trial: str) -> None:
     import fcntl
 
-    fd = os.open(os.path.join(trial, "lock"), os.O_RDWR | os.O_CREAT, 0o600)
-    try:
+    with _opened(trial, "lock", os.O_RDWR) as fd:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    finally:
-        os.close(fd)
 
 
 def _direct(trial: str) -> None:
-    page = mmap.mmap(-1, _BLOCK)
-    fd = os.open(os.path.join(trial, "direct"), os.O_WRONLY | os.O_CREAT | os.O_DIRECT, 0o600)
-    try:
+    with mmap.mmap(-1, _BLOCK) as page, _opened(trial, "direct", os.O_WRONLY | os.O_DIRECT) as fd:
         os.write(fd, page)
-    finally:
-        os.close(fd)
-        page.close()

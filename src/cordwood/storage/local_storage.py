@@ -13,9 +13,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
-from typing import TypeVar
+from contextlib import contextmanager, nullcontext, suppress
 
 from cordwood.encoding.cordwood_metadata import digest_of
 from cordwood.errors import CordwoodError, StorageError
@@ -26,6 +24,7 @@ from cordwood.io.threads import never_stop, stop_check
 from cordwood.plan.assign_to_files import FileSizes
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import (
+    SaveStep,
     WritableFile,
     creation_mode,
     limit_file,
@@ -33,7 +32,6 @@ from cordwood.storage.atomic_file import (
     remove_directories,
     remove_stale_temporaries,
     rights_of,
-    storage_error,
     sync_directory,
 )
 from cordwood.storage.directory_reader import (
@@ -61,8 +59,6 @@ from cordwood.storage.storage_protocol import (
 from cordwood.storage.syscalls import open_directory_fd
 from cordwood.storage.write_files import fill_file
 
-T = TypeVar("T")
-
 _ABANDON_SECONDS = 10.0  # the longest wait of a failed save for the lock, to remove its files
 _ATTEMPTS = 100  # to create a file in a directory that other processes keep removing
 
@@ -79,7 +75,7 @@ class LocalStorage:
         self._rules = rules
 
     def read_index(self) -> bytes | None:
-        return _read_index(self.name, self._rules)
+        return self.read_sidecar(self._rules.index_name)
 
     def read_sidecar(self, name: str) -> bytes | None:
         return read_small_file(self.name, name, limit_bytes=self._rules.max_index_bytes)
@@ -106,19 +102,12 @@ class LocalStorage:
                 if stale_stages(self._path):
                     collect_stages(self._path, dry_run=False)
         try:
-            yield save
-        except OSError as e:
-            save.abandon()
-            if isinstance(e, CordwoodError) or e.errno is None:
-                raise
-            raise storage_error(
-                e, self.name, save.doing, what="checkpoint", in_place=save.in_place
-            ) from e
+            with save.explain_errors(self.name, what="checkpoint"):
+                yield save
+            save.remove_probes()
         except BaseException:
             save.abandon()
             raise
-        else:
-            save.remove_probes()
         finally:
             save.close()
 
@@ -129,21 +118,17 @@ class LocalStorage:
         if not os.path.isdir(self._path):
             what = "there is no directory that a save could have left files in"
             raise FileNotFoundError(errno.ENOENT, what, self.name)
-        if dry_run:
-            return self._collect(dry_run=True)
-        return _alone(self._path, self._rules, lambda: self._collect(dry_run=False))
-
-    def _collect(self, *, dry_run: bool) -> list[str]:
         # One descriptor for everything, so that a link that replaces the directory is not followed.
-        with open_directory_fd(self._path) as folder:
-            return self._collect_in(folder, dry_run=dry_run)
+        with (
+            nullcontext() if dry_run else locked(_lock_of(self._path, self._rules)),
+            open_directory_fd(self._path) as folder,
+        ):
+            return self._collect(folder, dry_run=dry_run)
 
-    def _collect_in(self, folder: int, *, dry_run: bool) -> list[str]:
+    def _collect(self, folder: int, *, dry_run: bool) -> list[str]:
         names = sorted(os.listdir(folder))
-        data = _read_index(
-            self._path, self._rules, folder
-        )  # read after the names, so it refers to all that are in use
-        kept = frozenset() if data is None else self._rules.referenced_files(data)
+        # Read after the names, so it refers to all that are in use.
+        kept = self._rules.kept_files(_read_index(self._path, self._rules, folder))
         removed = []
         patterns = [temporary_pattern(name) for name in _small_names(self._rules)]
         if dry_run and is_locked(_lock_of(self._path, self._rules), even_shared=True):
@@ -156,15 +141,13 @@ class LocalStorage:
         return removed
 
 
-class LocalTransaction:
-    """A save in progress. `doing` is the current step, for error messages."""
+class LocalTransaction(SaveStep):
+    """A save in progress."""
 
     def __init__(
         self, path: str, rules: NamingRules, others_commit: bool, timeout_seconds: float | None
     ) -> None:
         self._timeout_seconds = timeout_seconds
-        self.doing = "creating its directory"
-        self.in_place = False
         self._path = path
         self._rules = rules
         self._others_commit = others_commit
@@ -258,16 +241,14 @@ class LocalTransaction:
         self.doing = "creating its directory"
         make_ancestors(self._path, self._made)
         self.doing = "waiting for the lock of its directory"
-        _alone(self._path, self._rules, lambda: self._commit(update), self._timeout_seconds)
-
-    def _commit(self, update: Callable[[bytes | None], IndexChange]) -> None:
-        self.doing = "reading the index"
-        change = update(_read_index(self._path, self._rules))
-        self.doing = "looking for what was written"
-        self._require(change.added)
-        self._replace(change)
-        with suppress(OSError):  # a later save, or gc, removes the rest
-            self._clean(change)
+        with locked(_lock_of(self._path, self._rules), timeout_seconds=self._timeout_seconds):
+            self.doing = "reading the index"
+            change = update(_read_index(self._path, self._rules))
+            self.doing = "looking for what was written"
+            self._require(change.added)
+            self._replace(change)
+            with suppress(OSError):  # a later save, or gc, removes the rest
+                self._clean(change)
 
     def _require(self, added: Mapping[str, int]) -> None:
         """Raise StorageError if files are missing: another save removes those of a dead process."""
@@ -347,14 +328,14 @@ class LocalTransaction:
             written = []
         if written or self._links:  # other saves of this directory may use the same links
             with suppress(OSError, CordwoodError), stop_check(never_stop):
-                work = partial(self._remove_unreferenced, written)
-                _alone(self._path, self._rules, work, _ABANDON_SECONDS)
+                lock = _lock_of(self._path, self._rules)
+                with locked(lock, timeout_seconds=_ABANDON_SECONDS):
+                    self._remove_unreferenced(written)
         remove_directories(self._made)
 
     def _remove_unreferenced(self, written: Sequence[WritableFile]) -> None:
         with open_directory_fd(self._path) as folder:
-            data = _read_index(self._path, self._rules, folder)
-            kept = frozenset() if data is None else self._rules.referenced_files(data)
+            kept = self._rules.kept_files(_read_index(self._path, self._rules, folder))
             for file in written:
                 name = os.path.basename(file.path)
                 if name not in kept:
@@ -380,14 +361,6 @@ class LocalTransaction:
 
 def _lock_of(path: str, rules: NamingRules) -> str:
     return f"{path}/{temporary_prefix(rules.index_name)}lock"
-
-
-def _alone(
-    path: str, rules: NamingRules, work: Callable[[], T], timeout_seconds: float | None = None
-) -> T:
-    """Call `work` while no other process commits to a directory, and return its result."""
-    with locked(_lock_of(path, rules), timeout_seconds=timeout_seconds):
-        return work()
 
 
 def _small_names(rules: NamingRules) -> tuple[str, ...]:

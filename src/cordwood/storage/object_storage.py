@@ -77,9 +77,6 @@ class ObjectFile(Closable):
         self._key = name
 
     def read(self, offset: int, length: int) -> bytes:
-        if 0 < length <= _PART_BYTES:
-            self._require(offset, length)
-            return self._finish(self._start(offset, offset + length))
         whole = bytearray(length)
         self.read_into(offset, [memoryview(whole)])
         return bytes(whole)
@@ -88,15 +85,15 @@ class ObjectFile(Closable):
         total = sum(map(len, views))
         self._require(offset, total)
         end = offset + total
-        parts = ((a, min(a + _PART_BYTES, end)) for a in range(offset, end, _PART_BYTES))
         started: deque[Request[StoredObject]] = deque()
-        target = _Scatter(views)
-        for a, b in parts:
+        unfilled = deque(views)
+        for start in range(offset, end, _PART_BYTES):
             if len(started) == _READS_IN_FLIGHT:
-                target.put(self._finish(started.popleft()))
-            started.append(self._start(a, b))
+                _scatter(self._finish(started.popleft()), unfilled)
+            stop, doing = min(start + _PART_BYTES, end), f"reading it at byte {start}"
+            started.append(self._store.start_read(self._key, start, stop, doing=doing))
         for request in started:
-            target.put(self._finish(request))
+            _scatter(self._finish(request), unfilled)
 
     def map(self) -> NoReturn:
         raise io.UnsupportedOperation(
@@ -116,12 +113,11 @@ class ObjectFile(Closable):
             self._checked = True
 
     def _check_size(self) -> None:
-        longer = self._store.has_byte_at(self._key, self.size_bytes)
+        has_byte_at = self._store.has_byte_at
+        longer = has_byte_at(self._key, self.size_bytes)
         if longer is None:
             raise self._missing()
-        if longer or (
-            self.size_bytes and not self._store.has_byte_at(self._key, self.size_bytes - 1)
-        ):
+        if longer or (self.size_bytes and not has_byte_at(self._key, self.size_bytes - 1)):
             kind = CorruptionError if longer else TruncatedError
             raise kind(
                 f"{self.name}: expected {self.size_bytes} bytes, found "
@@ -134,10 +130,6 @@ class ObjectFile(Closable):
             f"{self.name} is missing: the checkpoint is incomplete; copy or save it again"
         )
 
-    def _start(self, start: int, stop: int) -> Request[StoredObject]:
-        doing = f"reading it at byte {start}"
-        return self._store.start_read(self._key, start, stop, doing=doing)
-
     def _finish(self, request: Request[StoredObject]) -> bytes:
         data = request.result().data
         if data is None:
@@ -145,23 +137,16 @@ class ObjectFile(Closable):
         return data
 
 
-class _Scatter:
-    """A sequence of byte views that are filled one after another."""
-
-    def __init__(self, views: Sequence[memoryview]) -> None:
-        self._views = deque(views)
-
-    def put(self, data: bytes) -> None:
-        source = np.frombuffer(data, np.uint8)
-        while len(source):
-            view = self._views[0]
-            count = min(len(view), len(source))
-            np.copyto(np.frombuffer(view[:count], np.uint8), source[:count])
-            source = source[count:]
-            if count < len(view):
-                self._views[0] = view[count:]
-            else:
-                self._views.popleft()
+def _scatter(data: bytes, unfilled: deque[memoryview]) -> None:
+    """Fill byte views one after another, and remove them from the queue as they are full."""
+    source = np.frombuffer(data, np.uint8)
+    while len(source):
+        view = unfilled.popleft()
+        count = min(len(view), len(source))
+        np.copyto(np.frombuffer(view[:count], np.uint8), source[:count])
+        source = source[count:]
+        if count < len(view):
+            unfilled.appendleft(view[count:])
 
 
 def write_objects(
@@ -303,8 +288,7 @@ class ObjectStorage:
         return began is not None and time.time() - began > GRACE_SECONDS
 
     def _unreferenced(self, names: Sequence[str]) -> list[str]:
-        data = self.read_index()
-        kept = frozenset() if data is None else self._rules.referenced_files(data)
+        kept = self._rules.kept_files(self.read_index())
         return [name for name in names if name not in kept]
 
     def _collect_remains(self, names: Sequence[str], *, dry_run: bool) -> list[str]:

@@ -28,7 +28,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 from weakref import finalize
 
-from cordwood.errors import NotACheckpointError, StorageError
+from cordwood.errors import NotACheckpointError
 from cordwood.io.chunk_codecs import Encoder
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.threads import never_stop, stop_check
@@ -36,12 +36,12 @@ from cordwood.plan.file_plan import PlannedFile
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import (
     Rights,
+    SaveStep,
     limit_folder,
     make_ancestors,
     make_private,
     remove_directories,
     rights_of,
-    storage_error,
     sync_directory,
 )
 from cordwood.storage.directories import list_entries, may_remove, remove_tree
@@ -73,7 +73,7 @@ class DirectoryChange(NamedTuple):
     last_file: tuple[str, bytes] | None = None  # the name and bytes of the index
 
 
-class StagingDirectory:
+class StagingDirectory(SaveStep):
     """A save that replaces a directory: a `Transaction`, see `storage.storage_protocol`.
 
         stage = StagingDirectory(path)
@@ -81,9 +81,9 @@ class StagingDirectory:
             written = stage.write(files, leaves)
             stage.commit(update)
 
-    `doing` is the current step, for error messages. Several processes can fill one: one of them
-    creates it, and commits or abandons it; its random name is the probe that the others look for.
-    In a thread where no interrupts come (`run_in_worker`): they could leave a lock held.
+    Several processes can fill one: one of them creates it, and commits or abandons it; its random
+    name is the probe that the others look for. In a thread where no interrupts come
+    (`run_in_worker`): they could leave a lock held.
 
     Args:
         path: the directory that it will replace.
@@ -94,7 +94,7 @@ class StagingDirectory:
         NotADirectoryError: `path` is a file.
         NotACheckpointError: `path` is a mount point.
 
-    `abandon_on_error` turns an OSError in its block into the error of `storage_error`.
+    `abandon_on_error` turns an OSError in its block into that of `explain_errors`.
     """
 
     def __init__(
@@ -112,8 +112,6 @@ class StagingDirectory:
         self.asked = os.fspath(path)
         self.target = _resolve(self.asked)
         self.path = ""
-        self.doing = "creating its directory"
-        self.in_place = False
         self._parent, self._name = os.path.split(self.target)
         self._made: list[str] = []
         self._rights: Rights | None = None  # of the directory that it will replace
@@ -354,23 +352,11 @@ class StagingDirectory:
     def abandon_on_error(self) -> Iterator[None]:
         """Abandon it after an exception in the block; raise OSErrors with the current step."""
         try:
-            with self.explain_errors():
+            with self.explain_errors(self.asked, what="directory"):
                 yield
         except BaseException:
             self.abandon()
             raise
-
-    @contextmanager
-    def explain_errors(self) -> Iterator[None]:
-        """Raise OSErrors of the block with the current step in their message."""
-        try:
-            yield
-        except OSError as e:
-            if isinstance(e, StorageError | NotACheckpointError) or e.errno is None:
-                raise
-            raise storage_error(
-                e, self.asked, self.doing, what="directory", in_place=self.in_place
-            ) from e
 
 
 def collect_stages(path: str | os.PathLike[str], *, dry_run: bool) -> list[str]:

@@ -38,6 +38,10 @@ class NamingRules(NamedTuple):
     is_data_file: Callable[[str], bool]  # True for the name of a data file
     referenced_files: Callable[[bytes], frozenset[str]]  # the data files of an index
 
+    def kept_files(self, index: bytes | None) -> frozenset[str]:
+        """Return the data files of an index, which may be missing."""
+        return frozenset() if index is None else self.referenced_files(index)
+
 
 class NewDataFile(NamedTuple):
     """A data file to write."""

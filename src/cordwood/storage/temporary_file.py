@@ -47,18 +47,15 @@ class UnnamedTemporaryFile(OpenFile):
         self._required_bytes = 0
         try:
             with self._explaining("creating"):
-                self._open()
+                try:
+                    open_into(self.opened, self._folder, _FLAGS | os.O_TMPFILE)
+                except OSError as e:
+                    if e.errno not in _NO_UNNAMED:
+                        raise
+                    self._open_and_unlink()
         except BaseException:
             self.close()  # at once, not when the traceback is dropped
             raise
-
-    def _open(self) -> None:
-        try:
-            open_into(self.opened, self._folder, _FLAGS | os.O_TMPFILE)
-        except OSError as e:
-            if e.errno not in _NO_UNNAMED:
-                raise
-            self._open_and_unlink()
 
     def _open_and_unlink(self) -> None:
         name = os.path.basename(self.name)
@@ -108,10 +105,7 @@ class UnnamedTemporaryFile(OpenFile):
 
 def scratch_directory(path: str | os.PathLike[str]) -> str:
     """Return a directory for temporary files on the disk of a local path."""
-    target = os.path.realpath(path)
-    if os.path.isdir(target):  # its parent may be another disk, or not writable
-        return target
-    folder = os.path.dirname(target)
+    folder = os.path.realpath(path)  # itself: its parent may be another disk, or not writable
     while not os.path.isdir(folder) and folder != os.path.dirname(folder):
         folder = os.path.dirname(folder)  # the first that exists
     return folder

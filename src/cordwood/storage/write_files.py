@@ -40,7 +40,7 @@ from cordwood.io.leaves_to_write import (
     is_little_endian,
 )
 from cordwood.io.open_files import read_views, with_file_name
-from cordwood.io.threads import check_stop, run_tasks
+from cordwood.io.threads import check_stop, map_in_threads, run_tasks
 from cordwood.plan.file_plan import (
     ChunkFile,
     FilePlan,
@@ -86,9 +86,8 @@ def write_file(path: str | os.PathLike[str], plan: FilePlan, leaves: Leaves) -> 
     disagree with each other or with the leaves.
     """
     leaves.expect(leaves_of(plan.segments))
-    ends = segment_offsets(plan)
     with atomic_file(path) as temporary:
-        _fill(temporary, plan, ends, leaves)
+        fill_file(temporary, plan, leaves)
 
 
 def fill_file(file: WritableFile, plan: FilePlan, leaves: Leaves) -> bytes:
@@ -99,17 +98,12 @@ def fill_file(file: WritableFile, plan: FilePlan, leaves: Leaves) -> bytes:
     Raises OSError as the system does, ValueError as `write_file` does, and what `check_stop`
     raises, which is called every few MiB.
     """
-    return _fill(file, plan, segment_offsets(plan), leaves)
-
-
-def _fill(file: WritableFile, plan: FilePlan, ends: list[int], leaves: Leaves) -> bytes:
+    ends = segment_offsets(plan)
     digests = _write_data(file, plan, ends, FileContents(plan.segments, ends, leaves.part))
     header = build_header(plan, digests)
     file.doing = "writing the header"
     file.write(memoryview(header), 0)
-    size = os.fstat(file.fd).st_size
-    if size != plan.size_bytes:
-        raise OSError(errno.EIO, f"wrote {plan.size_bytes} bytes, found {size}")
+    file.require_size(plan.size_bytes)
     return header
 
 
@@ -135,10 +129,7 @@ def write_stream(
                 offset += len(part)
             small = bytearray()
         temporary.write(memoryview(small), offset)
-        offset += len(small)
-        size = os.fstat(temporary.fd).st_size
-        if size != offset:
-            raise OSError(errno.EIO, f"wrote {offset} bytes, found {size}")
+        temporary.require_size(offset + len(small))
 
 
 def _write_data(
@@ -264,35 +255,24 @@ def adopt_files(folder: str, paths: Sequence[str]) -> list[WrittenFile]:
 
     Raises OSError as the system does, with the name of the file.
     """
-    results = [WrittenFile(0, b"")] * len(paths)
 
-    def make_worker() -> Callable[[int], None]:
+    def adopt(path: str) -> WrittenFile:
+        check_stop()
         scratch = ScratchBuffer()
+        try:
+            with opened_fd(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW) as fd:
+                size = os.fstat(fd).st_size
+                digests = []
+                for start in range(0, size, _UNIT_BYTES):
+                    unit = scratch.view(min(_UNIT_BYTES, size - start))
+                    read_views(fd, start, [unit], name=path)
+                    digests.append(_block_digests(unit))
+                syscalls.current().fsync(fd)
+                return WrittenFile(size, b"".join(digests))
+        except OSError as e:
+            raise with_file_name(e, path) from e
 
-        def work(task: int) -> None:
-            check_stop()
-            path = f"{folder}/{paths[task]}"
-            try:
-                with opened_fd(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW) as fd:
-                    results[task] = _hash_file(fd, scratch, name=path)
-                    syscalls.current().fsync(fd)
-            except OSError as e:
-                raise with_file_name(e, path) from e
-
-        return work
-
-    run_tasks(len(paths), threads=_CHUNK_THREADS, make_worker=make_worker)
-    return results
-
-
-def _hash_file(fd: int, scratch: ScratchBuffer, *, name: str) -> WrittenFile:
-    size = os.fstat(fd).st_size
-    digests = []
-    for start in range(0, size, _UNIT_BYTES):
-        unit = scratch.view(min(_UNIT_BYTES, size - start))
-        read_views(fd, start, [unit], name=name)
-        digests.append(_block_digests(unit))
-    return WrittenFile(size, b"".join(digests))
+    return map_in_threads(adopt, [(f"{folder}/{path}",) for path in paths], threads=_CHUNK_THREADS)
 
 
 def _bulk(file: PlannedFile) -> int:
@@ -342,17 +322,12 @@ def _write_raw(
     scratch: ScratchBuffer,
 ) -> WrittenFile:
     size = math.prod(file.shape) * file.itemsize
-    if not isinstance(part, LazyArray) and part.nbytes != size and not _leads(file):
-        part = _padded(part, file.shape)
+    if part.nbytes != size and not _leads(file):
+        part = _padded(np.asarray(part), file.shape)
     if size >= _DIRECT_CHUNK_BYTES:
         target.open_direct()
         target.reserve(size)
-    elif (
-        not isinstance(part, LazyArray)
-        and part.nbytes == size
-        and part.flags.c_contiguous
-        and is_little_endian(part)
-    ):
+    elif part.nbytes == size and is_little_endian(part) and part.flags.c_contiguous:
         source = part.reshape(-1).view(np.uint8).data
         return _write_units(target, size, lambda a, b: source[a:b])
 

@@ -206,7 +206,7 @@ def fill_together(
         commit(written)
 
     try:
-        with rendezvous, stage.explain_errors():
+        with rendezvous, stage.explain_errors(stage.asked, what="directory"):
             if rendezvous.count > 1:
                 begin_together(
                     rendezvous, stage, path=stage.asked, fingerprints=fingerprints, specs=specs
