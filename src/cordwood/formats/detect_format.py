@@ -64,11 +64,11 @@ def format_of_file(file: ReadableFile) -> Format:
 
 def _best(formats: Sequence[Format], place: Place, *, above: Match = Match.NO) -> Format | None:
     """Return the format that fits best, of equal ones the first; None if none fits."""
-    best, best_match = None, above
+    best = None
     for format in formats:
         match = format.matches(place)
-        if match > best_match:
-            best, best_match = format, match
+        if match > above:
+            best, above = format, match
         if match == Match.YES:
             break
     return best
@@ -246,9 +246,8 @@ def absence(path: str) -> OSError:
         return FileNotFoundError(errno.ENOENT, what, path)
     name = Path(path).name
     siblings = [entry.name for entry in scan_directory(os.fspath(parent))[:_MAX_SIBLINGS]]
-    close = nearest_name(
-        name, [each for each in siblings if each != name]
-    )  # it may have come just now
+    # It may have come just now.
+    close = nearest_name(name, [each for each in siblings if each != name])
     if close is not None:
         hint = printable(f" (did you mean {os.fspath(parent / close)}?)")
     else:
@@ -302,10 +301,7 @@ _MAGIC: Sequence[tuple[bytes, str]] = (
     (b"\x89HDF\r\n\x1a\n", "an HDF5 file: read it with h5py, or with the program that wrote it"),
     (b"GGUF", "a GGUF file: read it with gguf"),
     (b"PK", "a zip archive without .npy members"),
-    (b"\x80\2", _PICKLE),
-    (b"\x80\3", _PICKLE),
-    (b"\x80\4", _PICKLE),
-    (b"\x80\5", _PICKLE),
+    *[(bytes((0x80, protocol)), _PICKLE) for protocol in (2, 3, 4, 5)],
     (b"\x1f\x8b", "a gzip stream that does not contain Flax's msgpack: decompress it first"),
     (
         b"\x28\xb5\x2f\xfd",
@@ -324,7 +320,4 @@ def foreign_file(place: Place) -> str | None:
     members = members_of_zip(place.file) if is_zip and place.file else []
     if any(name.endswith("data.pkl") for name in members):
         return _TORCH
-    for magic, text in _MAGIC:
-        if place.head.startswith(magic):
-            return text
-    return None
+    return next((text for magic, text in _MAGIC if place.head.startswith(magic)), None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from cordwood.errors import NotACheckpointError, UnsupportedFormatError
@@ -95,31 +96,21 @@ def unknown_name(name: str, names: list[str]) -> UnsupportedFormatError:
 
 def all_by_suffix(name: str) -> list[Format]:
     """Return the formats with the longest suffix that the name of a file ends in."""
-    length = 0
-    formats: list[Format] = []
-    for format in FORMATS:
-        for suffix in format.suffixes:
-            if name.endswith(suffix):
-                if len(suffix) > length:
-                    length, formats = len(suffix), []
-                if len(suffix) == length:
-                    formats.append(format)
-    return formats
+    suffix = suffix_of(name)
+    return [format for format in FORMATS if suffix and suffix in format.suffixes]
 
 
 def by_suffix(name: str) -> Format | None:
     """Return the format that the suffix of a name stands for; of several, the first."""
-    formats = all_by_suffix(name)
-    return formats[0] if formats else None
+    return next(iter(all_by_suffix(name)), None)
 
 
 def suffix_of(name: str) -> str:
     """Return the suffix of a file format that a name ends in; "" for none."""
-    suffixes = [each for format in FORMATS for each in format.suffixes if name.endswith(each)]
-    return max(suffixes, key=len, default="")
+    return max(filter(name.endswith, suffixes_of(FORMATS)), key=len, default="")
 
 
-def suffixes_of(formats: list[Format]) -> list[str]:
+def suffixes_of(formats: Iterable[Format]) -> list[str]:
     """Return the suffixes of formats, each once."""
     return list(dict.fromkeys([suffix for format in formats for suffix in format.suffixes]))
 
@@ -203,11 +194,7 @@ def written_format(path: str | os.PathLike[str]) -> WritableFormat | None:
     Raises NotACheckpointError if there are indexes of several.
     """
     place = Place(os.fspath(path))
-    formats = [
-        each
-        for each in FORMATS
-        if is_directory_format(each) and is_writable(each) and each.matches(place)
-    ]
+    formats = [each for each in writable_directory_formats() if each.matches(place)]
     if len(formats) > 1:
         names = " and ".join([each.index_name for each in formats])
         raise NotACheckpointError(
@@ -289,14 +276,11 @@ def _named(
     if layout is not None:
         named = next((each for each in directories if each.name == layout), None)
         if format not in (None, layout):
-            other = by_name(format) if format is not None else None
-            if other is not None and is_directory_format(other):
-                raise ValueError(
-                    f"{text}: format={format!r} and layout={layout!r} name two formats: leave one "
-                    "out"
-                )
+            other = by_name(format or "")
             raise ValueError(
-                f"{text}: layout= is for directories, and format={format!r} means a file"
+                f"{text}: format={format!r} and layout={layout!r} name two formats: leave one out"
+                if other is not None and is_directory_format(other)
+                else f"{text}: layout= is for directories, and format={format!r} means a file"
             )
         if named is None:
             names = ", ".join([repr(each.name) for each in directories])

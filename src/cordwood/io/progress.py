@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from html import escape
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from cordwood.message_text import printable, size_text
 from cordwood.public_names import document_fields
@@ -131,43 +131,34 @@ def progress_display(progress: ProgressOption, verb: str) -> AbstractContextMana
         return nullcontext(None)
     shell = _notebook_shell()
     if shell is not None:
-        return _Shown(_NotebookBar(shell, verb))
+        return _shown(_NotebookBar(shell, verb))
     if sys.stderr is not None and sys.stderr.isatty():
-        return _Shown(_TerminalBar(verb))
+        return _shown(_TerminalBar(verb))
     return nullcontext(None)
 
 
-class _Bar(Protocol):
-    def start(self) -> None: ...
+@contextmanager
+def _shown(bar: _TerminalBar | _NotebookBar) -> Iterator[Report]:
+    """Show a bar during the block. If it cannot be drawn, the block goes on without it."""
+    broken = failed = False
 
-    def draw(self, progress: Progress) -> None: ...
-
-    def stop(self, *, failed: bool) -> None: ...
-
-
-class _Shown:
-    """A bar for a `with` block. If the bar cannot be drawn, the block goes on without it."""
-
-    def __init__(self, bar: _Bar) -> None:
-        self._bar: _Bar | None = bar
-
-    def _try(self, action: Callable[[_Bar], None]) -> None:
-        if self._bar is None:
+    def attempt(action: Callable[[], None]) -> None:
+        nonlocal broken
+        if broken:
             return
         try:
-            action(self._bar)
+            action()
         except Exception:  # noqa: BLE001  (a closed terminal must not end a save)
-            self._bar = None
+            broken = True
 
-    def report(self, progress: Progress) -> None:
-        self._try(lambda bar: bar.draw(progress))
-
-    def __enter__(self) -> Report:
-        self._try(lambda bar: bar.start())
-        return self.report
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._try(lambda bar: bar.stop(failed=error is not None))
+    attempt(bar.start)
+    try:
+        yield lambda progress: attempt(lambda: bar.draw(progress))
+    except BaseException:
+        failed = True
+        raise
+    finally:
+        attempt(lambda: bar.stop(failed=failed))
 
 
 class _TerminalBar:
@@ -178,23 +169,16 @@ class _TerminalBar:
     """
 
     def __init__(self, verb: str) -> None:
+        from rich import progress as rich
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            TextColumn,
-            TimeRemainingColumn,
-            TransferSpeedColumn,
-        )
-        from rich.progress import Progress as RichProgress
 
-        self._rich = RichProgress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(binary_units=True),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[doing]}", style="dim", markup=False),
+        self._rich = rich.Progress(
+            rich.TextColumn("{task.description}"),
+            rich.BarColumn(),
+            rich.DownloadColumn(binary_units=True),
+            rich.TransferSpeedColumn(),
+            rich.TimeRemainingColumn(),
+            rich.TextColumn("{task.fields[doing]}", style="dim", markup=False),
             console=Console(stderr=True),
             auto_refresh=False,
             transient=True,

@@ -351,28 +351,14 @@ def link_under_shared_lock(source: str, target: str) -> int | None:
     fd = open_fd(source, os.O_RDONLY | _FLAGS)
     linked = False
     try:
-        linked = _lock_shortly(fd) and _link(fd, source, target)
+        # Not for long: another process checks if it is in use, or its save just ends.
+        wait_and_lock(fd, source, fcntl.LOCK_SH, timeout_seconds=_WAIT_SECONDS)
+        with suppress(FileExistsError):  # from a save of this directory that died, or still runs
+            syscalls.current().link(source, target)
+        linked = is_open_file_at(fd, target)
+    except StorageError:
+        pass  # another process holds the lock for long
     finally:
         if not linked:
             unlock(fd)
     return fd if linked else None
-
-
-def _lock_shortly(fd: int) -> bool:
-    """Take a shared lock; return False if another process holds its lock for long."""
-    deadline = time.monotonic() + _WAIT_SECONDS
-    while True:
-        try:
-            lock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:  # another process checks if it is in use, or its save just ends
-            if time.monotonic() > deadline:
-                return False
-            check_stop()
-            time.sleep(_POLL_SECONDS)
-
-
-def _link(fd: int, source: str, target: str) -> bool:
-    with suppress(FileExistsError):  # from a save of this directory that died, or still runs
-        syscalls.current().link(source, target)
-    return is_open_file_at(fd, target)

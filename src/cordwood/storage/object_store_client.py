@@ -28,6 +28,7 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from cordwood.errors import (
@@ -155,7 +156,12 @@ class _Reported:
 
 def _report_retries(name: str) -> None:
     """Log that TensorStore retries requests, at most once a minute."""
-    count = _count_retries()
+    import tensorstore
+
+    collect = tensorstore.experimental_collect_matching_metrics
+    metrics = [*collect("/tensorstore/kvstore/s3/retries")]
+    metrics += collect("/tensorstore/kvstore/gcs/retries")
+    count = sum(value["value"] for metric in metrics for value in metric["values"])
     if count <= _Reported.count:
         return
     _Reported.count = count
@@ -166,19 +172,6 @@ def _report_retries(name: str) -> None:
             "tried again, for up to two minutes where it has answered before",
             name,
         )
-
-
-def _count_retries() -> int:
-    import tensorstore
-
-    metrics = [
-        metric
-        for store in ("s3", "gcs")
-        for metric in tensorstore.experimental_collect_matching_metrics(
-            f"/tensorstore/kvstore/{store}/retries"
-        )
-    ]
-    return sum(value["value"] for metric in metrics for value in metric["values"])
 
 
 def open_store(url: Url) -> Store:
@@ -247,6 +240,13 @@ def _new_context(retries: dict[str, Any]) -> Any:
 _MAX_DELETES_IN_FLIGHT = 64
 _CODE = re.compile(r"([A-Z_]+): ")
 _MESSAGE_LENGTH = 300  # messages of TensorStore end with a spec of unbounded length
+_HINTS = {  # advice for an error, by a part of its message
+    _SKEWED: "; set the clock of this machine",
+    "CURL error": (
+        "; check the bucket's name, the network, and what AWS_ENDPOINT_URL or "
+        "STORAGE_EMULATOR_HOST says"
+    ),
+}
 
 
 class StoredObject(NamedTuple):
@@ -374,20 +374,13 @@ class ObjectStore:
             doing="listing it",
             repeatable=True,
         ).result()
-        names = []
-        for key in keys:
-            try:
-                names.append(key.decode())
-            except UnicodeDecodeError:
-                continue
-        return sorted(names)
+        names = [key.decode(errors="replace") for key in keys]
+        return sorted(name for name, key in zip(names, keys, strict=True) if name.encode() == key)
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove objects. A name without an object is no error."""
-        remaining = list(names)
-        while remaining:
-            batch = remaining[:_MAX_DELETES_IN_FLIGHT]
-            remaining = remaining[_MAX_DELETES_IN_FLIGHT:]
+        remaining = iter(names)
+        while batch := list(islice(remaining, _MAX_DELETES_IN_FLIGHT)):
             for request in [self.start_write(name, None, doing="deleting it") for name in batch]:
                 request.result()
 
@@ -410,9 +403,10 @@ def _stored_object(result: Any, where: str) -> StoredObject:
 
 def storage_error(error: ValueError, where: str, doing: str) -> OSError | TruncatedError:
     """Return the exception of ours for a ValueError of TensorStore, which begins with a code."""
-    code = _code(error)
     text = str(error)
-    hint = _hint(text)
+    match = _CODE.match(text)
+    code = match[1] if match else ""
+    hint = next((hint for mark, hint in _HINTS.items() if mark in text), "")
     if len(text) > _MESSAGE_LENGTH:
         text = f"{text[:_MESSAGE_LENGTH]} ..."
     text += hint
@@ -423,23 +417,6 @@ def storage_error(error: ValueError, where: str, doing: str) -> OSError | Trunca
     if code == "NOT_FOUND":
         return FileNotFoundError(errno.ENOENT, f"not found while {doing}: {text}", where)
     return StorageError(errno.EIO, f"the store failed while {doing}: {text}", where)
-
-
-def _hint(text: str) -> str:
-    """Return advice for an error; "" if there is none."""
-    if "TimeTooSkewed" in text:
-        return "; set the clock of this machine"
-    if "CURL error" in text:
-        return (
-            "; check the bucket's name, the network, and what AWS_ENDPOINT_URL or "
-            "STORAGE_EMULATOR_HOST says"
-        )
-    return ""
-
-
-def _code(error: ValueError) -> str:
-    match = _CODE.match(str(error))
-    return match[1] if match else ""
 
 
 def _require_generation(generation: bytes, where: str) -> bytes:

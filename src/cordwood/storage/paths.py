@@ -13,7 +13,6 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -229,25 +228,25 @@ def temporary_prefix(name: str) -> str:
     return f".{short}.cordwood-"
 
 
-def temporary_pattern(name: str) -> re.Pattern[str]:
+def temporary_pattern(name: str, kind: str = "tmp") -> re.Pattern[str]:
     """Return a pattern that matches the names of all temporary files of `name`."""
-    return re.compile(re.escape(temporary_prefix(name)) + f"[0-9a-f]{{{2 * _RANDOM_BYTES}}}\\.tmp")
+    stem = re.escape(temporary_prefix(name))
+    return re.compile(rf"{stem}[0-9a-f]{{{2 * _RANDOM_BYTES}}}\.{kind}")
 
 
-def temporary_path(folder: str, name: str) -> str:
-    """Return the path of a new temporary file of `name`, with a random part."""
-    return os.path.join(folder, f"{temporary_prefix(name)}{secrets.token_hex(_RANDOM_BYTES)}.tmp")
+def temporary_path(folder: str, name: str, kind: str = "tmp") -> str:
+    """Return the path of a new temporary file of `name`, with a random part.
+
+    Of a directory that is being written the kind is "stage"; of a step that was moved away to be
+    removed, "deleted" or "damaged".
+    """
+    random = secrets.token_hex(_RANDOM_BYTES)
+    return os.path.join(folder, f"{temporary_prefix(name)}{random}.{kind}")
 
 
 def old_name(name: str) -> str:
     """Return the name of the directory `name` while a save without exchange replaces it."""
     return f"{temporary_prefix(name)}old"
-
-
-def stage_pattern(name: str) -> Callable[[str], object]:
-    """Return a function that tells whether a name is of a staging directory of `name`."""
-    stem = re.escape(temporary_prefix(name))
-    return re.compile(f"{stem}[0-9a-f]{{{2 * _RANDOM_BYTES}}}\\.stage").fullmatch
 
 
 def locate_directory(path: str | os.PathLike[str]) -> str:
@@ -264,9 +263,9 @@ def locate_directory(path: str | os.PathLike[str]) -> str:
 def stale_stages(path: str | os.PathLike[str]) -> list[str]:
     """Return the staging directories beside `path`, of running or killed saves of `path`."""
     parent, name = os.path.split(os.path.realpath(path))
-    pattern = stage_pattern(name)
+    is_stage = temporary_pattern(name, "stage").fullmatch
     with suppress(FileNotFoundError):
-        return [f"{parent}/{entry}" for entry in sorted(os.listdir(parent)) if pattern(entry)]
+        return [f"{parent}/{entry}" for entry in sorted(os.listdir(parent)) if is_stage(entry)]
     return []
 
 

@@ -21,10 +21,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import secrets
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import accumulate
 from typing import NamedTuple
 from weakref import finalize
 
@@ -53,12 +53,11 @@ from cordwood.storage.file_locks import (
     unlock,
     wait_and_lock,
 )
-from cordwood.storage.paths import old_name, stale_stages, temporary_prefix
+from cordwood.storage.paths import old_name, stale_stages, temporary_path, temporary_prefix
 from cordwood.storage.storage_protocol import wait_until_visible
 from cordwood.storage.syscalls import open_directory_fd, open_fd, opened_fd, write_all
 from cordwood.storage.write_files import WrittenFile, write_new_files
 
-_RANDOM_BYTES = 8
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY)
 
@@ -131,8 +130,7 @@ class StagingDirectory(SaveStep):
     def _create(self) -> bool:
         """Create and lock it; return False if another save has removed it as a killed save's."""
         calls = syscalls.current()
-        random = secrets.token_hex(_RANDOM_BYTES)
-        self.path = f"{self._parent}/{temporary_prefix(self._name)}{random}.stage"
+        self.path = temporary_path(self._parent, self._name, "stage")
         self._rights = rights_of(self.target)
         calls.mkdir(self.path, 0o777 if self._rights is None else self._rights.mode & 0o777 | 0o700)
         try:
@@ -143,12 +141,9 @@ class StagingDirectory(SaveStep):
         # Not `__del__`: it would run for every staging directory, and swallow a Ctrl-C.
         self._unlock = finalize(self, unlock, self._lock)
         self._unlock.atexit = False  # in a forked child it would release the parent's lock
-        self._wait_and_lock(self._lock, self.path, fcntl.LOCK_EX)
+        wait_and_lock(self._lock, self.path, timeout_seconds=self._timeout_seconds)
         make_private(self._lock, self._rights)
         return os.path.isdir(self.path)  # the name is random, so no other save creates it
-
-    def _wait_and_lock(self, fd: int, path: str, operation: int) -> None:
-        wait_and_lock(fd, path, operation, timeout_seconds=self._timeout_seconds)
 
     def create_probe(self) -> str:
         self._is_shared = True
@@ -184,9 +179,8 @@ class StagingDirectory(SaveStep):
     def make_directories(self, paths: Iterable[str]) -> None:
         """Make directories in it, with their parents; none of them is flushed yet."""
         for path in paths:
-            steps = path.split("/")
-            for i in range(1, len(steps) + 1):
-                self.make_directory("/".join(steps[:i]))
+            for folder in _with_parents(path):
+                self.make_directory(folder)
 
     def make_directory(self, path: str) -> bool:
         """Make one directory in it; return False if it exists already."""
@@ -282,7 +276,7 @@ class StagingDirectory(SaveStep):
         target_exists = os.path.isdir(self.target)
         if target_exists:
             fd = held.enter_context(opened_for_lock(self.target, _FOLDER))
-            self._wait_and_lock(fd, self.target, fcntl.LOCK_SH)
+            wait_and_lock(fd, self.target, fcntl.LOCK_SH, timeout_seconds=self._timeout_seconds)
         change = update(self.target if target_exists else None)
         for source, target in change.moves:
             self._move(source, target)
@@ -324,9 +318,8 @@ class StagingDirectory(SaveStep):
         try:
             calls.replace(self.path, self.target)
         except BaseException:
-            with suppress(
-                OSError
-            ):  # `locate_directory` finds it there, and the next save puts it back
+            # Otherwise `locate_directory` finds it there, and the next save puts it back.
+            with suppress(OSError):
                 calls.replace(old, self.target)
             raise
         self.in_place = True
@@ -461,11 +454,14 @@ def _link_unchanged(
             _link(f"{source}/{inner}", stage, inner, missing_only=missing_only)
 
 
+def _with_parents(path: str) -> Iterator[str]:
+    """Return the parents of a relative path, the outermost first, and then the path itself."""
+    return accumulate(path.split("/"), "{}/{}".format)
+
+
 def _make_folder(source: str, stage: StagingDirectory, path: str) -> None:
     """Make a directory and its parents, with the permissions of the old ones."""
-    steps = path.split("/")
-    for i in range(1, len(steps) + 1):
-        inner = "/".join(steps[:i])
+    for inner in _with_parents(path):
         if stage.make_directory(inner):
             with open_directory_fd(f"{stage.path}/{inner}") as fd:
                 limit_folder(fd, rights_of(f"{source}/{inner}"))
@@ -504,9 +500,6 @@ def _copy(source: str, stage: StagingDirectory, path: str) -> None:
             "move it away, or save to another path",
             stage.asked,
         )
-    fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
+    with opened_fd(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW) as fd:
         mode = stat.S_IMODE(os.fstat(fd).st_mode)
         stage.create_file(path, iter(lambda: os.read(fd, _COPY_BYTES), b""), mode=mode)
-    finally:
-        os.close(fd)

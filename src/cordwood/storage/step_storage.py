@@ -11,7 +11,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import secrets
 import stat
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -25,8 +24,7 @@ from cordwood.storage.directories import may_remove, remove_tree, scan_directory
 from cordwood.storage.file_locks import NO_LOCK_ERRORS, is_locked, locked, unlock
 from cordwood.storage.paths import expand_home, parse_url, temporary_path, temporary_prefix
 
-_RANDOM_BYTES = 8
-_AWAY = re.compile(rf"\.(.+)\.cordwood-[0-9a-f]{{{2 * _RANDOM_BYTES}}}\.(deleted|damaged)")
+_AWAY = re.compile(r"\.(.+)\.cordwood-[0-9a-f]{16}\.(deleted|damaged)")
 _LOCK_NAME = f"{temporary_prefix('steps')}lock"
 
 
@@ -154,8 +152,7 @@ class LocalStepStorage:
             if each.name.startswith(".") or not matches(each.name):
                 continue
             if each.is_dir():
-                stamp = _stamp(f"{each.path}/{self._index_name}")
-                result[each.name] = StepEntry(stamp, is_link=each.is_symlink())
+                result[each.name] = StepEntry(self.stamp(each.name), is_link=each.is_symlink())
             elif each.is_file():
                 result[each.name] = StepEntry(None, is_file=True, is_link=each.is_symlink())
         return result
@@ -190,8 +187,7 @@ class LocalStepStorage:
             for entry in entries:
                 if self.in_use(entry):
                     continue
-                random = secrets.token_hex(_RANDOM_BYTES)
-                away = f"{self.name}/{temporary_prefix(entry)}{random}.{why}"
+                away = temporary_path(self.name, entry, why)
                 with suppress(FileNotFoundError):  # another manager has already removed it
                     syscalls.current().replace(self.path_of(entry), away)
                     renamed[entry] = away
@@ -204,9 +200,9 @@ class LocalStepStorage:
         # A save holds a lock on each of its data files or on the temporary index; a pin is such a
         # temporary file. On a linked file a save has a shared lock, which is seen in all finished
         # steps with that file; so in finished steps shared locks do not count.
-        folder = self.path_of(entry)
-        unfinished = _stamp(f"{folder}/{self._index_name}") is None
-        return any(is_locked(each.path, even_shared=unfinished) for each in scan_directory(folder))
+        files = scan_directory(self.path_of(entry))
+        unfinished = self.stamp(entry) is None
+        return any(is_locked(each.path, even_shared=unfinished) for each in files)
 
     def has_temporaries(self, entry: str) -> bool:
         names = [each.name for each in scan_directory(self.path_of(entry))]
@@ -258,11 +254,7 @@ class LocalStepStorage:
     def _is_left(self, name: str) -> bool:
         """Return True for the name of a deleted entry, or of a damaged one that was saved again."""
         away = _AWAY.fullmatch(name)
-        if away is None:
-            return False
-        if away[2] == "deleted":
-            return True
-        return _stamp(f"{self.name}/{away[1]}/{self._index_name}") is not None
+        return away is not None and (away[2] == "deleted" or self.stamp(away[1]) is not None)
 
     def remove_empty(self, entry: str) -> None:
         with suppress(OSError):  # it is not empty, or does not exist
@@ -294,13 +286,11 @@ class ObjectStepStorage:
             if matches(entry):
                 result[entry] = StepEntry(None, is_file=not slash)
                 indexes += [name] if inner == self._index_name else []
-        if not stamps:
-            return {
-                **result,
-                **{name.partition("/")[0]: StepEntry(UNREAD_STAMP) for name in indexes},
-            }
-        for name, generation in self._store.generations(indexes).items():
-            result[name.partition("/")[0]] = StepEntry(generation)
+        found: Mapping[str, Hashable] = dict.fromkeys(indexes, UNREAD_STAMP)
+        if stamps:
+            found = self._store.generations(indexes)
+        for name, stamp in found.items():
+            result[name.partition("/")[0]] = StepEntry(stamp)
         return result
 
     def stamp(self, entry: str) -> Hashable | None:
