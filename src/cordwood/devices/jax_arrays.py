@@ -25,7 +25,7 @@ import numpy as np
 
 from cordwood.errors import ProcessError
 from cordwood.index import Box
-from cordwood.sharding.boxes import boxes_of, device_boxes, intersect, shape_of, whole_box
+from cordwood.sharding.boxes import boxes_of, device_boxes, intersect, shape_of, slices, whole_box
 from cordwood.tree.leaves import has_numpy_view, is_jax_array, pinned_host, single_device_array
 
 
@@ -98,11 +98,8 @@ class LocalShards:
 
 def _within(box: Box, around: Box) -> tuple[Any, ...]:
     """Return the index of `box` in an array that holds the box `around`."""
-    parts = [
-        slice(a - origin, b - origin)
-        for a, b, origin in zip(box.start, box.stop, around.start, strict=True)
-    ]
-    return (*parts, ...)  # an array even of no dimensions, not a scalar
+    start, stop = (tuple(map(int.__sub__, ends, around.start)) for ends in box)
+    return (*slices(Box(start, stop)), ...)  # an array even of no dimensions, not a scalar
 
 
 def local_shards(leaf: Any, cache: DistinctShardsOf) -> LocalShards:
@@ -155,13 +152,8 @@ class DistinctShards(NamedTuple):
 DistinctShardsOf: TypeAlias = dict[tuple[Any, tuple[int, ...]], DistinctShards]
 
 
-class _Moving(NamedTuple):
-    """A shard to copy to host memory, and the list entry that gets the copy."""
-
-    data: Any
-    pinned: Any
-    shards: list[Any]
-    position: int
+# A shard, the sharding in host memory to copy it to, and the list entry that gets the copy.
+_Moving: TypeAlias = tuple[Any, Any, list[Any], int]
 
 
 def _hold_jax(leaf: Any, cache: DistinctShardsOf, moving: list[_Moving]) -> LocalShards:
@@ -174,7 +166,7 @@ def _hold_jax(leaf: Any, cache: DistinctShardsOf, moving: list[_Moving]) -> Loca
         elif target is None:
             shards.append(single_device_array(arrays[number]))
         else:
-            moving.append(_Moving(arrays[number], target, shards, len(shards)))
+            moving.append((arrays[number], target, shards, len(shards)))
             shards.append(None)
     return LocalShards(leaf.shape, leaf.dtype, boxes, shards)
 
@@ -210,11 +202,10 @@ def _move(moving: Sequence[_Moving]) -> None:
         return
     import jax
 
-    copies = jax.device_put(
-        [each.data for each in moving], [each.pinned for each in moving], may_alias=False
-    )
-    for copy, each in zip(copies, moving, strict=True):
-        each.shards[each.position] = copy
+    data, pinned, lists, positions = zip(*moving, strict=True)
+    copies = jax.device_put(list(data), list(pinned), may_alias=False)
+    for copy, shards, position in zip(copies, lists, positions, strict=True):
+        shards[position] = copy
 
 
 # jax.Arrays of host arrays

@@ -215,11 +215,10 @@ def format_of(path: str | os.PathLike[str], *, format: str | None, prefix: str |
 
 def _format_by_suffix_or_content(place: str, text: str, *, is_file: bool) -> Format:
     formats = all_by_suffix(text)
-    if not formats and is_file:
+    if len(formats) != 1 and is_file:
         with LocalFile(place) as file:
-            return format_of_file(file)
-    if len(formats) > 1 and is_file:
-        with LocalFile(place) as file:
+            if not formats:
+                return format_of_file(file)
             # The first format of a suffix is the usual one: another must recognise the file.
             return _best(formats[1:], Place(file.name, file)) or formats[0]
     return require_suffix(text, file_formats())

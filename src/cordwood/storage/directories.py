@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -150,16 +151,12 @@ def count_files(folder: str, *, at_most: int) -> int:
 
 def size_on_disk(path: str | os.PathLike[str]) -> int:
     """Return the total size of all files at a path; 0 for a URL, or if there is nothing."""
-    path = local_or_url(path)
-    if parse_url(path) is not None:
+    status = _local_status(path)
+    if status is None:
         return 0
-    try:
-        total = os.stat(path).st_size
-    except OSError:
-        return 0
-    if not os.path.isdir(path):
-        return total
-    return sum(status.st_size for status in _files_in(path))
+    if not stat.S_ISDIR(status.st_mode):
+        return status.st_size
+    return sum(each.st_size for each in _files_in(local_or_url(path)))
 
 
 def linked_bytes(paths: Sequence[str]) -> list[int]:
@@ -179,18 +176,19 @@ def linked_bytes(paths: Sequence[str]) -> list[int]:
 def _files_in(path: str | os.PathLike[str]) -> Iterator[os.stat_result]:
     for folder, _, names in os.walk(path):
         for name in names:
-            try:
+            with suppress(OSError):  # a save has just removed it
                 yield os.lstat(os.path.join(folder, name))
-            except OSError:  # a save has just removed it
-                continue
 
 
 def modified_seconds(path: str | os.PathLike[str]) -> float | None:
     """Return the modification time of a path, in seconds since 1970; None for a URL."""
+    status = _local_status(path)
+    return None if status is None else status.st_mtime
+
+
+def _local_status(path: str | os.PathLike[str]) -> os.stat_result | None:
     path = local_or_url(path)
-    if parse_url(path) is not None:
-        return None
-    try:
-        return os.stat(path).st_mtime
-    except OSError:
-        return None
+    if parse_url(path) is None:
+        with suppress(OSError):
+            return os.stat(path)
+    return None

@@ -24,11 +24,8 @@ from cordwood.storage.syscalls import close_quietly, open_fd, opened_fd
 
 _log = logging.getLogger("cordwood")
 
-NO_LOCK_ERRORS = (
-    errno.EOPNOTSUPP,
-    errno.ENOSYS,
-    errno.ENOLCK,
-)  # what flock(2) says where there are none
+# What flock(2) says where there are none.
+NO_LOCK_ERRORS = (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK)
 _POLL_SECONDS = 0.02
 _WAIT_SECONDS = 1.0  # for the lock of a file that is linked
 _ATTEMPTS = 3  # to open the lock file of another user, which may just be removed

@@ -57,15 +57,33 @@ _DEFAULT_REGION = "us-east-1"  # accepted by stores without regions
 
 
 class Store:
-    """A key-value store of TensorStore, opened twice: with all retries, and with one."""
+    """The key-value store of a URL, opened twice: with all retries, and with one; no request."""
 
-    def __init__(self, spec: dict[str, Any], where: str) -> None:
+    def __init__(self, url: Url) -> None:
         import tensorstore
 
-        self.where = where  # the bucket and the endpoint
+        driver = {"gs": "gcs"}.get(url.scheme, url.scheme)
+        key = url.key.rstrip("/")
+        path = f"{key}/" if key or not url.bucket else ""
+        spec: dict[str, Any] = {"driver": driver, "path": path}
+        endpoint = ""
+        if url.bucket:
+            spec["bucket"] = url.bucket
+        if url.scheme == "s3":
+            endpoint = s3_endpoint() or ""
+            # Without this TensorStore checks the condition itself by a read before the write.
+            spec["use_conditional_write"] = True
+            if endpoint:
+                spec.update(endpoint=endpoint, aws_region=s3_region() or _DEFAULT_REGION)
+        elif url.scheme == "gs":
+            endpoint = gcs_endpoint() or ""
+            if endpoint:
+                # TensorStore has no option for it, and reads this variable once per process.
+                os.environ.setdefault("TENSORSTORE_GCS_HTTP_URL", endpoint)
+        self.where = f"{url.scheme}://{url.bucket} at {endpoint}"  # the bucket and the endpoint
         self.patient = tensorstore.KvStore.open(spec, context=_context()).result()
         self._quick = None
-        if spec["driver"] in ("gcs", "s3"):
+        if driver in ("gcs", "s3"):
             self._quick = tensorstore.KvStore.open(spec, context=_first_context()).result()
 
     @property
@@ -174,28 +192,6 @@ def _report_retries(name: str) -> None:
         )
 
 
-def open_store(url: Url) -> Store:
-    """Open the store of a URL, without a request."""
-    driver = {"gs": "gcs"}.get(url.scheme, url.scheme)
-    key = url.key.rstrip("/")
-    spec: dict[str, Any] = {"driver": driver, "path": f"{key}/" if key or not url.bucket else ""}
-    endpoint = ""
-    if url.bucket:
-        spec["bucket"] = url.bucket
-    if url.scheme == "s3":
-        endpoint = s3_endpoint() or ""
-        # Without this TensorStore checks the condition itself by a read before the write.
-        spec["use_conditional_write"] = True
-        if endpoint:
-            spec.update(endpoint=endpoint, aws_region=s3_region() or _DEFAULT_REGION)
-    elif url.scheme == "gs":
-        endpoint = gcs_endpoint() or ""
-        if endpoint:
-            # TensorStore has no option for it, and reads this variable once per process.
-            os.environ.setdefault("TENSORSTORE_GCS_HTTP_URL", endpoint)
-    return Store(spec, f"{url.scheme}://{url.bucket} at {endpoint}")
-
-
 def s3_endpoint() -> str | None:
     """Return the endpoint from the environment, in boto3's order; None for Amazon's."""
     if os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true":
@@ -264,7 +260,7 @@ class ObjectStore:
 
     def __init__(self, url: Url) -> None:
         self.url = url
-        self._store = open_store(url)
+        self._store = Store(url)
 
     @property
     def location(self) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 class SystemCalls:
     """The real system calls, one per method."""
 
-    open = staticmethod(os.open)  # a builtin function, without Python code: see `open_into`
+    open = staticmethod(os.open)  # a builtin function, without Python code: see `OpenDescriptor`
     close = staticmethod(os.close)
 
     def flock(self, fd: int, operation: int) -> None:
@@ -28,8 +28,6 @@ class SystemCalls:
     def fallocate(self, fd: int, size_bytes: int) -> None:
         """Reserve space with the system call fallocate; the emulation of glibc writes zeros."""
         call = _c_function("fallocate", _INT, _INT, _OFF_T, _OFF_T)
-        if call is None:
-            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
         while call(fd, 0, 0, size_bytes) != 0:
             code = ctypes.get_errno()
             if code != errno.EINTR:
@@ -76,43 +74,22 @@ class SystemCalls:
     def exchange(self, one: str, other: str) -> None:
         """Exchange two paths atomically: renameat2(2) with RENAME_EXCHANGE."""
         call = _c_function("renameat2", _INT, _PATH, _INT, _PATH, _UNSIGNED)
-        if call is None:
-            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
         if call(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE) != 0:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code), one, None, other)
 
     def start_writeback(self, fd: int, offset: int, length: int) -> None:
         """Ask the kernel to start writing a range to the disk; a hint, which cannot fail."""
-        call = _c_function("sync_file_range", _INT, _OFF_T, _OFF_T, _UNSIGNED)
-        if call is not None:
-            call(fd, offset, length, _WRITE)
+        with suppress(OSError):
+            _c_function("sync_file_range", _INT, _OFF_T, _OFF_T, _UNSIGNED)(
+                fd, offset, length, _WRITE
+            )
 
 
 _AT_FDCWD = -100
 _EXCHANGE = 2  # RENAME_EXCHANGE
 _WRITE = 2  # SYNC_FILE_RANGE_WRITE
 _INT, _UNSIGNED, _PATH, _OFF_T = ctypes.c_int, ctypes.c_uint, ctypes.c_char_p, ctypes.c_int64
-
-
-def open_into(
-    opened: list[int], path: str, flags: int, *, mode: int = 0o666, folder: int | None = None
-) -> None:
-    """Open a file and append its descriptor to `opened`, which the caller closes.
-
-    For reading, which happens in the main thread: open(2) may take long, and a Ctrl-C during it is
-    raised as soon as it returns, before an assignment could keep the descriptor. `extend` keeps it
-    without any bytecode in between.
-
-    Args:
-        opened: the list that gets the descriptor.
-        path: the file.
-        flags: the flags of open(2).
-        mode: the mode of open(2).
-        folder: the descriptor of a directory that `path` is relative to.
-    """
-    call = current().open if folder is None else functools.partial(os.open, dir_fd=folder)
-    opened.extend(map(call, (path,), (flags,), (mode,)))
 
 
 def write_all(fd: int, data: memoryview, offset: int) -> None:
@@ -161,12 +138,12 @@ def close_quietly(fd: int) -> None:
 
 
 @functools.cache
-def _c_function(name: str, *argument_types: Any) -> Callable[..., int] | None:
-    """Return a function of the C library whose result is an int; None if it does not exist."""
+def _c_function(name: str, *argument_types: Any) -> Callable[..., int]:
+    """Return a function of the C library whose result is an int. Raises OSError (ENOSYS)."""
     try:
         call = getattr(ctypes.CDLL(None, use_errno=True), name)
-    except (OSError, AttributeError):
-        return None
+    except (OSError, AttributeError) as e:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from e
     call.argtypes = argument_types
     call.restype = ctypes.c_int
     result: Callable[..., int] = call

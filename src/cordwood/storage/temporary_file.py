@@ -17,7 +17,7 @@ from cordwood.io.open_files import OpenFile
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import remove_stale_temporaries
 from cordwood.storage.paths import temporary_path
-from cordwood.storage.syscalls import open_into, write_all
+from cordwood.storage.syscalls import write_all
 from cordwood.storage.write_files import DirectFile
 
 _FLAGS = os.O_RDWR | os.O_EXCL | os.O_CLOEXEC  # O_EXCL: it cannot be given a name later
@@ -48,7 +48,7 @@ class UnnamedTemporaryFile(OpenFile):
         try:
             with self._explaining("creating"):
                 try:
-                    open_into(self.opened, self._folder, _FLAGS | os.O_TMPFILE)
+                    self._open(self._folder, _FLAGS | os.O_TMPFILE)
                 except OSError as e:
                     if e.errno not in _NO_UNNAMED:
                         raise
@@ -57,12 +57,16 @@ class UnnamedTemporaryFile(OpenFile):
             self.close()  # at once, not when the traceback is dropped
             raise
 
+    def _open(self, path: str, flags: int) -> None:
+        # As `OpenDescriptor.open`, by the system calls of a save.
+        self.opened.extend(map(syscalls.current().open, (path,), (flags,), (0o666,)))
+
     def _open_and_unlink(self) -> None:
         name = os.path.basename(self.name)
         remove_stale_temporaries(os.path.realpath(self._folder), name)
         path = temporary_path(self._folder, name)
         try:
-            open_into(self.opened, path, _FLAGS | os.O_CREAT)
+            self._open(path, _FLAGS | os.O_CREAT)
         finally:
             with suppress(FileNotFoundError):  # not created, or another process has removed it
                 syscalls.current().unlink(path)

@@ -36,7 +36,7 @@ def careful(text: str) -> Tensors | None:
 def quick(text: str) -> Tensors | None:
     raw = with_header(text)
     result = read_fast_header(text, len(raw), len(raw) + len(DATA))
-    return None if result is None else result.tensors
+    return None if result is None else result[1]
 
 
 def test_the_quick_reading_takes_what_it_is_for() -> None:

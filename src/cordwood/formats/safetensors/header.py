@@ -236,14 +236,7 @@ _TYPE = re.compile(rf'([A-Z0-9_]{{1,16}})","shape":\[((?:{_NUMBER}(?:,{_NUMBER})
 METADATA_FIRST = f'{{"{METADATA_KEY}":'
 
 
-class FastHeader(NamedTuple):
-    """The parts of a header, with checked tensors."""
-
-    metadata: Any  # unchecked
-    tensors: Tensors
-
-
-def read_fast_header(text: str, start: int, size_bytes: int) -> FastHeader | None:
+def read_fast_header(text: str, start: int, size_bytes: int) -> tuple[Any, Tensors] | None:
     """Parse the JSON text of a header.
 
     Args:
@@ -251,7 +244,8 @@ def read_fast_header(text: str, start: int, size_bytes: int) -> FastHeader | Non
         start: the offset of the data in the file.
         size_bytes: the size of the file.
 
-    Returns None if the text is not compact JSON, or if anything in it is wrong.
+    Returns the metadata, unchecked, and checked tensors; None if the text is not compact JSON, or
+    if anything in it is wrong.
     """
     metadata: Any = None
     entries = f",{text[1:]}"
@@ -265,7 +259,7 @@ def read_fast_header(text: str, start: int, size_bytes: int) -> FastHeader | Non
         tensors = _tensors(entries, stop, start, size_bytes - start)
     except FormatError:
         return None
-    return None if tensors is None else FastHeader(metadata, tensors)
+    return None if tensors is None else (metadata, tensors)
 
 
 def _tensors(entries: str, stop: int, start: int, data_bytes: int) -> Tensors | None:
@@ -320,7 +314,8 @@ def read_header(file: ReadableFile) -> Header:
         raise FormatError(f"the header is not UTF-8 at byte {8 + e.start}") from e
     fast_header = read_fast_header(text, len(raw), file.size_bytes)
     if fast_header is not None:
-        return Header(raw, _checked_metadata(fast_header.metadata), {}, fast_header.tensors)
+        metadata, tensors = fast_header
+        return Header(raw, _checked_metadata(metadata), {}, tensors)
     entries = parse_json(text, "the header", start=8)
     metadata = entries.pop(METADATA_KEY, None)
     return Header(raw, _checked_metadata(metadata), entries, None)
@@ -385,16 +380,7 @@ class _Form(NamedTuple):
     length: int  # in bytes
 
 
-class _LeafGroups(NamedTuple):
-    """The leaves, divided into tensors and values in the header."""
-
-    tensors: list[int]  # positions of leaves
-    forms: list[_Form]  # of the tensors
-    values: list[Any]  # of the other leaves, encoded
-    types: list[LeafType]
-    leaf_types: list[int]  # of each leaf: position in `types`
-
-
+@gc_paused()
 def plan_save(
     structure: Structure,
     specs: Sequence[LeafSpec],
@@ -421,30 +407,15 @@ def plan_save(
     check_metadata(metadata)
     if parts is None:
         parts = [(leaf, None) for leaf in range(len(specs))]
-    with gc_paused():
-        return _plan(structure, specs, metadata, parts)
-
-
-def _plan(
-    structure: Structure,
-    specs: Sequence[LeafSpec],
-    metadata: Mapping[str, str],
-    parts: Sequence[LeafPart],
-) -> FilePlan:
-    paths = leaf_paths(structure)
-    if len(paths) != len(specs):
-        raise ValueError(f"a structure of {len(paths)} leaves, but {len(specs)} leaves given")
-    groups = _group_leaves(specs)
-    names, changed = tensor_names([specs[i].key_path for i in groups.tensors])
-    table = encode_table(
-        structure,
-        groups.types,
-        groups.leaf_types,
-        [(groups.tensors[i], names[i]) for i in changed],
-        groups.values,
-    )
-    order = _file_order(groups.forms)
-    forms = [groups.forms[i] for i in order]
+    leaf_count = len(leaf_paths(structure))
+    if leaf_count != len(specs):
+        raise ValueError(f"a structure of {leaf_count} leaves, but {len(specs)} leaves given")
+    tensors, tensor_forms, values, types, leaf_types = _group_leaves(specs)
+    names, changed = tensor_names([specs[i].key_path for i in tensors])
+    renamed = [(tensors[i], names[i]) for i in changed]
+    table = encode_table(structure, types, leaf_types, renamed, values)
+    order = _file_order(tensor_forms)
+    forms = [tensor_forms[i] for i in order]
     ends = list(accumulate([form.length for form in forms], initial=0))
     offsets = list(map(str, ends))
     quoted = [encode_basestring(names[i]) for i in order]
@@ -452,7 +423,7 @@ def _plan(
         f",{name}{form.entry}{begin},{end}]}}"
         for name, form, begin, end in zip(quoted, forms, offsets, offsets[1:], strict=False)
     ]
-    file_parts = [parts[groups.tensors[i]] for i in order]
+    file_parts = [parts[tensors[i]] for i in order]
     segments = [
         _new(LeafBytes, (leaf, 0, form.length, box))
         for (leaf, box), form in zip(file_parts, forms, strict=True)
@@ -515,7 +486,14 @@ def _form(leaf_type: int, code: str, shape: tuple[int, ...], itemsize: int, leng
     return _Form(leaf_type, data_order(length, itemsize), entry, length)
 
 
-def _group_leaves(specs: Sequence[LeafSpec]) -> _LeafGroups:
+def _group_leaves(
+    specs: Sequence[LeafSpec],
+) -> tuple[list[int], list[_Form], list[Any], list[LeafType], list[int]]:
+    """Divide the leaves into tensors and values in the header.
+
+    Returns the positions and the forms of the tensors; the other leaves, encoded; the types of
+    leaves; and the position of each leaf's type among them.
+    """
     tensors: list[int] = []
     forms: list[_Form] = []
     values: list[Any] = []
@@ -540,7 +518,7 @@ def _group_leaves(specs: Sequence[LeafSpec]) -> _LeafGroups:
         tensors.append(i)
         forms.append(form)
         leaf_types.append(form.leaf_type)
-    return _LeafGroups(tensors, forms, values, list(numbers), leaf_types)
+    return tensors, forms, values, list(numbers), leaf_types
 
 
 def _array_form(spec: LeafSpec, numbers: dict[LeafType, int]) -> _Form:
