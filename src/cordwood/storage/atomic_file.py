@@ -32,7 +32,7 @@ from cordwood.storage.syscalls import (
 
 
 class SaveStep:
-    """How far a save has come, for the message about a system call that fails."""
+    """The step of a save, for the message about a system call that fails."""
 
     doing = "creating its directory"
     in_place = False  # True once the new file or directory is what a reader finds
