@@ -109,9 +109,7 @@ def _is_inexact(dtype: str) -> bool:
 
 
 def convert_inline(value: Any, target: Target) -> Any:
-    """Return a stored Python value, or the array of shape () that the target asks for."""
-    if not target.dtype:
-        return value
+    """Return a stored Python value as the array of shape () that the target asks for."""
     array = np.asarray(value)
     array = (
         _beyond_64_bits(value, target) if array.dtype == object else convert_dtype(array, target)

@@ -377,7 +377,8 @@ def _read_and_convert(
         if type(storage) is not Inline:
             stored.append(i)
             continue
-        values[i] = convert_inline(storage.value, targets[i])
+        target, value = targets[i], storage.value
+        values[i] = convert_inline(value, target) if target.dtype else value
         if i in boxes:
             values[i] = [values[i]] * len(boxes[i])
     cuts = {n: boxes[i] for n, i in enumerate(stored) if i in boxes} if boxes else boxes
