@@ -38,7 +38,7 @@ RULES = NamingRules(
     1 << 16,
     ("beside",),
     lambda name: name.startswith("data-"),
-    lambda data: frozenset(name for names in json.loads(data).values() for name in names),
+    lambda index: frozenset(name for names in json.loads(index or "{}").values() for name in names),
 )
 NOW = f"data-{new_save_id()}"
 _numbers = itertools.count()

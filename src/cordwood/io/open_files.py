@@ -83,9 +83,16 @@ class OpenDescriptor(Closable):
         self.opened: list[int] = []
         self.name = os.fspath(name)
 
-    def open(self, path: str, flags: int, *, folder: int | None = None) -> None:
-        """Open a path, relative to an open directory; raises as `os.open` does."""
-        call = os.open if folder is None else partial(os.open, dir_fd=folder)
+    def open(
+        self,
+        path: str,
+        flags: int,
+        *,
+        folder: int | None = None,
+        call: Callable[[str, int], int] = os.open,
+    ) -> None:
+        """Open a path, relative to an open directory or by `call`; raises as `os.open` does."""
+        call = call if folder is None else partial(os.open, dir_fd=folder)
         self.opened.extend(map(call, (path,), (flags,)))
 
     @property

@@ -33,7 +33,7 @@ from cordwood.io.open_files import (
     require_range,
     with_file_name,
 )
-from cordwood.storage.syscalls import opened_fd
+from cordwood.storage import syscalls
 
 _SYS_OPENAT2 = 437  # the same on every architecture
 _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08
@@ -341,8 +341,10 @@ def read_small_file(
     """
     where = f"{path}/{name}"
     try:
-        with opened_fd(where if folder is None else name, _FILE, folder=folder) as fd:
-            return read_limited(fd, where, limit_bytes=limit_bytes)
+        with OpenDescriptor(where) as file:
+            call = syscalls.current().open  # a save reads what is there
+            file.open(where if folder is None else name, _FILE, folder=folder, call=call)
+            return read_limited(file.fd, where, limit_bytes=limit_bytes)
     except FileNotFoundError:
         return None
     except OSError as e:

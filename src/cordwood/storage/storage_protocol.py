@@ -36,11 +36,7 @@ class NamingRules(NamedTuple):
     max_index_bytes: int
     sidecars: tuple[str, ...]  # other small files that are written with the index
     is_data_file: Callable[[str], bool]  # True for the name of a data file
-    referenced_files: Callable[[bytes], frozenset[str]]  # the data files of an index
-
-    def kept_files(self, index: bytes | None) -> frozenset[str]:
-        """Return the data files of an index, which may be missing."""
-        return frozenset() if index is None else self.referenced_files(index)
+    kept_files: Callable[[bytes | None], frozenset[str]]  # the data files of an index, if any
 
 
 class NewDataFile(NamedTuple):

@@ -174,7 +174,7 @@ RULES = NamingRules(
     MAX_INDEX_BYTES,
     (HUGGING_FACE_NAME,),
     is_pack_name,
-    lambda data: names_in(decode_index(data)),
+    lambda index: frozenset() if index is None else names_in(decode_index(index)),
 )
 
 
