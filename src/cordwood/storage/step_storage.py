@@ -199,9 +199,10 @@ class LocalStepStorage:
     def in_use(self, entry: str) -> bool:
         # A save holds a lock on each of its data files or on the temporary index; a pin is such a
         # temporary file. On a linked file a save has a shared lock, which is seen in all finished
-        # steps with that file; so in finished steps shared locks do not count.
-        files = scan_directory(self.path_of(entry))
+        # steps with that file; so in finished steps shared locks do not count. The stamp comes
+        # first: a save that commits after it counts as in use.
         unfinished = self.stamp(entry) is None
+        files = scan_directory(self.path_of(entry))
         return any(is_locked(each.path, even_shared=unfinished) for each in files)
 
     def has_temporaries(self, entry: str) -> bool:

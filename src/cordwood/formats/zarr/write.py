@@ -217,8 +217,9 @@ def fill_together(
     except BaseException as e:
         # Process 0 may have removed the staging directory before another one stopped. If no
         # failure has been announced yet, it will remove everything that exists now.
-        heard = isinstance(e, ProcessError) or rendezvous.has_failed()
-        if process == 0 or (heard and not reported):
+        if process == 0 or (
+            not reported and (isinstance(e, ProcessError) or rendezvous.has_failed())
+        ):
             stage.abandon()
         raise
 
