@@ -251,6 +251,17 @@ def test_an_item_that_a_step_lacks_is_kept_on_demand(
             StepReader(tmp_path).restore(items={"new": nothing}, missing="keep")
 
 
+@pytest.mark.parametrize("deep", [False, True])
+def test_equal_states_of_other_processes_are_one_state(deep: bool) -> None:
+    one: Any = {"a": 1, "b": 2}
+    other: Any = {"b": 2, "a": 1}
+    for _ in range(480 * deep):
+        one, other = [one], [other]
+    alone: Any = SimpleNamespace(index=0, count=1)
+    states = [{"json": one}, {"json": other}]
+    assert load_item("run/1", "data", states, Counter(), {}, alone) == one
+
+
 def test_states_of_another_number_of_processes_come_as_a_list() -> None:
     states = [{"json": 1}, {"json": 2}, {"json": 3}]
     alone: Any = SimpleNamespace(index=0, count=1)

@@ -215,7 +215,8 @@ def load_item(
     states = saved_states(saved, tree, f"{path}: items: {name}")
     if len(states) == processes.count:
         return states[processes.index]
-    if all(_encode_arrays(state, "") == _encode_arrays(states[0], "") for state in states[1:]):
+    forms = saved if type(saved) is list else [_encode_arrays(state, "") for state in states]
+    if all(form == forms[0] for form in forms):
         return states[0]
     if item is None:
         return states
