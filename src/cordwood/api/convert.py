@@ -21,6 +21,7 @@ from cordwood.api.checkpoint_leaves import StoredLeaves
 from cordwood.api.detect import detect
 from cordwood.errors import CordwoodError, LossError, UnsupportedFormatError
 from cordwood.formats.detect_format import format_of
+from cordwood.formats.format_losses import losses_in
 from cordwood.formats.format_protocol import (
     SaveOptions,
     WritableFormat,
@@ -390,7 +391,7 @@ def _accepted_losses(
     lossy: bool,
 ) -> list[str]:
     """Return what the conversion loses; raise LossError unless `lossy` accepts that."""
-    lost = format.losses(index, metadata)
+    lost = losses_in(format, index, metadata)
     if lost and not lossy:
         has_no_strings = bool(metadata) and "metadata" not in format.save_options
         leave_out = "; metadata={} leaves out the strings" if has_no_strings else ""

@@ -5,11 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cordwood.errors import UnsupportedLeafError
+from cordwood.formats.format_protocol import Format, has_losses
 from cordwood.index import ARRAY_KINDS, Index
 from cordwood.keypath import DictKey, Key, KeyPath, format_path, path_label
 from cordwood.message_text import counted, first_names
 
 _SHOWN = 3  # leaves of a kind that a format cannot store, named in a message
+
+
+def losses_in(format: Format, index: Index, metadata: Mapping[str, str]) -> list[str]:
+    """Return what a format cannot store of an index, for people; [] for nothing.
+
+    Raises UnsupportedLeafError for a leaf that it cannot store in any form.
+    """
+    if has_losses(format):
+        return format.losses(index, metadata)
+    refuse_opaque(index, format.name)
+    return []
 
 
 def losses_in_a_state_dict(index: Index, metadata: Mapping[str, str]) -> list[str]:

@@ -246,6 +246,10 @@ class WritableFormat(Format, Protocol):
         """Raise NotACheckpointError for what a save would destroy and could not have written."""
         ...
 
+
+class LossyFormat(WritableFormat, Protocol):
+    """A format that cannot store all that an index may hold."""
+
     def losses(self, index: Index, metadata: Mapping[str, str]) -> list[str]:
         """Return what the format cannot store of an index, for people; [] for nothing.
 
@@ -328,6 +332,11 @@ def is_writable(format: Format) -> TypeGuard[WritableFormat]:
 def item_names(format: Format, path: Path) -> Sequence[str]:
     """Return the names of the items of a checkpoint, sorted; "" for the one without a name."""
     return cast("ItemsFormat", format).items(path) if hasattr(format, "items") else [""]
+
+
+def has_losses(format: Format) -> TypeGuard[LossyFormat]:
+    """Return whether there are things that a format cannot store."""
+    return hasattr(format, "losses")
 
 
 def is_collectable(format: Format) -> TypeGuard[CollectableFormat]:

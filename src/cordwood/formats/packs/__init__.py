@@ -5,7 +5,7 @@ docs/format.md is the specification.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cordwood.formats.format_protocol import (
@@ -21,7 +21,6 @@ from cordwood.formats.format_protocol import (
 from cordwood.storage.paths import parse_url, path_exists
 
 if TYPE_CHECKING:
-    from cordwood.index import Index
     from cordwood.processes.rendezvous import Rendezvous
     from cordwood.storage.storage_protocol import Storage
 
@@ -65,13 +64,6 @@ class PacksFormat:
         from cordwood.formats.packs.write import refuse_foreign
 
         refuse_foreign(path)
-
-    def losses(self, index: Index, metadata: Mapping[str, str]) -> list[str]:
-        from cordwood.formats.format_losses import refuse_opaque
-
-        del metadata
-        refuse_opaque(index, self.name)
-        return []
 
     def extra_problems(self, path: Path) -> Iterable[str]:
         from cordwood.formats.packs.open import extra_problems

@@ -5,7 +5,6 @@ docs/format.md is the specification of what cordwood adds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,6 @@ from cordwood.formats.format_protocol import (
 )
 
 if TYPE_CHECKING:
-    from cordwood.index import Index
     from cordwood.processes.rendezvous import Rendezvous
 
 _MAX_HEADER_BYTES = 100_000_000
@@ -79,13 +77,6 @@ class SafetensorsFormat:
         from cordwood.formats.single_file import refuse_foreign_file
 
         refuse_foreign_file(path, read_header, name=self.name)
-
-    def losses(self, index: Index, metadata: Mapping[str, str]) -> list[str]:
-        from cordwood.formats.format_losses import refuse_opaque
-
-        del metadata
-        refuse_opaque(index, self.name)
-        return []
 
 
 SAFETENSORS = SafetensorsFormat()

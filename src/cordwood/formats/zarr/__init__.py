@@ -5,7 +5,7 @@ docs/format.md is the specification of what cordwood adds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cordwood.formats.format_protocol import (
@@ -21,7 +21,6 @@ from cordwood.formats.format_protocol import (
 from cordwood.storage.paths import path_exists
 
 if TYPE_CHECKING:
-    from cordwood.index import Index
     from cordwood.processes.rendezvous import Rendezvous
 
 
@@ -69,13 +68,6 @@ class ZarrFormat:
         from cordwood.formats.zarr.write import refuse_to_fill
 
         refuse_to_fill(path)
-
-    def losses(self, index: Index, metadata: Mapping[str, str]) -> list[str]:
-        from cordwood.formats.format_losses import refuse_opaque
-
-        del metadata
-        refuse_opaque(index, self.name)
-        return []
 
 
 class ZarrTreeFormat:
