@@ -69,6 +69,15 @@ class Browser:
         self.driver.get(url)
         self.wait_for_view()
 
+    @contextlib.contextmanager
+    def visit(self) -> Iterator[None]:
+        """Leave the page at the end of the block, before its server ends.
+
+        The console would name each request that the end of the server cuts off.
+        """
+        yield
+        self.driver.get("about:blank")
+
     def go(self, hash: str) -> None:
         """Go to a view of the page on screen, and wait until it is drawn."""
         self.run("cordwood.go(arguments[0])", hash)

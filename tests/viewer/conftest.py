@@ -23,5 +23,6 @@ def browser(one_chromium: Browser) -> Iterator[Browser]:
     one_chromium.size(1280, 900)
     one_chromium.theme("light")
     one_chromium.console()
-    yield one_chromium
+    with one_chromium.visit():
+        yield one_chromium
     assert one_chromium.console() == []

@@ -146,7 +146,7 @@ def test_a_leaf_shows_statistics_and_charts(browser: Browser, url: str) -> None:
 
 
 def test_the_steps_of_a_run_are_chosen(browser: Browser, run: Path) -> None:
-    with server_of(run) as address:
+    with server_of(run) as address, browser.visit():
         browser.open(address + "#/diff/100/200")
         wait_for_values(browser)
         assert browser.texts(".verdict .finding") == ["Frozen: layer 3"]
@@ -176,7 +176,10 @@ def test_a_model_of_many_layers_names_the_frozen_ones_as_ranges(
     after["model.layers.41.mlp.up_proj.weight"] = np.full(8, np.nan)
     save_file(before, tmp_path / "a.safetensors")
     save_file(after, tmp_path / "b.safetensors")
-    with server_of(tmp_path / "a.safetensors", tmp_path / "b.safetensors") as address:
+    with (
+        server_of(tmp_path / "a.safetensors", tmp_path / "b.safetensors") as address,
+        browser.visit(),
+    ):
         browser.open(address)
         wait_for_values(browser)
         assert browser.texts(".verdict .finding") == [
@@ -211,7 +214,7 @@ def test_every_state_has_a_word_and_a_symbol(browser: Browser, tmp_path: Path) -
     }
     cordwood.save(tmp_path / "a", before)
     cordwood.save(tmp_path / "b", after)
-    with server_of(tmp_path / "a", tmp_path / "b") as address:
+    with server_of(tmp_path / "a", tmp_path / "b") as address, browser.visit():
         browser.open(address)
         wait_for_values(browser)
         shown = {row.split("\n")[0]: row for row in rows(browser)}
@@ -236,7 +239,7 @@ def test_equal_checkpoints_of_two_formats(browser: Browser, tmp_path: Path) -> N
     tree = {"params": {"w": np.arange(6.0), "b": np.zeros(2)}}
     cordwood.save(tmp_path / "a.safetensors", tree)
     cordwood.save(tmp_path / "b.msgpack", tree)
-    with server_of(tmp_path / "a.safetensors", tmp_path / "b.msgpack") as address:
+    with server_of(tmp_path / "a.safetensors", tmp_path / "b.msgpack") as address, browser.visit():
         browser.open(address)
         wait_for_values(browser)
         assert "Equal: 2 leaves" in browser.text(".verdict-line")
@@ -247,7 +250,7 @@ def test_hostile_names_are_text(browser: Browser, tmp_path: Path) -> None:
     long = "x" * 100_000
     cordwood.save(tmp_path / "a", {name: np.zeros(3), long: np.zeros(2), "\n": 1})
     cordwood.save(tmp_path / "b", {name: np.full(3, np.nan), long: np.ones(2), "\n": "<b>"})
-    with server_of(tmp_path / "a", tmp_path / "b") as address:
+    with server_of(tmp_path / "a", tmp_path / "b") as address, browser.visit():
         browser.open(address)
         wait_for_values(browser)
         assert browser.run("return document.querySelector('main img') === null")
@@ -267,7 +270,7 @@ def test_of_twenty_thousand_leaves_only_those_in_sight_are_drawn(
     cordwood.save(tmp_path / "a", arrays)
     arrays["h_7"]["w_50"] = np.ones(1)
     cordwood.save(tmp_path / "b", arrays)
-    with server_of(tmp_path / "a", tmp_path / "b") as address:
+    with server_of(tmp_path / "a", tmp_path / "b") as address, browser.visit():
         browser.open(address)
         wait_for_values(browser)
         assert "1 of 20,000 leaves" in browser.text(".verdict-line")
@@ -284,7 +287,10 @@ def test_a_large_difference_is_sampled_and_a_long_comparison_cancelled(
     """Nothing of 8 GiB is read without a click, and a sample is limited."""
     for name in ("a", "b"):
         write_sparse(tmp_path / f"{name}.safetensors", leaves=400, size_bytes=8 << 30)
-    with server_of(tmp_path / "a.safetensors", tmp_path / "b.safetensors") as address:
+    with (
+        server_of(tmp_path / "a.safetensors", tmp_path / "b.safetensors") as address,
+        browser.visit(),
+    ):
         browser.open(address)
         browser.find(".reading button")
         assert "no values read" in browser.text(".verdict")

@@ -93,7 +93,7 @@ def test_20000_children_of_one_container_are_drawn_as_those_in_sight(
 ) -> None:
     path = tmp_path / "model"
     cordwood.save(path, {"many": [np.int8(i % 100) for i in range(20_000)], "one": np.ones(9)})
-    with server_of(path) as url:
+    with server_of(path) as url, browser.visit():
         browser.open(url)
         browser.find(".treemap[data-items]")
         assert len(browser.texts(".table-body .row")) == 2, "so many children stay folded"

@@ -297,7 +297,9 @@ def test_refresh_shows_the_steps_that_were_saved_meanwhile(
 ) -> None:
     with CheckpointManager(tmp_path, background=False) as manager, ExitStack() as serving:
         manager.save(1, {"w": np.zeros(3)})
-        browser.open(serving.enter_context(server_of(tmp_path)))
+        url = serving.enter_context(server_of(tmp_path))
+        serving.enter_context(browser.visit())
+        browser.open(url)
         browser.wait_text("1 step", ".run-summary")
         browser.wait_text("No step has metrics")
         manager.save(2, {"w": np.ones(3)}, metrics={"loss": 1.0})
@@ -313,7 +315,7 @@ def test_hostile_metrics_are_shown_and_not_run(browser: Browser, tmp_path: Path)
             metrics = dict(zip(names, values, strict=True))
             metrics["far"] = (-1) ** step * 1.7e308
             manager.save(step, {"w": np.zeros(3)}, metrics=metrics)
-    with server_of(tmp_path) as url:
+    with server_of(tmp_path) as url, browser.visit():
         browser.open(url)
         browser.wait_text("<img src=x onerror=alert(1)>", ".step-facts")
         assert "\\u{202e}loss\\u{7}" in browser.text(".step-facts")
