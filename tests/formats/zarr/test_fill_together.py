@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from cordwood.errors import ProcessError, StorageError
+from cordwood.formats.zarr.plan_save import ItemPlan
 from cordwood.formats.zarr.write import fill_together
 from cordwood.index import Box
 from cordwood.io.threads import StoppedError
@@ -22,6 +23,7 @@ from cordwood.processes import agreement
 from cordwood.processes.rendezvous import SINGLE_PROCESS, Processes, Rendezvous
 from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
 from cordwood.storage.write_files import WrittenFile
+from cordwood.tree.flatten import describe_tree
 from tests.deaths import SILENCE_SECONDS, die_at_any_call
 from tests.io.file_plans import leaves_read_by
 from tests.processes.fake_processes import Died, FakeProcesses, run_processes
@@ -51,33 +53,24 @@ def save(
     stage: StagingDirectory | None = None,
     silence_seconds: float = 100,
 ) -> None:
-    own_files = [files_of(process) for process in range(processes.count)]
+    files = [(file, n) for n in range(processes.count) for file in files_of(n)]
+    planned = [file for file, _ in files]
+    writers = [n for _, n in files]
+    empty = describe_tree({}, process=processes.index, process_count=processes.count)
+    item = ItemPlan(empty, "", {}, None, True, "", [], [], [], planned, writers)
     rendezvous = Rendezvous(
         processes, "save x", timeout_seconds=100, silence_seconds=silence_seconds
     )
     if stage is None:
         stage = StagingDirectory(path, timeout_seconds=100)
 
-    def commit(written: Sequence[Sequence[WrittenFile]]) -> None:
-        assert [[result.size_bytes for result in each] for each in written] == [
-            [2, 8 * ROWS, 99] for _ in own_files
-        ]
-        stage.create_file("digests", [digests(written)])
+    def commit(written: Sequence[WrittenFile]) -> None:
+        assert [each.size_bytes for each in written] == [2, 8 * ROWS, 99] * processes.count
+        stage.create_file("digests", [b"".join([each.digests for each in written])])
         stage.commit(lambda _: DirectoryChange())
 
-    fill_together(
-        stage,
-        own_files,
-        leaves_read_by(fetch or (lambda _: whole(step)), 1),
-        rendezvous,
-        fingerprints=lambda: [b"same"],
-        specs=[],
-        commit=commit,
-    )
-
-
-def digests(written: Sequence[Sequence[WrittenFile]]) -> bytes:
-    return b"".join([result.digests for mine in written for result in mine])
+    leaves = leaves_read_by(fetch or (lambda _: whole(step)), 1)
+    fill_together(stage, item, range(len(files)), leaves, rendezvous, commit)
 
 
 def tree(path: Path) -> dict[str, bytes]:

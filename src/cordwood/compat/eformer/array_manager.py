@@ -19,7 +19,7 @@ from cordwood.formats.zarr.array_metadata import (
     stored_as,
 )
 from cordwood.formats.zarr.plan_save import ArrayPlan, ItemPlan
-from cordwood.formats.zarr.write import commit_item, write_together
+from cordwood.formats.zarr.write import commit_item, fill_together
 from cordwood.index import Encoded, Leaf, Piece, Pieces
 from cordwood.io.check_digests import check_sources
 from cordwood.io.leaves_to_write import Leaves
@@ -84,19 +84,18 @@ def save_with_manager(
     ours = [number for number, k in enumerate(owners) if k not in managed]
     written: dict[int, list[WrittenFile]] = {}
 
-    def begin(stage: StagingDirectory, written_files: list[WrittenFile]) -> None:
+    def begin(written_files: list[WrittenFile]) -> None:
         stage.make_directories(item.paths)
         for number, each in zip(ours, written_files, strict=True):
             written.setdefault(owners[number], []).append(each)
 
     leaves = item.tree.leaves
-    stages: list[StagingDirectory] = []  # it, once it exists
+    stage = StagingDirectory(path, timeout_seconds=rendezvous.timeout_seconds)
 
     def write() -> None:
-        stages.append(write_together(path, item, ours, Leaves(leaves), rendezvous, begin))
+        fill_together(stage, item, ours, Leaves(leaves), rendezvous, begin)
 
     def end() -> None:
-        (stage,) = stages
         with stage.abandon_on_error():
             stage.doing = "flushing what the manager has written"
             for k in managed_arrays:
@@ -112,15 +111,14 @@ def save_with_manager(
 
     try:
         run_in_worker(write)
-        (stage,) = stages
         manager.serialize_with_paths(
             [leaves[arrays[k].leaf] for k in managed_arrays],
             [f"{stage.path}/{item.paths[k]}" for k in managed_arrays],
             on_commit_callback=on_commit,
         )
     except BaseException:
-        if rendezvous.index == 0 and stages:
-            run_in_worker(stages[0].abandon)
+        if rendezvous.index == 0:
+            run_in_worker(stage.abandon)
         raise
 
 

@@ -19,6 +19,7 @@ from cordwood.errors import (
     LimitError,
     TruncatedError,
     UnsupportedFormatError,
+    naming,
 )
 from cordwood.formats.numpy_files.read_npy import (
     FIRST_BYTES,
@@ -78,10 +79,8 @@ def read_index(file: ReadableFile, *, max_bytes: int | None = None) -> Index:
             .npy does not name, or is encrypted or compressed by another method; the message names
             it.
     """
-    try:
+    with naming(file.name):
         members = read_members(file)
-    except (FormatError, UnsupportedFormatError) as e:
-        raise type(e)(f"{file.name}: {e}") from e
     size_bytes = sum([member.size_bytes for member in members if member.method == DEFLATED])
     if max_bytes is not None and size_bytes > max_bytes:
         raise LimitError(
@@ -92,12 +91,10 @@ def read_index(file: ReadableFile, *, max_bytes: int | None = None) -> Index:
     checksums: list[Checksum] = []
     for member in members:
         name = member.name.removesuffix(_SUFFIX)
-        try:
+        with naming(f"{file.name}: {format_path((name,))}"):
             if name in leaves:
                 raise FormatError(f"another member has the name {name!r:.200} too")
             leaves[name], checksum = _read_member(file, member, name)
-        except (FormatError, UnsupportedFormatError, CorruptionError) as e:
-            raise type(e)(f"{file.name}: {format_path((name,))}: {e}") from e
         checksums.append(checksum)
     placed = zip(members, leaves, checksums, strict=True)
     end = 0  # members that share bytes could make a small archive a zip bomb
@@ -109,8 +106,8 @@ def read_index(file: ReadableFile, *, max_bytes: int | None = None) -> Index:
         end = checksum.stop
     structure = (Node("dict", len(leaves), tuple(leaves)), *[LEAF] * len(leaves))
     source = Source(file.name, file.size_bytes, checksums=tuple(checksums))
-    naming: Naming = "slashed" if any("/" in name for name in leaves) else "dotted"
-    return Index(FORMAT, structure, tuple(leaves.values()), (source,), naming)
+    separated: Naming = "slashed" if any("/" in name for name in leaves) else "dotted"
+    return Index(FORMAT, structure, tuple(leaves.values()), (source,), separated)
 
 
 def _read_member(file: ReadableFile, member: Member, name: str) -> tuple[Leaf, Checksum]:

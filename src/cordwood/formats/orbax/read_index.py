@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from cordwood import dtypes
 from cordwood.encoding.strict_json import parse_json
-from cordwood.errors import CorruptionError, FormatError, LimitError
+from cordwood.errors import READ_ERRORS, CorruptionError, FormatError, LimitError, naming
 from cordwood.formats.format_protocol import Opened
 from cordwood.formats.orbax.locate_trees import inspect_directory, item_kind, select_tree
 from cordwood.formats.orbax.ocdbt import MANIFEST_NAME, OcdbtValues
@@ -31,13 +31,7 @@ from cordwood.formats.zarr.array_reader import (
     StoredArray,
     array_storage,
 )
-from cordwood.formats.zarr.key_values import (
-    READ_ERRORS,
-    FileValues,
-    ValueLocation,
-    ZeroChunks,
-    naming,
-)
+from cordwood.formats.zarr.key_values import FileValues, ValueLocation, ZeroChunks
 from cordwood.index import Index, Inline, Leaf, Piece
 from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.open_files import MemoryFile, ReadableFile

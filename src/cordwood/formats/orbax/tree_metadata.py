@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from cordwood.encoding.strict_json import parse_json
-from cordwood.errors import FormatError, LimitError
-from cordwood.formats.zarr.key_values import naming
+from cordwood.errors import FormatError, LimitError, naming
 from cordwood.index import LEAF, MAX_DEPTH, MAX_LEAVES, Node, NodeKind, Structure
 from cordwood.keypath import KeyPath
 

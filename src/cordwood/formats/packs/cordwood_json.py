@@ -19,7 +19,6 @@ import json
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple, TypeVar
@@ -37,12 +36,12 @@ from cordwood.encoding.cordwood_metadata import (
 )
 from cordwood.encoding.strict_json import VALUE_KINDS, parse_json, structure_from_json
 from cordwood.errors import (
-    CordwoodError,
     CorruptionError,
     FormatError,
     LimitError,
     PrefixError,
     UnsupportedLeafError,
+    naming,
     newer_version_error,
     no_prefix_message,
 )
@@ -178,19 +177,6 @@ RULES = NamingRules(
 )
 
 
-@contextmanager
-def naming_index(name: str) -> Iterator[None]:
-    """Put the path of an index in front of the errors about it.
-
-    Args:
-        name: the name of the directory.
-    """
-    try:
-        yield
-    except CordwoodError as e:
-        raise type(e)(f"{name}/{INDEX_NAME}: {e}") from e
-
-
 def list_index(path: str, item: str | None) -> IndexListing:
     """Return the leaves of an item of a local directory, without the positions of their bytes.
 
@@ -198,7 +184,7 @@ def list_index(path: str, item: str | None) -> IndexListing:
     """
     with LocalFile(f"{path}/{INDEX_NAME}") as file:
         data = read_whole(file, limit_bytes=MAX_INDEX_BYTES)
-    with naming_index(path):
+    with naming(f"{path}/{INDEX_NAME}"):
         items = {prefix: _listed(each, prefix) for prefix, each in decode_index(data).items()}
     return select_item(items, item, name=path)
 

@@ -33,8 +33,9 @@ from cordwood.encoding.strict_json import (
     structure_from_json,
     structure_to_json,
 )
-from cordwood.errors import CorruptionError, FormatError, LimitError
+from cordwood.errors import CorruptionError, FormatError, LimitError, naming
 from cordwood.formats.packs.cordwood_json import (
+    INDEX_NAME,
     PACK_NAME,
     SAVE_ID,
     Grid,
@@ -45,7 +46,6 @@ from cordwood.formats.packs.cordwood_json import (
     cells_meeting,
     decode_index,
     dtype_of,
-    naming_index,
     parse_type,
     to_json,
     type_of,
@@ -357,7 +357,7 @@ def parse_items(data: bytes, *, name: str) -> dict[str, Item]:
         FormatError: it is no index of packs, or its members contradict each other.
         UnsupportedFormatError: it is of a newer version.
     """
-    with naming_index(name):
+    with naming(f"{name}/{INDEX_NAME}"):
         return check_items(decode_index(data), index_bytes=len(data))
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from cordwood.errors import CordwoodError, IncompleteCheckpointError
+from cordwood.errors import CordwoodError, IncompleteCheckpointError, naming
 from cordwood.formats.format_protocol import Opened
 from cordwood.formats.packs import store_at
 from cordwood.formats.packs.cordwood_json import (
@@ -15,7 +15,6 @@ from cordwood.formats.packs.cordwood_json import (
     PACK_NAME,
     RULES,
     decode_index,
-    naming_index,
     select_item,
 )
 from cordwood.formats.packs.index_item import (
@@ -84,7 +83,7 @@ def item_names(path: str | os.PathLike[str]) -> list[str]:
     """
     store = store_at(path)
     data = read_index_bytes(store)
-    with naming_index(store.name):
+    with naming(f"{store.name}/{RULES.index_name}"):
         return sorted(decode_index(data))
 
 

@@ -12,7 +12,13 @@ from types import MappingProxyType
 from typing import Any
 
 from cordwood.encoding.cordwood_metadata import BYTE_KINDS, tensor_names
-from cordwood.errors import CordwoodError, NotACheckpointError, StorageError, UnsupportedLeafError
+from cordwood.errors import (
+    CordwoodError,
+    NotACheckpointError,
+    StorageError,
+    UnsupportedLeafError,
+    naming,
+)
 from cordwood.formats.format_protocol import SaveOptions, SavePlan
 from cordwood.formats.packs import store_at
 from cordwood.formats.packs.cordwood_json import (
@@ -24,7 +30,6 @@ from cordwood.formats.packs.cordwood_json import (
     encode_index,
     is_pack_name,
     names_in,
-    naming_index,
     tensor_of,
 )
 from cordwood.formats.packs.index_item import (
@@ -376,7 +381,7 @@ def _change(
 
     Raises as `parse_items` does: the old index cannot be kept in part.
     """
-    with naming_index(name):
+    with naming(f"{name}/{RULES.index_name}"):
         items = {} if old is None else decode_index(old)
         before = names_in(items)
     if alone:
@@ -387,7 +392,7 @@ def _change(
         added.update({name: size for packs in written for name, size, *_ in packs})
     items = dict(sorted(items.items()))
     data = encode_index(items)
-    with naming_index(name):
+    with naming(f"{name}/{RULES.index_name}"):
         beside = {HUGGING_FACE_NAME: hugging_face_index(check_items(items, index_bytes=len(data)))}
     kept = names_in(items)
     return IndexChange(data, added, beside, kept=kept, dropped=before - kept)

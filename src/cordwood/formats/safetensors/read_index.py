@@ -22,7 +22,7 @@ from cordwood.encoding.cordwood_metadata import (
     parse_table,
     split_metadata,
 )
-from cordwood.errors import CorruptionError, FormatError, UnsupportedFormatError
+from cordwood.errors import FormatError, naming
 from cordwood.formats.safetensors.header import (
     Tensors,
     TensorType,
@@ -81,11 +81,8 @@ def read_index(file: ReadableFile) -> Index:
         CorruptionError: cordwood wrote it, and its header has changed since.
         UnsupportedFormatError: a newer cordwood wrote it.
     """
-    try:
-        with gc_paused():
-            return _read_index(file)
-    except (FormatError, CorruptionError, UnsupportedFormatError) as e:
-        raise type(e)(f"{file.name}: {e}") from e
+    with naming(file.name), gc_paused():
+        return _read_index(file)
 
 
 def _read_index(file: ReadableFile) -> Index:

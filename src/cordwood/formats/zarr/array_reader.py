@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from cordwood import dtypes
-from cordwood.errors import CorruptionError, FormatError, LimitError, TruncatedError
+from cordwood.errors import CorruptionError, FormatError, LimitError, TruncatedError, naming
 from cordwood.formats.zarr.array_metadata import (
     METADATA3_NAME,
     METADATA_NAME,
@@ -27,7 +27,7 @@ from cordwood.formats.zarr.array_metadata import (
     parse_metadata,
     parse_metadata3,
 )
-from cordwood.formats.zarr.key_values import KeyValues, ValueLocation, ZeroChunks, naming
+from cordwood.formats.zarr.key_values import KeyValues, ValueLocation, ZeroChunks
 from cordwood.index import Box, Encoded, Piece, Pieces
 from cordwood.sharding.boxes import shape_of
 

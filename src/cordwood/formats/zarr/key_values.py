@@ -13,8 +13,7 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 from cordwood.errors import CorruptionError, FormatError, LimitError, UnsupportedFormatError
@@ -23,21 +22,8 @@ from cordwood.index import Source
 from cordwood.io.open_files import zero_bytes
 from cordwood.storage.directory_reader import FOLDER, ReadableDirectory
 
-READ_ERRORS = (CorruptionError, FormatError, UnsupportedFormatError)
 MAX_PATH_BYTES = 4000  # Linux takes 4096
 _CHUNK_DIRECTORY = re.compile("c|[0-9]+")  # the name of a directory that holds chunks
-
-
-@contextmanager
-def naming(where: str, *, within: str = "") -> Iterator[None]:
-    """Begin the text of an error of the block with a file or leaf, unless `within` begins it."""
-    try:
-        yield
-    except READ_ERRORS as e:
-        text = str(e)
-        if within and text.startswith(within):
-            raise
-        raise type(e)(f"{where}: {text}") from e
 
 
 class ValueLocation(NamedTuple):

@@ -10,7 +10,7 @@ from functools import partial
 
 from cordwood import dtypes
 from cordwood.encoding.cordwood_metadata import DIGEST_BYTES, LeafType, block_count, digest_of
-from cordwood.errors import CorruptionError, FormatError, IncompleteCheckpointError
+from cordwood.errors import CorruptionError, FormatError, IncompleteCheckpointError, naming
 from cordwood.formats.format_protocol import IndexListing, Opened
 from cordwood.formats.zarr.array_metadata import METADATA_NAME, ArrayMetadata, stored_as
 from cordwood.formats.zarr.array_paths import nested_dicts
@@ -21,7 +21,7 @@ from cordwood.formats.zarr.array_reader import (
     array_storage,
     wrong_size,
 )
-from cordwood.formats.zarr.key_values import FileValues, naming
+from cordwood.formats.zarr.key_values import FileValues
 from cordwood.formats.zarr.tensorstore_index import (
     INDEX_NAME,
     MAX_INDEX_BYTES,

@@ -41,6 +41,7 @@ from cordwood.errors import (
     FormatError,
     LimitError,
     PrefixError,
+    naming,
     newer_version_error,
     no_prefix_message,
 )
@@ -167,10 +168,8 @@ def entries_of(index: IndexFile, prefix: str) -> list[Entry]:
     entries = []
     seen = set()
     for i, raw in enumerate(listed):
-        try:
+        with naming(f"{INDEX_NAME}: {where}[{i}]"):
             entry = _entry(raw)
-        except FormatError as e:
-            raise FormatError(f"{INDEX_NAME}: {where}[{i}]: {e}") from e
         if entry.path in seen:
             raise FormatError(
                 f"{INDEX_NAME}: {where}[{i}]: {entry.path!r:.200} is listed twice: two leaves were "

@@ -48,7 +48,6 @@ from cordwood.formats.zarr.tensorstore_index import (
     item_names,
     put_item,
 )
-from cordwood.index import LeafSpec
 from cordwood.io.chunk_codecs import chunk_encoder
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.message_text import first_names
@@ -103,99 +102,45 @@ def save_item(
 
     Raises as `cordwood.save`.
     """
+    encode = None if item.compression is None else chunk_encoder(item.compression)
+    stage = StagingDirectory(path, encode=encode, timeout_seconds=rendezvous.timeout_seconds)
 
-    def commit(stage: StagingDirectory, written: list[WrittenFile]) -> None:
+    def commit(written: list[WrittenFile]) -> None:
         files = zip(item.files, written, strict=True)
         sizes = [done.size_bytes for file, done in files if isinstance(file, ChunkFile)]
         commit_item(stage, item, None if item.compression is None else sizes, written)
 
-    write_together(path, item, range(len(item.files)), leaves, rendezvous, commit)
-
-
-def write_together(
-    path: str | os.PathLike[str],
-    item: ItemPlan,
-    chosen: Sequence[int],
-    leaves: Leaves,
-    rendezvous: Rendezvous,
-    then: Callable[[StagingDirectory, list[WrittenFile]], None],
-) -> StagingDirectory:
-    """Write files of an item into a staging directory, each process its own files.
-
-    Args:
-        path: the directory; made where it is missing.
-        item: the plan of the tree.
-        chosen: the positions in `item.files` of the files to write.
-        leaves: the leaves of the tree.
-        rendezvous: of the processes that save it; not entered yet.
-        then: called on process 0 with the staging directory and the written files, before any
-            process continues. If it raises, every process raises, and the staging directory is
-            removed.
-
-    Returns:
-        The staging directory. Process 0 must commit or abandon it, if `then` has not.
-    """
-    if rendezvous.index == 0:
-        refuse_foreign(path)
-    encode = None if item.compression is None else chunk_encoder(item.compression)
-    stage = StagingDirectory(path, encode=encode, timeout_seconds=rendezvous.timeout_seconds)
-    files: list[list[PlannedFile]] = [[] for _ in range(rendezvous.count)]
-    for number in chosen:
-        files[item.writers[number]].append(item.files[number])
-
-    def commit(written: Sequence[Sequence[WrittenFile]]) -> None:
-        by_process = list(map(iter, written))
-        then(stage, [next(by_process[item.writers[number]]) for number in chosen])
-
-    def fingerprints() -> Sequence[bytes]:
-        return tree_fingerprints([item.tree], leaves, rendezvous.index)
-
-    fill_together(
-        stage,
-        files,
-        leaves,
-        rendezvous,
-        fingerprints=fingerprints,
-        specs=item.tree.specs,
-        commit=commit,
-    )
-    return stage
+    fill_together(stage, item, range(len(item.files)), leaves, rendezvous, commit)
 
 
 def fill_together(
     stage: StagingDirectory,
-    files: Sequence[Sequence[PlannedFile]],
+    item: ItemPlan,
+    chosen: Sequence[int],
     leaves: Leaves,
     rendezvous: Rendezvous,
-    *,
-    fingerprints: Callable[[], Sequence[bytes]],
-    specs: Sequence[LeafSpec],
-    commit: Callable[[Sequence[Sequence[WrittenFile]]], None],
+    then: Callable[[list[WrittenFile]], None],
 ) -> None:
-    """Fill a staging directory by all processes of a rendezvous, then commit on process 0.
+    """Write files of an item into a staging directory, each process its own files.
 
     Args:
         stage: a new one; its probe and its path are those of process 0 afterwards.
-        files: the files of each process.
-        leaves: the leaves.
-        rendezvous: not entered yet.
-        fingerprints: see `begin_together`.
-        specs: the leaves, for errors.
-        commit: called on process 0 with the sizes and digests of the files of each process.
+        item: the plan of the tree.
+        chosen: the positions in `item.files` of the files to write.
+        leaves: the leaves of the tree.
+        rendezvous: of the processes that save it; not entered yet.
+        then: called on process 0 with the written files, before any process continues. If it
+            raises, every process raises, and the staging directory is removed. If it does not
+            commit the staging directory, process 0 must do so or abandon it.
     """
     process = rendezvous.index
+    if process == 0:
+        refuse_foreign(stage.asked)
+    files: list[list[PlannedFile]] = [[] for _ in range(rendezvous.count)]
+    for number in chosen:
+        files[item.writers[number]].append(item.files[number])
     reported = False
     own: list[WrittenFile] = []
-
-    def write() -> tuple[int, str]:
-        try:
-            own.extend(stage.write(files[process], leaves))
-            report = (0, "") if process == 0 else _write_report(stage, process, own)
-            rendezvous.poll_now()
-        except OSError:
-            rendezvous.poll_now()  # another process failed, so the staging directory is gone
-            raise
-        return report
 
     def collect(reports: list[tuple[int, str]]) -> None:
         written = [own]
@@ -203,15 +148,26 @@ def fill_together(
             stage.doing = "looking for what the other processes have written"
             rendezvous.poll()
             written.append(_take_report(stage, other, reports[other], files[other]))
-        commit(written)
+        by_process = list(map(iter, written))
+        then([next(by_process[item.writers[number]]) for number in chosen])
 
     try:
         with rendezvous, stage.explain_errors(stage.asked, what="directory"):
             if rendezvous.count > 1:
                 begin_together(
-                    rendezvous, stage, path=stage.asked, fingerprints=fingerprints, specs=specs
+                    rendezvous,
+                    stage,
+                    path=stage.asked,
+                    fingerprints=lambda: tree_fingerprints([item.tree], leaves, process),
+                    specs=item.tree.specs,
                 )
-            report = write()
+            try:
+                own.extend(stage.write(files[process], leaves))
+                report = (0, "") if process == 0 else _write_report(stage, process, own)
+                rendezvous.poll_now()
+            except OSError:
+                rendezvous.poll_now()  # another process failed, so the staging directory is gone
+                raise
             reported = True
             rendezvous.exchange(report, collect)
     except BaseException as e:
