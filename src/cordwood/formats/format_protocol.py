@@ -33,6 +33,7 @@ class Match(IntEnum):
     YES = 3  # there is the index or the magic number of this format
 
 
+@dataclass
 class Place:
     """A local file or directory that is to be recognised.
 
@@ -43,12 +44,9 @@ class Place:
             directory of steps: a format may now look below it too.
     """
 
-    def __init__(
-        self, path: str, file: ReadableFile | None = None, *, search_below: bool = False
-    ) -> None:
-        self.path = path
-        self.file = file
-        self.search_below = search_below
+    path: str
+    file: ReadableFile | None = None
+    search_below: bool = False
 
     @cached_property
     def head(self) -> bytes:
@@ -89,10 +87,6 @@ class OpenOptions(NamedTuple):
 Locate: TypeAlias = "Callable[[Mapping[int, Sequence[Box] | None]], Mapping[int, Leaf]]"
 
 
-def _always() -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class Opened:
     """One item of a checkpoint, open: its index and its sources.
@@ -116,7 +110,7 @@ class Opened:
     files: Sequence[ReadableFile]
     fetch_digests: Callable[[int], Digests] | None = None
     locate: Locate | None = None
-    is_current: Callable[[], bool] = _always
+    is_current: Callable[[], bool] = lambda: True
     index_bytes: int = 0
     checked_bytes: int = 0
     stored_bytes: int | None = None
@@ -128,20 +122,18 @@ class Opened:
             file.close()
 
 
+@dataclass
 class Linking:
     """The link of one save to an older checkpoint, whose files it keeps by hard links.
 
-    Args:
+    Attributes:
         base: the name of the checkpoint, a directory beside the one that is saved, as process 0
             knows it; "" for none.
-
-    Attributes:
         linked_bytes: of arrays, by this process, once all is written.
     """
 
-    def __init__(self, base: str) -> None:
-        self.base = base
-        self.linked_bytes = 0
+    base: str
+    linked_bytes: int = 0
 
 
 class SaveOptions(NamedTuple):

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cordwood.formats.orbax.read_index import OrbaxIndex, read_index
+from cordwood.formats.orbax.read_index import open_tree
+from cordwood.index import Index
 from cordwood.storage.directory_reader import LocalDirectory
 from tests.golden.orbax_checkpoints import GOLDEN, LAYOUTS
 
@@ -28,9 +29,9 @@ def copied(layout: str, folder: Path) -> Path:
     return folder / layout / tree_folder(layout)
 
 
-def index_at(path: Path) -> OrbaxIndex:
+def index_at(path: Path) -> Index:
     with LocalDirectory(path) as directory:
-        return read_index(directory)
+        return open_tree(directory, warn=False).index
 
 
 def change(path: Path, edit: Callable[[Any], object]) -> None:

@@ -296,7 +296,7 @@ def test_damaged_chunks_are_not_read_as_other_numbers(tmp_path: Path, layout: st
     """Compressed chunks are checked; raw bytes carry no checksum, and `verify` says so."""
     path = copied(layout, tmp_path)
     expected = np.asarray(cordwood.load(path, to="numpy")["params"]["kernel"])
-    index = index_at(path).tree
+    index = index_at(path)
     (kernel,) = [leaf for leaf in index.leaves if leaf.key_path == ("params", "kernel")]
     assert not isinstance(kernel.storage, Inline)
     for piece in kernel.storage.pieces[:4]:
@@ -504,7 +504,7 @@ def test_a_shard_larger_than_its_array(tmp_path: Path) -> None:
     say(path, stores_zeros=False)
     shutil.rmtree(path / KERNEL / "c")
     change(path / KERNEL / "zarr.json", lambda m: inner(m, [3, 48], [2**50, 48], [2, 24]))
-    (result,) = [each for each in index_at(path).tree.leaves if each.key_path[-1] == "kernel"]
+    (result,) = [each for each in index_at(path).leaves if each.key_path[-1] == "kernel"]
     assert not isinstance(result.storage, Inline)
     assert len(result.storage.pieces) == 4
 

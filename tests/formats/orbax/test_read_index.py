@@ -40,7 +40,7 @@ KINDS = {
 
 @pytest.mark.parametrize("layout", EVERY)
 def test_what_is_in_a_checkpoint(layout: str) -> None:
-    index = index_at(GOLDEN / layout / tree_folder(layout)).tree
+    index = index_at(GOLDEN / layout / tree_folder(layout))
     result = {format_path(leaf.key_path): leaf for leaf in index.leaves}
     assert {name: (leaf.kind, leaf.dtype, leaf.shape) for name, leaf in result.items()} == KINDS
     assert (index.format, index.naming) == ("orbax", "keys")
@@ -55,7 +55,7 @@ def test_what_is_in_a_checkpoint(layout: str) -> None:
 
 @pytest.mark.parametrize("layout", EVERY)
 def test_where_the_shards_are(layout: str) -> None:
-    index = index_at(GOLDEN / layout / tree_folder(layout)).tree
+    index = index_at(GOLDEN / layout / tree_folder(layout))
     (kernel,) = [leaf for leaf in index.leaves if leaf.key_path == ("params", "kernel")]
     storage = kernel.storage
     assert isinstance(storage, Pieces if layout == "v0-zarr3-files" else Encoded)

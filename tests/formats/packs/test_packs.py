@@ -232,8 +232,12 @@ _BOXES = st.tuples(*[st.tuples(st.integers(0, 7), st.integers(0, 7))] * 2).map(
 
 @given(_BOXES, st.sets(st.integers(1, 6)), st.sets(st.integers(1, 6)))
 def test_cells_that_meet_a_box(box: Box, rows: set[int], columns: set[int]) -> None:
-    grid = Grid((7, 7), ((0, *sorted(rows)), (0, *sorted(columns))))
-    expected = [n for n, cell in enumerate(grid_cells(*grid)) if intersect(cell, box) is not None]
+    grid = Grid.of((7, 7), ((0, *sorted(rows)), (0, *sorted(columns))))
+    expected = [
+        n
+        for n, cell in enumerate(grid_cells(grid.shape, grid.cuts))
+        if intersect(cell, box) is not None
+    ]
     assert list(cells_meeting(grid, box)) == expected
 
 

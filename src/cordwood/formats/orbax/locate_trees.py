@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from cordwood.errors import (
@@ -73,11 +74,9 @@ def steps_at(path: str | os.PathLike[str]) -> Sequence[str]:
 
 
 def _inspect(path: str | os.PathLike[str]) -> OrbaxDirectory:
-    try:
-        with LocalDirectory(path) as directory:
-            return inspect_directory(directory)
-    except (FileNotFoundError, NotADirectoryError):
-        return OrbaxDirectory()
+    with suppress(FileNotFoundError, NotADirectoryError), LocalDirectory(path) as directory:
+        return inspect_directory(directory)
+    return OrbaxDirectory()
 
 
 def _is_unfinished(path: str | os.PathLike[str]) -> bool:
@@ -113,13 +112,9 @@ def item_names(path: str | os.PathLike[str]) -> list[str]:
 
 def other_items(path: str | os.PathLike[str]) -> dict[str, str]:
     """Return the items that are no trees, such as JSON, metrics and iterators: the kind of each."""
-    try:
-        with LocalDirectory(path) as directory:
-            return {
-                name: item_kind(directory, name) for name in inspect_directory(directory).others
-            }
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
+    with suppress(FileNotFoundError, NotADirectoryError), LocalDirectory(path) as directory:
+        return {name: item_kind(directory, name) for name in inspect_directory(directory).others}
+    return {}
 
 
 def is_unfinished(name: str) -> bool:
@@ -156,10 +151,7 @@ def inspect_directory(directory: ReadableDirectory) -> OrbaxDirectory:
 
 def item_kind(directory: ReadableDirectory, item: str) -> str:
     """Return the kind of an item of a checkpoint, judged by the names of its files."""
-    try:
-        names = directory.sizes(item)
-    except (CorruptionError, PermissionError):  # removed by another process, or not readable
-        return _UNKNOWN
+    names = _sizes(directory, item)
     if TREE_NAME in names:
         return TREE
     if "jax_random_key" in names:
@@ -180,14 +172,17 @@ def _is_step(directory: ReadableDirectory, name: str) -> bool:
         return False
     if _has(directory, f"{name}/{TREE_NAME}"):
         return True
-    try:
-        sizes = directory.sizes(name)
-    except (CorruptionError, PermissionError):  # removed by another process, or not readable
-        return False
     return any(
         size == FOLDER and _has(directory, f"{name}/{item}/{TREE_NAME}")
-        for item, size in sizes.items()
+        for item, size in _sizes(directory, name).items()
     )
+
+
+def _sizes(directory: ReadableDirectory, path: str) -> Mapping[str, int]:
+    """Return the entries of a directory; {} if it has been removed, or is not readable."""
+    with suppress(CorruptionError, PermissionError):
+        return directory.sizes(path)
+    return {}
 
 
 def _has(directory: ReadableDirectory, path: str) -> bool:

@@ -88,6 +88,7 @@ class OcdbtValues:
         inline: the bytes of the first source: the values that are stored in the nodes themselves.
         keys: all keys, sorted.
         checked_bytes: the size of all nodes, which carry checksums.
+        metadata_bytes: 0; the metadata of arrays is in nodes or in files that are sources.
 
     The constructor raises CorruptionError, FormatError and UnsupportedFormatError, which name the
     file.
@@ -102,7 +103,7 @@ class OcdbtValues:
         data = directory.read(MANIFEST_NAME, limit_bytes=MAX_NODE_BYTES)
         with naming(f"{directory.name}/{MANIFEST_NAME}"):
             root = parse_manifest(data)
-        self.checked_bytes = 0
+        self.checked_bytes = self.metadata_bytes = 0
         inline = bytearray()
         self._last: bytes | None = None
         if root is not None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from cordwood import dtypes
 from cordwood.encoding.strict_json import parse_json
@@ -36,7 +36,7 @@ from cordwood.index import Index, Inline, Leaf, Piece
 from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.open_files import MemoryFile, ReadableFile
 from cordwood.io.threads import gc_paused
-from cordwood.keypath import KeyPath, path_label
+from cordwood.keypath import path_label
 from cordwood.message_text import first_names, printable
 from cordwood.plan.load_plan import EncodedChunk, Scatter
 from cordwood.storage.directory_reader import FileOwningDirectory, LocalDirectory, ReadableDirectory
@@ -71,30 +71,19 @@ _NUMBERS: Mapping[str, Any] = {"bool": bool, "int64": int, "float64": float}
 _KEY_WORDS = {"threefry2x32": 2, "rbg": 4, "unsafe_rbg": 4}
 
 
-class OrbaxIndex(NamedTuple):
-    """The index of a tree, and the bytes of those of its sources that are not files."""
-
-    tree: Index
-    memory: Mapping[int, Any]  # bytes of the sources that are not files, by number of the source
-    checked_bytes: int  # bytes of the sources whose checksums matched
-    metadata_bytes: int  # of the metadata of arrays, in files that are no sources
-    unstored: Mapping[KeyPath, int]  # the number of missing chunks, which are zeros, of a leaf
-    assumed: Sequence[KeyPath]  # leaves without any chunk that are assumed to be zeros
-
-
 def open_item(path: str | os.PathLike[str], prefix: str | None, *, warn: bool = True) -> Opened:
     """Open a tree.
 
     Args:
         path: the checkpoint, or the directory of one of its items.
         prefix: the item's name. None: the checkpoint itself, or its only item that is a tree.
-        warn: warn of arrays that may be lost, see `_warn_of_assumed`.
+        warn: see `open_tree`.
 
     Raises:
         IncompleteCheckpointError: the save did not finish, or the directory is a root of steps;
             names the newest.
         PrefixError: there is no such item, or none is asked for and there are several.
-        FormatError, CorruptionError: as `read_index`.
+        FormatError, CorruptionError: as `open_tree`.
     """
     text = os.fspath(path)
     place = LocalDirectory(text)
@@ -110,59 +99,22 @@ def open_item(path: str | os.PathLike[str], prefix: str | None, *, warn: bool = 
     if item:
         place.close()
     try:
-        orbax_index = read_index(directory)
-        if warn:
-            _warn_of_assumed(directory.name, orbax_index)
-        sources = enumerate(orbax_index.tree.sources)
-        size = sum([each.size_bytes for n, each in sources if n not in orbax_index.memory])
-        size += orbax_index.metadata_bytes
-        return Opened(
-            FORMAT,
-            orbax_index.tree,
-            _files(directory, orbax_index),
-            checked_bytes=orbax_index.checked_bytes,
-            stored_bytes=size,
-            unstored=orbax_index.unstored,
-        )
+        return open_tree(directory, warn=warn)
     except BaseException:
         directory.close()
         raise
 
 
-def _warn_of_assumed(name: str, orbax_index: OrbaxIndex) -> None:
-    """Zeros that nothing vouches for must not pass in silence."""
-    paths = [printable(path_label(path)) for path in orbax_index.assumed]
-    if paths:
-        warnings.warn(
-            f"{name}: no chunk of {first_names(paths, 1)} is stored: zeros, which older "
-            "versions of Orbax left out without saying so, or files that are lost; "
-            "cordwood.verify lists them",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-
-
-def _files(directory: LocalDirectory, orbax_index: OrbaxIndex) -> list[ReadableFile]:
-    memory = orbax_index.memory
-    files: list[ReadableFile] = [
-        MemoryFile(memory[number], f"{directory.name}: {source.name}")
-        if number in memory
-        else FileOwningDirectory(directory, source.name, source.size_bytes)
-        for number, source in enumerate(orbax_index.tree.sources)
-    ]
-    if len(files) == len(memory):
-        directory.close()  # nothing more will be read, and no file closes it
-    return files
-
-
-def read_index(directory: ReadableDirectory) -> OrbaxIndex:
-    """Read the index of one tree of an Orbax checkpoint.
+def open_tree(directory: LocalDirectory, *, warn: bool) -> Opened:
+    """Read the index of one tree of an Orbax checkpoint; its files own the directory.
 
     Names of sources are relative to the directory. Arrays are of jax or numpy, as Orbax recorded
     them. Scalars of a dtype in which Python numbers are stored become Python numbers.
 
     Args:
         directory: the directory that has `_METADATA`.
+        warn: warn of arrays without any chunk: zeros that nothing vouches for must not pass in
+            silence.
 
     Raises:
         FormatError: `_METADATA`, the database, the metadata of an array or a chunk is malformed;
@@ -174,10 +126,20 @@ def read_index(directory: ReadableDirectory) -> OrbaxIndex:
         data = directory.read(TREE_NAME, limit_bytes=MAX_TREE_FILE_BYTES)
         with naming(directory.name):
             tree = parse_tree_metadata(data)
-        return _read_tree(directory, tree)
+        opened, assumed = _open(directory, tree)
+    if warn and assumed:
+        warnings.warn(
+            f"{directory.name}: no chunk of {first_names(assumed, 1)} is stored: zeros, which "
+            "older versions of Orbax left out without saying so, or files that are lost; "
+            "cordwood.verify lists them",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return opened
 
 
-def _read_tree(directory: ReadableDirectory, tree: TreeMetadata) -> OrbaxIndex:
+def _open(directory: LocalDirectory, tree: TreeMetadata) -> tuple[Opened, list[str]]:
+    """Return the tree, open, and the names of leaves that are assumed to be zeros."""
     use_ocdbt = tree.use_ocdbt
     are_strings = {leaf.value_type == "string" for leaf in tree.leaves}
     if use_ocdbt is None or False not in are_strings:  # Orbax makes no database without arrays
@@ -206,22 +168,32 @@ def _read_tree(directory: ReadableDirectory, tree: TreeMetadata) -> OrbaxIndex:
         with naming(f"{directory.name}: {shown or 'the root'}", within=directory.name):
             leaves.append(_leaf(leaf, reader, strings, keys.get(leaf.name), read_value))
     memory = dict(zero_chunks.memory) if zero_chunks is not None else {}
-    checked = metadata_bytes = 0
     if isinstance(values, OcdbtValues):
         memory[0] = values.inline
-        checked = values.checked_bytes
-    else:
-        metadata_bytes = values.metadata_bytes
     by_name = _shardings(directory)
     shardings = {
         n: by_name[leaf.name] for n, leaf in enumerate(tree.leaves) if leaf.name in by_name
     }
     sources = tuple(values.sources)
-    index = Index(FORMAT, tree.structure, tuple(leaves), sources, "keys", shardings=shardings)
     paths = {leaf.name: leaf.key_path for leaf in tree.leaves}
-    unstored = {paths[name]: count for name, count in reader.unstored.items()}
-    assumed = [paths[name] for name in reader.assumed]
-    return OrbaxIndex(index, memory, checked, metadata_bytes, unstored, assumed)
+    files: list[ReadableFile] = [
+        MemoryFile(memory[number], f"{directory.name}: {source.name}")
+        if number in memory
+        else FileOwningDirectory(directory, source.name, source.size_bytes)
+        for number, source in enumerate(sources)
+    ]
+    if len(files) == len(memory):
+        directory.close()  # nothing more will be read, and no file closes it
+    stored = [source.size_bytes for n, source in enumerate(sources) if n not in memory]
+    opened = Opened(
+        FORMAT,
+        Index(FORMAT, tree.structure, tuple(leaves), sources, "keys", shardings=shardings),
+        files,
+        checked_bytes=values.checked_bytes,
+        stored_bytes=sum(stored) + values.metadata_bytes,
+        unstored={paths[name]: count for name, count in reader.unstored.items()},
+    )
+    return opened, [printable(path_label(paths[name])) for name in reader.assumed]
 
 
 def _leaf(
@@ -236,8 +208,11 @@ def _leaf(
         if name not in strings:
             raise CorruptionError(f"{_STRINGS_NAME} does not have it: the checkpoint is incomplete")
         return Leaf(path, "str", (), "", Inline(strings[name]))
-    array = _array(reader, name)
-    shape, dtype = array.metadata.shape, array.metadata.dtype
+    file, data = reader.read_metadata(name)
+    with naming(file):
+        metadata = reader.parse(file, data)
+    array = StoredArray(metadata, reader.pieces(name, metadata))
+    shape, dtype = metadata.shape, metadata.dtype
     storage = array_storage(array, len(shape))
     if key_impl is not None:
         if dtype != "uint32" or not shape or _KEY_WORDS.get(key_impl, shape[-1]) != shape[-1]:
@@ -253,13 +228,6 @@ def _leaf(
             return Leaf(path, "numpy_scalar", shape, dtype, storage)
         return Leaf(path, number.__name__, (), "", Inline(number(_element(array, read_value))))
     return Leaf(path, "jax" if value_type == "jax.Array" else "numpy", shape, dtype, storage)
-
-
-def _array(reader: ArrayReader, name: str) -> StoredArray:
-    file, data = reader.read_metadata(name)
-    with naming(file):
-        metadata = reader.parse(file, data)
-    return StoredArray(metadata, reader.pieces(name, metadata))
 
 
 def _element(array: StoredArray, read_value: Callable[[Piece], tuple[bytes, str]]) -> Any:

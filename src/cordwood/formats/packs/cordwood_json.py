@@ -18,7 +18,9 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple, TypeVar
@@ -197,7 +199,7 @@ def _listed(item: Any, prefix: str) -> IndexListing:
     types = [parse_type(each, where=f"{where}: types[{n}]") for n, each in enumerate(item["types"])]
     structure = structure_from_json(item["nodes"], max_leaves=len(item["leaves"]) + (1 << 24))
     runs = parse_runs(item["leaves"], len(types), structure.count(LEAF), where=f"{where}: leaves")
-    cuts = tuple([tuple([axis.parts for axis in parsed.axes or ()]) for parsed in types])
+    cuts = tuple([() if each.grid is None else each.grid.counts for each in types])
     metadata = item.get("metadata")
     return IndexListing(
         LeafRuns(leaf_paths(structure), tuple(map(_spec, types)), cuts, runs),
@@ -205,33 +207,62 @@ def _listed(item: Any, prefix: str) -> IndexListing:
     )
 
 
-def _spec(parsed: ParsedType) -> LeafSpec:
-    leaf_type, _, axes = parsed
-    if axes is None:
+def _spec(packed: PackedType) -> LeafSpec:
+    leaf_type, _, grid = packed
+    if grid is None:
         return LeafSpec((), leaf_type.kind, (), "")
-    shape = tuple([axis.size for axis in axes])
-    return LeafSpec(
-        (), leaf_type.kind, shape, dtype_of(leaf_type), leaf_type.weak_type, leaf_type.prng_impl
-    )
+    dtype = dtype_of(leaf_type)
+    return LeafSpec((), leaf_type.kind, grid.shape, dtype, leaf_type.weak_type, leaf_type.prng_impl)
 
 
 # Types of leaves
 
 
-class Grid(NamedTuple):
-    """A shape and its cuts; cells are numbered in C order."""
+@dataclass(frozen=True)
+class Grid:
+    """A shape and its cuts; cells are numbered in C order.
+
+    Attributes:
+        shape: the shape.
+        axes: of each axis the starts of its parts, or their number if they are even. Of a grid
+            that was read, `cuts` may take much memory: first check `counts` against the limits.
+    """
 
     shape: tuple[int, ...]
-    cuts: Cuts
+    axes: tuple[int | tuple[int, ...], ...]
 
-    @property
+    @classmethod
+    def of(cls, shape: tuple[int, ...], cuts: Cuts) -> Grid:
+        """Return a grid, equal to others of the same cuts."""
+        return cls(shape, tuple(map(_axis, shape, cuts)))
+
+    @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """The number of parts along each axis."""
+        return tuple([axis if isinstance(axis, int) else len(axis) for axis in self.axes])
+
+    @cached_property
     def cell_count(self) -> int:
         """The number of cells."""
-        return prod(map(len, self.cuts))
+        return prod(self.counts)
+
+    @cached_property
+    def cuts(self) -> Cuts:
+        """The starts of the parts along each axis."""
+        axes = zip(self.axes, self.shape, strict=True)
+        return tuple([_even(axis, size) if isinstance(axis, int) else axis for axis, size in axes])
 
     def box(self, cell: int) -> Box:
         """Return the box of a cell."""
         return cell_box(self.shape, self.cuts, cell)
+
+
+def _even(count: int, size: int) -> tuple[int, ...]:
+    return tuple([i * size // count for i in range(count)])
+
+
+def _axis(size: int, starts: tuple[int, ...]) -> int | tuple[int, ...]:
+    return len(starts) if starts == _even(len(starts), size) else starts
 
 
 def cell_sizes(grid: Grid | None, itemsize: int) -> Callable[[int], int]:
@@ -266,40 +297,19 @@ def cells_meeting(grid: Grid, box: Box) -> Iterator[int]:
         range(bisect_right(starts, a) - 1, bisect_left(starts, b)) if a < b else range(0)
         for starts, a, b in zip(grid.cuts, box.start, box.stop, strict=True)
     ]
-    counts = [len(starts) for starts in grid.cuts]
     for position in product(*ranges):
         cell = 0
-        for i, count in zip(position, counts, strict=True):
+        for i, count in zip(position, grid.counts, strict=True):
             cell = cell * count + i
         yield cell
 
 
-def cuts_to_json(shape: Sequence[int], cuts: Cuts) -> list[Any]:
-    """Return the JSON form of cuts."""
-    return [
-        len(starts) if starts == _even(len(starts), size) else list(starts)
-        for size, starts in zip(shape, cuts, strict=True)
-    ]
-
-
-def _even(count: int, size: int) -> tuple[int, ...]:
-    return tuple([i * size // count for i in range(count)])
-
-
-class Axis(NamedTuple):
-    """The cuts along an axis as they were read; only their number is checked so far."""
-
-    size: int
-    parts: int
-    starts: tuple[int, ...] | None  # None: even
-
-
-def parse_axis(size: int, item: Any, *, where: str) -> Axis:
-    """Check the JSON form of one axis. Takes no memory for the cuts. Raises FormatError."""
+def _parse_axis(size: int, item: Any, *, where: str) -> int | tuple[int, ...]:
+    """Return an axis of a grid from its JSON form. Raises FormatError."""
     if type(item) is int:
         if not 1 <= item <= max(size, 1):
             raise FormatError(f"{where}: an axis of {size} cannot be cut into {item} parts")
-        return Axis(size, item, None)
+        return item
     if type(item) is not list or not item or not set(map(type, item)) <= {int}:
         raise FormatError(
             f"{where}: expected a number of parts or their starts, found {item!r:.80}"
@@ -309,14 +319,7 @@ def parse_axis(size: int, item: Any, *, where: str) -> Axis:
         raise FormatError(
             f"{where}: expected starts from 0 on, ascending and below {size}, found {item!r:.80}"
         )
-    return Axis(size, len(item), tuple(item))
-
-
-def cuts_from_json(axes: Sequence[Axis]) -> Cuts:
-    """Return the cuts. Call it once their number has been checked against the limits."""
-    return tuple(
-        [_even(axis.parts, axis.size) if axis.starts is None else axis.starts for axis in axes]
-    )
+    return _axis(size, tuple(item))
 
 
 class PackedType(NamedTuple):
@@ -326,30 +329,10 @@ class PackedType(NamedTuple):
     itemsize: int
     grid: Grid | None
 
-
-class ParsedType(NamedTuple):
-    """A type as it was read, its grid not yet made."""
-
-    leaf_type: LeafType
-    itemsize: int
-    axes: tuple[Axis, ...] | None
-
     @property
     def cells(self) -> int:
         """The number of cells of each leaf of this type."""
-        return 0 if self.axes is None else prod([axis.parts for axis in self.axes])
-
-    @property
-    def leaf_bytes(self) -> int:
-        """The size of each leaf of this type in packs, in bytes."""
-        return 0 if self.axes is None else prod([axis.size for axis in self.axes]) * self.itemsize
-
-    def finish(self) -> PackedType:
-        """Return the type with its grid. Call it once the number of cells has been checked."""
-        if self.axes is None:
-            return PackedType(self.leaf_type, self.itemsize, None)
-        shape = tuple([axis.size for axis in self.axes])
-        return PackedType(self.leaf_type, self.itemsize, Grid(shape, cuts_from_json(self.axes)))
+        return 0 if self.grid is None else self.grid.cell_count
 
 
 class Tensor(NamedTuple):
@@ -407,11 +390,12 @@ def to_json(packed: PackedType) -> dict[str, Any]:
     if packed.grid is not None:
         item["shape"] = list(packed.grid.shape)
         if packed.grid.cell_count > 1:
-            item["cuts"] = cuts_to_json(*packed.grid)
+            axes = packed.grid.axes
+            item["cuts"] = [axis if isinstance(axis, int) else list(axis) for axis in axes]
     return item
 
 
-def parse_type(item: Any, *, where: str) -> ParsedType:
+def parse_type(item: Any, *, where: str) -> PackedType:
     """Return the type whose JSON form is `item`. Raises FormatError."""
     if type(item) is not dict:
         raise FormatError(f"{where}: expected an object with a kind, found {item!r:.80}")
@@ -420,7 +404,7 @@ def parse_type(item: Any, *, where: str) -> ParsedType:
     if not leaf_type.tensor:
         if rest != item:
             raise FormatError(f"{where}: a value has neither shape nor cuts: {item!r:.200}")
-        return ParsedType(leaf_type, 0, None)
+        return PackedType(leaf_type, 0, None)
     if (leaf_type.kind in _KINDS_WITH_DTYPE) != bool(leaf_type.dtype):
         raise FormatError(
             f"{where}: expected a dtype where the kind leaves one open: {item!r:.200}"
@@ -439,13 +423,13 @@ def parse_type(item: Any, *, where: str) -> ParsedType:
     if type(cuts) is not list or len(cuts) != len(shape):
         raise FormatError(f"{where}: cuts: expected one for each axis of {list(shape)}")
     axes = [
-        parse_axis(size, cut, where=f"{where}: cuts[{n}]")
+        _parse_axis(size, cut, where=f"{where}: cuts[{n}]")
         for n, (size, cut) in enumerate(zip(shape, cuts, strict=True))
     ]
-    return ParsedType(leaf_type, itemsize, tuple(axes))
+    return PackedType(leaf_type, itemsize, Grid(shape, tuple(axes)))
 
 
-def _shape(shape: Any, itemsize: int, *, where: str) -> Sequence[int]:
+def _shape(shape: Any, itemsize: int, *, where: str) -> tuple[int, ...]:
     if type(shape) is not list or not all(type(size) is int and size >= 0 for size in shape):
         raise FormatError(f"{where}: shape: expected integers of 0 or more, found {shape!r:.80}")
     if len(shape) > MAX_DIMS:

@@ -40,7 +40,6 @@ from cordwood.formats.packs.cordwood_json import (
     SAVE_ID,
     Grid,
     PackedType,
-    ParsedType,
     Tensor,
     cell_sizes,
     cells_meeting,
@@ -148,14 +147,14 @@ def parse_item(item: Any, *, max_leaves: int, where: str) -> Item:
             f"{where}: save_id: expected 16 hexadecimal digits, found {save_id!r:.80}"
         )
     _check_metadata(metadata, where=where)
-    parsed = [
-        parse_type(value, where=f"{where}: types[{n}]") for n, value in enumerate(item["types"])
-    ]
+    types = tuple(
+        [parse_type(value, where=f"{where}: types[{n}]") for n, value in enumerate(item["types"])]
+    )
     most = min(max_leaves, MAX_CELLS + len(item["values"]))
     structure = structure_from_json(item["nodes"], max_leaves=most)
     leaves = structure.count(LEAF)
-    runs = parse_runs(item["leaves"], len(parsed), leaves, where=f"{where}: leaves")
-    kinds = [(parsed[number].leaf_type, length) for number, length in runs]
+    runs = parse_runs(item["leaves"], len(types), leaves, where=f"{where}: leaves")
+    kinds = [(types[number].leaf_type, length) for number, length in runs]
     values = sum([length for leaf_type, length in kinds if not leaf_type.tensor])
     if values != len(item["values"]):
         raise FormatError(
@@ -166,10 +165,9 @@ def parse_item(item: Any, *, max_leaves: int, where: str) -> Item:
         _parse_spans(column, leaves, where=f"{where}: columns[{n}]")
         for n, column in enumerate(item["columns"])
     ]
-    _check_counts(parsed, runs, columns, packs, where=where)
-    types = tuple([each.finish() for each in parsed])
+    _check_counts(types, runs, columns, packs, where=where)
     leaf_types = np.repeat([number for number, _ in runs], [length for _, length in runs])
-    counts = np.array([each.cells for each in parsed], np.int64)[leaf_types.astype(np.int64)]
+    counts = np.array([each.cells for each in types], np.int64)[leaf_types.astype(np.int64)]
     result = Item(
         save_id,
         metadata,
@@ -254,7 +252,7 @@ def _expanded(spans: Sequence[tuple[int, int]]) -> Leaves:
 
 
 def _check_counts(
-    types: Sequence[ParsedType],
+    types: Sequence[PackedType],
     runs: Sequence[tuple[int, int]],
     columns: Sequence[Sequence[tuple[int, int]]],
     packs: Sequence[PackParts],
@@ -271,7 +269,7 @@ def _check_counts(
     parts = [part for pack in packs for part in pack.parts if part[0] != GAP]
     if not {column for column, _ in parts} == set(range(len(columns))):
         raise FormatError(f"{where}: files: expected parts of columns 0 to {len(columns)}, all")
-    starts = sum([axis.parts for each in types for axis in each.axes or ()])
+    starts = sum([sum(each.grid.counts) for each in types if each.grid is not None])
     if starts > MAX_CUTS:
         raise LimitError(f"{where}: types: {starts} cuts; expected at most {MAX_CUTS} (MAX_CUTS)")
     if most := max([each.cells for each in types if each.cells > len(parts)], default=0):

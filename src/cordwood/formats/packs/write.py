@@ -213,7 +213,7 @@ def pack_tree(
     shares = assign_cells(stored, process_count=process_count, sizes=sizes)
     grids: list[Grid | None] = [None] * len(tree.specs)
     for group in shares.groups:
-        grid = Grid(group.shape, group.cuts)
+        grid = Grid.of(group.shape, group.cuts)
         for leaf in group.leaves:
             grids[leaf] = grid
     # Leaves are taken when they are written; until then nothing here holds them.

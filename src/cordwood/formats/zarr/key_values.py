@@ -69,12 +69,13 @@ class FileValues:
 
     Attributes:
         sources: the files that `find` has found.
+        checked_bytes: 0; files have no checksums.
         metadata_bytes: the size of all metadata that was read.
     """
 
     def __init__(self, directory: ReadableDirectory, *, are_listed: bool) -> None:
         self.sources: list[Source] = []
-        self.metadata_bytes = 0
+        self.checked_bytes = self.metadata_bytes = 0
         self._directory = directory
         self._are_listed = are_listed
         self._array: str | None = None  # the array that was asked for last
