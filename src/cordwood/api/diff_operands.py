@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -176,7 +176,7 @@ class CheckpointOperand:
         parts = {position: boxes[n] for position, n in enumerate(stored)}
         read = iter(self._checkpoint._reader.read(list(stored.values()), parts))
         return [
-            _part(np.asarray(self.value(number)), box) if number not in stored else next(read)
+            np.asarray(self.value(number))[slices(box)] if number not in stored else next(read)
             for number, box in wants
         ]
 
@@ -209,7 +209,7 @@ class TreeOperand:
         return storage.value
 
     def read(self, wants: Sequence[tuple[int, Box]]) -> list[Array]:
-        arrays = [_part(self._array(number), box) for number, box in wants]
+        arrays = [self._array(number)[slices(box)] for number, box in wants]
         meter = METER.get()
         if meter is not None:
             meter.advance(sum([array.nbytes for array in arrays]))
@@ -220,12 +220,6 @@ class TreeOperand:
         if self._last is None or self._last[0] != number:
             self._last = number, whole_array(self.value(number))
         return self._last[1]
-
-
-def _part(array: Array, box: Box) -> Array:
-    key: Any = (*slices(box), ...)  # an array even where there are no axes
-    part: Array = array[key]
-    return part
 
 
 def _renamed(

@@ -99,7 +99,7 @@ class LocalShards:
 def _within(box: Box, around: Box) -> tuple[Any, ...]:
     """Return the index of `box` in an array that holds the box `around`."""
     start, stop = (tuple(map(int.__sub__, ends, around.start)) for ends in box)
-    return (*slices(Box(start, stop)), ...)  # an array even of no dimensions, not a scalar
+    return slices(Box(start, stop))
 
 
 def local_shards(leaf: Any, cache: DistinctShardsOf) -> LocalShards:
@@ -255,7 +255,7 @@ def key_boxes(sharding: Any, data_shape: tuple[int, ...], prng_impl: str) -> dic
 
 def key_shape(data_shape: tuple[int, ...], prng_impl: str) -> tuple[int, ...]:
     """Return the shape of a PRNG key array whose key data has that shape."""
-    return data_shape[: len(data_shape) - len(_key_data_shape(prng_impl))]
+    return data_shape[: len(data_shape) - len(_key_type(prng_impl)[1])]
 
 
 def put_shards(shards: Shards, *, alias: bool) -> Any:
@@ -274,7 +274,7 @@ def put_shards(shards: Shards, *, alias: bool) -> Any:
         parts.append(part if impl is None else jax.random.wrap_key_data(part, impl=impl))
     if impl is not None:
         shape = key_shape(shape, impl)
-    kind = parts[0].dtype if parts else _key_dtype(impl) if impl else dtype
+    kind = parts[0].dtype if parts else _key_type(impl)[0] if impl else dtype
     whole = jax.make_array_from_single_device_arrays(shape, sharding, parts, dtype=kind)
     return set_weak_type(whole) if weak_type else whole
 
@@ -283,18 +283,13 @@ def _is_cpu(sharding: Any) -> bool:
     return bool(next(iter(sharding.device_set)).platform == "cpu")
 
 
-def _key_dtype(impl: str) -> Any:
-    import jax
-
-    return jax.eval_shape(lambda: jax.random.key(0, impl=impl)).dtype
-
-
 @functools.cache
-def _key_data_shape(impl: str) -> tuple[int, ...]:
+def _key_type(impl: str) -> tuple[Any, tuple[int, ...]]:
+    """Return the dtype of PRNG keys, and the shape of the data of one key."""
     import jax
 
-    data = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=impl)))
-    return tuple(data.shape)
+    key = jax.eval_shape(lambda: jax.random.key(0, impl=impl))
+    return key.dtype, tuple(jax.eval_shape(jax.random.key_data, key).shape)
 
 
 class DevicePut(NamedTuple):
@@ -345,14 +340,6 @@ def any_off_cpu(shardings: Iterable[Any]) -> bool:
     if len(devices) < len(distinct):
         devices += jax.device_put(np.zeros((), np.int32)).devices()
     return any(device.platform != "cpu" for device in devices)
-
-
-def wait_until_ready(values: Sequence[Any]) -> None:
-    """Return when the jax arrays among `values` have arrived on their devices."""
-    if values:
-        import jax
-
-        jax.block_until_ready(values)  # type: ignore[no-untyped-call]
 
 
 # Private names of jax

@@ -23,7 +23,6 @@ import threading
 from bisect import bisect_right
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any, TypeAlias, TypeGuard, cast
 
 import numpy as np
@@ -32,6 +31,7 @@ from cordwood.devices.jax_arrays import DistinctShardsOf, LocalShards, local_sha
 from cordwood.errors import CordwoodError
 from cordwood.index import Box
 from cordwood.plan.file_plan import LeafBytes, Segment
+from cordwood.plan.load_plan import flat_boxes
 from cordwood.plan.split_arrays import element_range, split_array
 from cordwood.sharding.boxes import element_count, is_contiguous, shape_of, slices, whole_box
 from cordwood.tree.leaves import DeferredArray, is_jax_array, whole_array, without_padding
@@ -130,7 +130,7 @@ class Leaves:
 def _within(value: Any, box: Box) -> Array | LazyArray:
     if isinstance(value, LazyArray):
         return value.within(box)
-    part = value.part(box) if isinstance(value, LocalShards) else value[(*slices(box), ...)]
+    part = value.part(box) if isinstance(value, LocalShards) else value[slices(box)]
     return without_padding(part)
 
 
@@ -175,10 +175,12 @@ class LazyArray:
         """Return a box of the array as a lazy array; nothing is read."""
         if box == whole_box(self.shape):
             return self
-        read_into = None
-        if self._read_into is not None and is_contiguous(shape_of(box), self.shape):
+        read_into, whole = None, self._read_into
+        if whole is not None and is_contiguous(shape_of(box), self.shape):
             first = element_range(box, self.shape)[0] * self.dtype.itemsize
-            read_into = partial(_shifted, self._read_into, first)
+
+            def read_into(start: int, target: memoryview) -> None:
+                whole(first + start, target)
 
         def read(inner: Box) -> Array:
             return self._read(
@@ -281,12 +283,6 @@ class LazyArray:
         array = self._read(self._windows[number])
         little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
         return little.reshape(-1).view(np.uint8)
-
-
-def _shifted(
-    read_into: Callable[[int, memoryview], None], by: int, start: int, target: memoryview
-) -> None:
-    read_into(by + start, target)
 
 
 class FileContents:
@@ -430,39 +426,17 @@ def is_little_endian(array: Array | LazyArray) -> TypeGuard[Array]:
 
 def _copy_elements(array: np.ndarray, start: int, target: np.ndarray) -> None:
     """Do the work of `copy_bytes` for any strides and byte order, without a copy of the array."""
-    size = array.itemsize
+    item, size = array.itemsize, len(target)
+    first, last = start // item, -(-(start + size) // item)
     dtype = array.dtype.newbyteorder("<")
-    at, total = 0, len(target)
-    while at < total:
-        element, inside = divmod(start + at, size)
-        whole = (total - at) // size if not inside else 0
-        if whole:
-            count = whole * size
-            _copy_range(array, element, element + whole, target[at : at + count].view(dtype))
-        else:  # the target begins or ends within an element
-            one = np.empty(1, dtype)
-            _copy_range(array, element, element + 1, one)
-            count = min(size - inside, total - at)
-            target[at : at + count] = one.view(np.uint8)[inside : inside + count]
-        at += count
-
-
-def _copy_range(array: np.ndarray, start: int, stop: int, target: np.ndarray) -> None:
-    """Copy elements [start, stop) in C order to the 1-d `target`, in boxes as large as possible."""
-    if array.ndim <= 1:
-        np.copyto(target, array.reshape(-1)[start:stop] if array.ndim == 0 else array[start:stop])
-        return
-    row = math.prod(array.shape[1:])
-    at = start
-    while at < stop:
-        index, inside = divmod(at, row)
-        rows = (stop - at) // row if not inside else 0
-        if rows:
-            count = rows * row
-            box = target[at - start : at - start + count].reshape(rows, *array.shape[1:])
-            np.copyto(box, array[index : index + rows])
-        else:
-            count = min(row - inside, stop - at)
-            part = target[at - start : at - start + count]
-            _copy_range(array[index], inside, inside + count, part)
-        at += count
+    # If the target begins or ends within an element, whole elements are copied beside it first.
+    is_cut = size < (last - first) * item
+    elements = np.empty(last - first, dtype) if is_cut else target.view(dtype)
+    at = 0
+    for box in flat_boxes(array.shape, first, last):
+        part = array[slices(box)]
+        np.copyto(elements[at : at + part.size].reshape(part.shape), part)
+        at += part.size
+    if is_cut:
+        skip = start - first * item
+        target[:] = elements.view(np.uint8)[skip : skip + size]

@@ -143,7 +143,7 @@ class LeafReader:
             for _ in range(len(cuts[i]) if i in cuts else 1):
                 array = next(rest)
                 if i in packed and list(boxes[i]) != [whole_box(array.shape)]:
-                    flat += [_part(array, box).copy() for box in boxes[i]]
+                    flat += [array[slices(box)].copy() for box in boxes[i]]
                 else:
                     flat.append(array)
         return flat
@@ -173,7 +173,7 @@ class LeafReader:
             if i not in whole:
                 flat += [next(rest) for _ in range(len(boxes[i]) if i in boxes else 1)]
             elif i in boxes:
-                flat += [_part(whole[i], box) for box in boxes[i]]
+                flat += [whole[i][slices(box)] for box in boxes[i]]
             else:
                 flat.append(whole[i])
         return flat
@@ -190,12 +190,6 @@ def _is_one_raw_range(leaf: Leaf) -> bool:
         return False
     where = storage.pieces[0].where
     return isinstance(where, Span) or where == whole_box(leaf.shape)
-
-
-def _part(array: Array, box: Box) -> Array:
-    key: Any = (*slices(box), ...)  # an array even where there are no axes
-    part: Array = array[key]
-    return part
 
 
 def _array_types(leaves: Sequence[Leaf], boxes: Boxes) -> list[_ArrayType]:

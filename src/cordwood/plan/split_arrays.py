@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from cordwood.index import Box, Encoded, Leaf
-from cordwood.sharding.boxes import grid_cells, shape_of, whole_box
+from cordwood.sharding.boxes import cell_box, grid_cells, shape_of, whole_box
 
 _MAX_ROWS_FACTOR = 4  # parts of whole rows may be this much larger than the limit
 
@@ -130,8 +130,7 @@ def all_boxes(
     for axis in reversed(range(len(shape))):
         chunks = limit_bytes // (math.prod(steps) * item_bytes)
         steps[axis] = min(shape[axis], steps[axis] * max(1, chunks))
-    cuts = tuple([tuple(range(0, size, step)) for size, step in zip(shape, steps, strict=True)])
-    yield from grid_cells(shape, cuts)
+    yield from grid_cells(shape, _chunk_cuts(shape, steps))
 
 
 def sample_boxes(
@@ -173,17 +172,14 @@ def first_block(box: Box, item_bytes: int, limit_bytes: int) -> Box:
 
 
 def _sample_chunks(shape: Sequence[int], item_bytes: int, chunk_shape: Sequence[int]) -> list[Box]:
-    counts = [-(-size // step) for size, step in zip(shape, chunk_shape, strict=True)]
+    cuts = _chunk_cuts(shape, chunk_shape)
     fitting = max(1, _SAMPLE_BYTES // (math.prod(chunk_shape) * item_bytes))
-    boxes = []
-    for number in _spread(math.prod(counts), min(fitting, _SAMPLE_BLOCKS)):
-        start: list[int] = []
-        for count, step in zip(reversed(counts), reversed(chunk_shape), strict=True):
-            number, i = divmod(number, count)
-            start.insert(0, i * step)
-        stop = [min(a + b, n) for a, b, n in zip(start, chunk_shape, shape, strict=True)]
-        boxes.append(Box(tuple(start), tuple(stop)))
-    return boxes
+    numbers = _spread(math.prod(map(len, cuts)), min(fitting, _SAMPLE_BLOCKS))
+    return [cell_box(shape, cuts, number) for number in numbers]
+
+
+def _chunk_cuts(shape: Sequence[int], steps: Sequence[int]) -> list[range]:
+    return [range(0, size, step) for size, step in zip(shape, steps, strict=True)]
 
 
 def _spread(length: int, count: int) -> list[int]:

@@ -27,9 +27,9 @@ def element_count(box: Box) -> int:
     return math.prod(shape_of(box))
 
 
-def slices(box: Box) -> tuple[slice, ...]:
-    """Return a box as a numpy index."""
-    return tuple([slice(a, b) for a, b in zip(box.start, box.stop, strict=True)])
+def slices(box: Box) -> tuple[Any, ...]:
+    """Return a box as a numpy index, which gives an array even where there are no axes."""
+    return (*[slice(a, b) for a, b in zip(box.start, box.stop, strict=True)], ...)
 
 
 def is_contiguous(sizes: Sequence[int], shape: Sequence[int]) -> bool:
@@ -59,7 +59,7 @@ def intersect(a: Box, b: Box) -> Box | None:
     return Box(start, stop) if all(map(int.__lt__, start, stop)) else None
 
 
-def grid_cells(shape: Sequence[int], cuts: Cuts) -> list[Box]:
+def grid_cells(shape: Sequence[int], cuts: Sequence[Sequence[int]]) -> list[Box]:
     """Return the boxes into which the cuts divide an array, in C order.
 
     >>> grid_cells((4, 2), ((0, 3), (0,)))
@@ -72,7 +72,7 @@ def grid_cells(shape: Sequence[int], cuts: Cuts) -> list[Box]:
     return [Box(tuple([a for a, _ in ab]), tuple([b for _, b in ab])) for ab in product(*edges)]
 
 
-def cell_box(shape: Sequence[int], cuts: Cuts, cell: int) -> Box:
+def cell_box(shape: Sequence[int], cuts: Sequence[Sequence[int]], cell: int) -> Box:
     """Return the box of one cell, by its position in `grid_cells`."""
     start: list[int] = []
     stop: list[int] = []
