@@ -43,6 +43,7 @@ from cordwood.loading.match_like import (
     match_like,
 )
 from cordwood.message_text import counted, first_lines
+from cordwood.plan.load_boxes import first_byte
 from cordwood.plan.select_leaves import SelectedLeaves, permute_shape, select_leaves, stored_box
 from cordwood.sharding.boxes import element_count
 from cordwood.sharding.partition_rules import explain_sharding_error
@@ -238,15 +239,12 @@ def restore_targets(
         check_sources(reader.index, reader.files, reader.digests)
     if budget_bytes is None and _leaves_the_host(targets):
         budget_bytes = GROUP_BYTES
-    if budget_bytes is None:
-        values = _read_and_convert(reader, targets, leaves, unique, mmap=mmap, verify=verify)
-        _put(values, targets, on_devices, alias=alias)
-        return values
-    from cordwood.devices.jax_arrays import wait_until_ready
-
+    groups: Sequence[Sequence[int]] = [range(len(targets))]
+    if budget_bytes is not None:
+        groups = _groups(targets, leaves, unique, budget_bytes)
     values = [None] * len(targets)
     moving: list[Any] = []
-    for group in _groups(targets, leaves, unique, budget_bytes):
+    for group in groups:
         some = [targets[i] for i in group]
         arrived = _read_and_convert(
             reader,
@@ -260,7 +258,10 @@ def restore_targets(
         _put(arrived, some, boxes, alias=alias)
         for i, value in zip(group, arrived, strict=True):
             values[i] = value
-        wait_until_ready(moving)
+        if moving:
+            import jax
+
+            jax.block_until_ready(moving)  # type: ignore[no-untyped-call]
         moving = arrived
     return values
 
@@ -341,7 +342,7 @@ def _groups(
     """
     groups: list[list[int]] = []
     free_bytes = 0
-    for i in sorted(range(len(targets)), key=lambda i: _first_byte(leaves[i])):
+    for i in sorted(range(len(targets)), key=lambda i: first_byte(leaves[i])):
         size = target_size_bytes(targets[i])
         if i in boxes:
             size = sum(map(element_count, boxes[i])) * dtypes.itemsize(leaves[i].dtype)
@@ -351,13 +352,6 @@ def _groups(
         groups[-1].append(i)
         free_bytes -= size
     return groups
-
-
-def _first_byte(leaf: Leaf) -> tuple[int, int]:
-    """Return where a leaf begins: its source and offset."""
-    if isinstance(leaf.storage, Inline) or not leaf.storage.pieces:
-        return 0, 0
-    return leaf.storage.pieces[0][1:3]
 
 
 def _read_and_convert(

@@ -100,7 +100,7 @@ def plan_boxes(
     if not others:
         return base
     planner = _Planner(base, block_bytes)
-    others.sort(key=_first_byte)
+    others.sort(key=lambda request: first_byte(request.leaf))
     numbers = [request.number for request in others]
     placements = dict(zip(numbers, planner.add(others), strict=True))
     base_placements = iter(base.placements)
@@ -228,11 +228,11 @@ def _matching_pieces(
     return storage.pieces if lengths == tuple([n * item for n in count]) else None
 
 
-def _first_byte(request: _BoxRequest) -> tuple[int, int]:
-    storage = request.leaf.storage
-    if isinstance(storage, Inline) or not storage.pieces:
+def first_byte(leaf: Leaf) -> tuple[int, int]:
+    """Return where a leaf begins: its source and offset."""
+    if isinstance(leaf.storage, Inline) or not leaf.storage.pieces:
         return 0, 0
-    return storage.pieces[0].source, storage.pieces[0].offset
+    return leaf.storage.pieces[0][1:3]
 
 
 # The first stored byte of a box: the piece of the leaf, and the offset in it; and its length.
