@@ -30,6 +30,7 @@ Select: TypeAlias = str | Sequence[str]
 
 _QUOTED_POSITION = re.compile(r"(?<![^/])'([0-9]+)'(?![^/])")
 _WILD = re.compile(r"[*?\[]")
+_TOKEN = re.compile(r"\*+|\[(!?+)(.[^\]]*+)\]|.", re.DOTALL)
 _SHOWN = 3
 _NONE_HINT = {"select": "None selects everything", "transpose": "None transposes nothing"}
 
@@ -68,37 +69,20 @@ def pattern_regex(pattern: str) -> str:
     for i, part in enumerate(parts):
         last = i == len(parts) - 1
         if part != "**":
-            text += _key_as_regex(part) + ("" if last else "/")
+            text += _TOKEN.sub(_token_as_regex, part) + ("" if last else "/")
         else:
             text += "(.+)" if last else "((?:[^/]+/)*?)"
     return text
 
 
-def _key_as_regex(part: str) -> str:
-    text = ""
-    i = 0
-    while i < len(part):
-        letter = part[i]
-        i += 1
-        if letter == "*":
-            while part[i : i + 1] == "*":
-                i += 1
-            text += "([^/]*?)"
-        elif letter == "?":
-            text += "[^/]"
-        elif letter == "[":
-            negated = part[i : i + 1] == "!"
-            end = part.find("]", i + negated + 1)
-            if end < 0:
-                text += r"\["
-                continue
-            members = part[i + negated : end].replace("\\", r"\\").replace("[", r"\[")
-            first = "\\" if members[:1] in ("^", "]") else ""
-            text += f"[{'^/' if negated else ''}{first}{members}]"
-            i = end + 1
-        else:
-            text += re.escape(letter)
-    return text
+def _token_as_regex(token: re.Match[str]) -> str:
+    """Return the regular expression for a wildcard, a set or a letter of a key."""
+    text, negated, members = token[0], token[1], token[2]
+    if members is None:
+        return {"*": "([^/]*?)", "?": "[^/]"}.get(text[0], re.escape(text))
+    members = members.replace("\\", r"\\").replace("[", r"\[")
+    first = "\\" if members[0] in ("^", "]") else ""
+    return f"[{'^/' if negated else ''}{first}{members}]"
 
 
 def _compiled(pattern: str, option: str) -> re.Pattern[str]:
