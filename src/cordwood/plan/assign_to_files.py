@@ -93,7 +93,7 @@ def assign_cells(
     loads = [0] * process_count
     for leaves, itemsize, shards in _grouped(stored):
         cuts, parts, axis, owners = _cut(shards, itemsize, sizes.part_bytes)
-        cell_bytes = _cell_sizes(shards.shape, cuts, itemsize)
+        cell_bytes = [prod(cell) * itemsize for cell in product(*_widths(shards.shape, cuts))]
         number, count = len(groups), len(leaves)
         groups.append(LeafGroup(leaves, shards.shape, itemsize, cuts, tuple(cell_bytes)))
         for cell, (holders, part) in enumerate(_holders(shards, parts, axis)):
@@ -138,7 +138,7 @@ def _cut(shards: ShardGrid, itemsize: int, part_bytes: int | None) -> tuple[Cuts
         holders that share the parts.
     """
     cuts = shards.cuts
-    widths = [_widths(starts, size) for starts, size in zip(cuts, shards.shape, strict=True)]
+    widths = _widths(shards.shape, cuts)
     room = [min(axis) for axis in widths]
     owners = max(1, min(min(map(len, shards.holders)), prod(room) * itemsize // MIN_PART_BYTES))
     parts = owners
@@ -167,13 +167,12 @@ def _divides(widths: Iterable[int], parts: int) -> bool:
     return all(width >= _EVEN * parts or width % parts == 0 for width in widths)
 
 
-def _widths(starts: Sequence[int], size: int) -> list[int]:
-    return [b - a for a, b in zip(starts, (*starts[1:], size), strict=True)]
-
-
-def _cell_sizes(shape: Sequence[int], cuts: Cuts, itemsize: int) -> list[int]:
-    widths = [_widths(starts, size) for starts, size in zip(cuts, shape, strict=True)]
-    return [prod(cell) * itemsize for cell in product(*widths)]
+def _widths(shape: Sequence[int], cuts: Cuts) -> list[list[int]]:
+    """Return the extents of the cells along each axis."""
+    return [
+        [b - a for a, b in zip(starts, (*starts[1:], size), strict=True)]
+        for starts, size in zip(cuts, shape, strict=True)
+    ]
 
 
 def _holders(shards: ShardGrid, parts: int, axis: int) -> Iterator[tuple[tuple[int, ...], int]]:
@@ -453,7 +452,11 @@ def _split(
     runs, total = bins.pop() if bins else _Bin((), 0)
     for run, items in outline:
         leaves: list[int] = []
-        for leaf, size in merge(*[_leaf_sizes(groups, item) for item in items]):
+        sizes = [
+            [(leaf, size) for leaf in groups[number].leaves[start:stop]]
+            for number, start, stop, size in items
+        ]
+        for leaf, size in merge(*sizes):
             if total + size > limit and (leaves or runs):
                 runs += (_Run(tuple(leaves), run),) if leaves else ()
                 bins.append(_Bin(runs, total))
@@ -462,11 +465,6 @@ def _split(
             total += size
         runs += (_Run(tuple(leaves), run),)
     return [*bins, _Bin(runs, total)] if runs else bins
-
-
-def _leaf_sizes(groups: Sequence[LeafGroup], item: _Item) -> list[tuple[int, int]]:
-    number, start, stop, size = item
-    return [(leaf, size) for leaf in groups[number].leaves[start:stop]]
 
 
 # Hard links
@@ -529,32 +527,22 @@ def linked_parts(cells: Sequence[StoredCell], same: Collection[int]) -> tuple[Pa
         cells: all cells of the file from the end of its header on, one directly after another.
         same: the positions of the cells that the tree has.
     """
-    parts: list[PackPart | Gap] = []
-    leaves: list[int] = []
-    number = gap = 0
-
-    def finish() -> None:
-        nonlocal gap
-        if leaves:
-            parts.append(PackPart(tuple(leaves), number))
-            leaves.clear()
-        if gap:
-            parts.append(Gap(gap))
-            gap = 0
-
+    runs: list[tuple[int, list[int]]] = []  # a cell and its leaves, or UNUSED and the sizes
     kept = frozenset(same)
     for i, (leaf, cell, _, length) in enumerate(cells):
-        if i not in kept:
-            if leaves and length:
-                finish()
-            gap += length
+        number, item = (cell, leaf) if i in kept else (UNUSED, length)
+        if number == UNUSED and not length:
             continue
-        if gap or (leaves and (cell != number or leaf <= leaves[-1])):
-            finish()
-        number = cell
-        leaves.append(leaf)
-    finish()
-    return tuple(parts)
+        if runs and runs[-1][0] == number and (number == UNUSED or item > runs[-1][1][-1]):
+            runs[-1][1].append(item)
+        else:
+            runs.append((number, [item]))
+    return tuple(
+        [
+            Gap(sum(items)) if number == UNUSED else PackPart(tuple(items), number)
+            for number, items in runs
+        ]
+    )
 
 
 def select_cells(
