@@ -7,7 +7,7 @@ import math
 import zlib
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -143,18 +143,14 @@ BLOCK_HEADER_BYTES = 3
 _RUN = 1  # block type RLE: one byte, repeated
 
 
-class ZstdBlock(NamedTuple):
-    """The contents of a block header."""
+def parse_block_header(header: bytes | memoryview) -> tuple[int, bool]:
+    """Return the bytes of the block with its header, and if it is the last one of its frame.
 
-    size_bytes: int  # of the block, with its header
-    is_last: bool  # the last block of its frame; a checksum may follow
-
-
-def parse_block_header(header: bytes | memoryview) -> ZstdBlock:
-    """Return the block that begins with a header."""
+    A checksum may follow the last one.
+    """
     bits = int.from_bytes(header, "little")
     is_run = bits >> 1 & 3 == _RUN
-    return ZstdBlock(BLOCK_HEADER_BYTES + (1 if is_run else bits >> 3), bool(bits & 1))
+    return BLOCK_HEADER_BYTES + (1 if is_run else bits >> 3), bool(bits & 1)
 
 
 def _stream(decoder: Any, data: memoryview, size: int, where: str) -> bytes:
