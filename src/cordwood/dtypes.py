@@ -157,21 +157,15 @@ def to_numpy(name: str) -> np.dtype:
         raise UnsupportedFormatError(f"dtype {name!r} does not exist on this platform") from e
 
 
+@functools.cache
 def name_of(dtype: np.dtype) -> str:
     """Return the table's name of a numpy dtype of any byte order.
 
     Raises:
         TypeError: it is a string, bytes, void, structured, object or zero-size dtype.
     """
-    name = _names(dtype)
-    if name is None:
+    name = str(dtype.name)
+    is_plain = not dtype.hasobject and dtype.names is None and dtype.itemsize > 0
+    if not is_plain or not is_storable(name):
         raise TypeError(f"dtype {dtype} cannot be stored: only numbers, bools and times can")
     return name
-
-
-@functools.cache
-def _names(dtype: np.dtype) -> str | None:
-    name = str(dtype.name)
-    if dtype.hasobject or dtype.names is not None or dtype.itemsize == 0:
-        return None
-    return name if is_storable(name) else None

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from cordwood.errors import MismatchError
 from cordwood.index import Box, Index, Leaf, Naming, Node, Structure
@@ -322,7 +322,7 @@ def _node_of(container: _Container) -> tuple[Node, list[Key]]:
     sources = list(container.sources.values())
     kinds = {source.kind for source in sources}
     if all(type(key) is int for key in keys):
-        keys.sort(key=_position)
+        keys.sort(key=lambda key: cast("int", key))
         whole = all(source.size == len(keys) for source in sources)
         if whole and keys == list(range(len(keys))) and kinds in (set(), {"list"}, {"tuple"}):
             return Node("tuple" if "tuple" in kinds else "list", len(keys)), keys
@@ -332,8 +332,3 @@ def _node_of(container: _Container) -> tuple[Node, list[Key]]:
         return source, keys
     was = source.kind if source.kind in ("list", "tuple") else ""
     return Node("dict", len(node_keys), node_keys, was), keys
-
-
-def _position(key: Key) -> int:
-    assert isinstance(key, int)
-    return key

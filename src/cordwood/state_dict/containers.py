@@ -101,7 +101,10 @@ def _registry_of(peer: str) -> dict[type, Any]:
 
 @contextlib.contextmanager
 def peer_path(handler: Handler) -> Iterator[None]:
-    """Pass the path of the restore to a peer, so that messages of its handler contain it."""
+    """Pass the path of the restore to a peer, so that messages of its handler contain it.
+
+    For a handler of cordwood do nothing.
+    """
     context = getattr(sys.modules.get(handler.peer), "_error_context", None)
     if context is None:
         yield
@@ -116,15 +119,13 @@ def peer_path(handler: Handler) -> Iterator[None]:
 
 
 def _is_builtin(ty: type) -> bool:
-    if ty is dict or ty is list or ty is tuple:
-        return True
-    return ty.__name__ == "Partial" and ty is partial_type()
+    return ty in _BUILTIN or _is_partial(ty)
 
 
-def partial_type() -> type | None:
-    """Return jax.tree_util.Partial, or None if jax is not loaded."""
+def _is_partial(ty: type) -> bool:
+    """Return True for jax.tree_util.Partial."""
     tree_util = getattr(sys.modules.get("jax"), "tree_util", None)
-    return getattr(tree_util, "Partial", None)
+    return ty.__name__ == "Partial" and ty is getattr(tree_util, "Partial", None)
 
 
 _POSITION = re.compile(r"0|[1-9][0-9]{0,17}")
@@ -191,7 +192,7 @@ def find_container(target: Any) -> Container | Handler | None:
         return builtin
     if isinstance(target, tuple) and hasattr(target, "_fields"):
         return _NAMEDTUPLE  # comes before the peers' handlers, as in Flax and eFormer
-    if kind.__name__ == "Partial" and kind is partial_type():
+    if _is_partial(kind):
         return _PARTIAL
     peer = find_peer_handler(kind)
     if peer is not None:

@@ -215,7 +215,8 @@ def _restore(target: Any, state: Any, name: str, path: list[str], leaves: set[ty
                 continue
             path.append(child_name)
             if isinstance(container, Handler):
-                values.append(_call_from_state(container, child, child_state))
+                with peer_path(container):
+                    values.append(container.from_state(child, child_state))
                 path.pop()
                 continue
             names, children = container.open(child)
@@ -262,13 +263,6 @@ def _copy_dicts(state: dict[str, Any]) -> dict[str, Any]:
                 child = parent[key] = value.copy()
                 stack.append((child, depth + 1))
     return copy
-
-
-def _call_from_state(handler: Handler, target: Any, state: Any) -> Any:
-    if not handler.peer:
-        return handler.from_state(target, state)
-    with peer_path(handler):
-        return handler.from_state(target, state)
 
 
 def _too_deep(value: Any, place: str) -> LimitError:

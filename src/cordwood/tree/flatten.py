@@ -292,16 +292,13 @@ def _shards(
     sharding = leaf.sharding if is_jax_array(leaf) else None
     if sharding is not None and len(sharding.device_set) == 1 and sharding.is_fully_addressable:
         sharding = None
-    key = (sharding, spec.shape)
-    if key not in cache:
-        cache[key] = _map(sharding, spec, leaf, process, process_count)
-    return cache[key]
-
-
-def _map(sharding: Any, spec: LeafSpec, leaf: Any, process: int, process_count: int) -> ShardGrid:
     shape = spec.shape
+    key = (sharding, shape)
+    if key in cache:
+        return cache[key]
     if sharding is None:
-        return single_process_grid(shape)
+        cache[key] = single_process_grid(shape)
+        return cache[key]
     # Of a PRNG key array the shape is that of its data, which has axes more, all whole.
     grid = shard_grid(sharding, leaf.shape)
     holders = grid.holders
@@ -315,4 +312,5 @@ def _map(sharding: Any, spec: LeafSpec, leaf: Any, process: int, process_count: 
             "processes, or keep it out of the tree"
         )
     more = ((0,),) * (len(shape) - len(leaf.shape))
-    return ShardGrid(shape, (*grid.cuts, *more), holders)
+    cache[key] = ShardGrid(shape, (*grid.cuts, *more), holders)
+    return cache[key]

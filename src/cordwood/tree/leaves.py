@@ -337,9 +337,8 @@ def pinned_host(device: Any) -> Any:
     """
     import jax
 
-    if device.platform == "cpu":
-        return None
-    if all(memory.kind != "pinned_host" for memory in device.addressable_memories()):
+    kinds = [memory.kind for memory in device.addressable_memories()]
+    if device.platform == "cpu" or "pinned_host" not in kinds:
         return None
     return jax.sharding.SingleDeviceSharding(device, memory_kind="pinned_host")
 
