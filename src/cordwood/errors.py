@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from cordwood.message_text import printable
 
@@ -176,18 +175,3 @@ def no_prefix_message(prefixes: Sequence[str]) -> str:
         one = repr(prefixes[0])
         hint = f"; name the tree: prefix={one} in Python, --prefix {one} for the command"
     return f"No prefix specified. Available prefixes: {list(prefixes)}{hint}"
-
-
-READ_ERRORS = (CorruptionError, FormatError, UnsupportedFormatError)
-
-
-@contextmanager
-def naming(where: str, *, within: str = "") -> Iterator[None]:
-    """Begin the text of an error of the block with a file or leaf, unless `within` begins it."""
-    try:
-        yield
-    except READ_ERRORS as e:
-        text = str(e)
-        if within and text.startswith(within):
-            raise
-        raise type(e)(f"{where}: {text}") from e

@@ -8,18 +8,26 @@ import os
 import stat
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import repeat
 from typing import Protocol, Self
 
-from cordwood.errors import LimitError, TruncatedError
+from cordwood.errors import (
+    CorruptionError,
+    FormatError,
+    LimitError,
+    TruncatedError,
+    UnsupportedFormatError,
+)
 from cordwood.message_text import counted
 
 _SMALL_COPY_BYTES = 64 << 10
 _NO_MAPS = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 # The errors of a disk that cannot read data that was written to it.
 DISK_ERRORS = (errno.EIO, errno.EREMOTEIO, errno.EBADMSG, errno.EUCLEAN)
+READ_ERRORS = (CorruptionError, FormatError, UnsupportedFormatError)
 _IOV_MAX = 1024  # Linux; the most buffers one preadv takes
 
 
@@ -226,6 +234,18 @@ def read_whole(file: ReadableFile, *, limit_bytes: int) -> bytes:
     if file.size_bytes > limit_bytes:
         raise LimitError(f"{file.name}: {file.size_bytes} bytes; expected at most {limit_bytes}")
     return file.read(0, file.size_bytes)
+
+
+@contextmanager
+def naming(where: str, *, within: str = "") -> Iterator[None]:
+    """Begin the text of an error of the block with a file or leaf, unless `within` begins it."""
+    try:
+        yield
+    except READ_ERRORS as e:
+        text = str(e)
+        if within and text.startswith(within):
+            raise
+        raise type(e)(f"{where}: {text}") from e
 
 
 def with_file_name(error: OSError, name: str) -> OSError:

@@ -19,7 +19,6 @@ from cordwood.errors import (
     LimitError,
     TruncatedError,
     UnsupportedFormatError,
-    naming,
 )
 from cordwood.formats.numpy_files.read_npy import (
     FIRST_BYTES,
@@ -45,7 +44,7 @@ from cordwood.index import (
     Source,
     Span,
 )
-from cordwood.io.open_files import ReadableFile
+from cordwood.io.open_files import ReadableFile, naming
 from cordwood.keypath import format_path
 
 FORMAT = "npz"

@@ -22,12 +22,12 @@ from cordwood.errors import (
     LimitError,
     TruncatedError,
     UnsupportedFormatError,
-    naming,
 )
 from cordwood.formats.zarr.array_metadata import MAX_METADATA_BYTES
 from cordwood.formats.zarr.array_reader import ends_in_crc32c
 from cordwood.formats.zarr.key_values import ValueLocation, joined, require_plain
 from cordwood.index import Source
+from cordwood.io.open_files import naming
 from cordwood.message_text import counted
 from cordwood.storage.directory_reader import ReadableDirectory
 

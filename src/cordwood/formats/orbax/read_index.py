@@ -10,7 +10,7 @@ from typing import Any
 
 from cordwood import dtypes
 from cordwood.encoding.strict_json import parse_json
-from cordwood.errors import READ_ERRORS, CorruptionError, FormatError, LimitError, naming
+from cordwood.errors import CorruptionError, FormatError, LimitError
 from cordwood.formats.format_protocol import Opened
 from cordwood.formats.orbax.locate_trees import inspect_directory, item_kind, select_tree
 from cordwood.formats.orbax.ocdbt import MANIFEST_NAME, OcdbtValues
@@ -34,7 +34,7 @@ from cordwood.formats.zarr.array_reader import (
 from cordwood.formats.zarr.key_values import FileValues, ValueLocation, ZeroChunks
 from cordwood.index import Index, Inline, Leaf, Piece
 from cordwood.io.buffers import ScratchBuffer
-from cordwood.io.open_files import MemoryFile, ReadableFile
+from cordwood.io.open_files import READ_ERRORS, MemoryFile, ReadableFile, naming
 from cordwood.io.threads import gc_paused
 from cordwood.keypath import path_label
 from cordwood.message_text import first_names, printable

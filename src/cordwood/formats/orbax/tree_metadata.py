@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from cordwood.encoding.strict_json import parse_json
-from cordwood.errors import FormatError, LimitError, naming
+from cordwood.errors import FormatError, LimitError
 from cordwood.index import LEAF, MAX_DEPTH, MAX_LEAVES, Node, NodeKind, Structure
+from cordwood.io.open_files import naming
 from cordwood.keypath import KeyPath
 
 TREE_NAME = "_METADATA"

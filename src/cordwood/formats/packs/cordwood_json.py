@@ -43,14 +43,13 @@ from cordwood.errors import (
     LimitError,
     PrefixError,
     UnsupportedLeafError,
-    naming,
     newer_version_error,
     no_prefix_message,
 )
 from cordwood.formats.format_protocol import IndexListing
 from cordwood.formats.safetensors.header import INLINE_BYTES, stored_dtype
 from cordwood.index import LEAF, MAX_ARRAY_BYTES, MAX_DIMS, Box, LeafRuns, LeafSpec, leaf_paths
-from cordwood.io.open_files import LocalFile, read_whole
+from cordwood.io.open_files import LocalFile, naming, read_whole
 from cordwood.keypath import format_path
 from cordwood.sharding.boxes import Cuts, cell_box
 from cordwood.storage.storage_protocol import NamingRules

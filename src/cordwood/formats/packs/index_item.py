@@ -33,7 +33,7 @@ from cordwood.encoding.strict_json import (
     structure_from_json,
     structure_to_json,
 )
-from cordwood.errors import CorruptionError, FormatError, LimitError, naming
+from cordwood.errors import CorruptionError, FormatError, LimitError
 from cordwood.formats.packs.cordwood_json import (
     INDEX_NAME,
     PACK_NAME,
@@ -65,7 +65,7 @@ from cordwood.index import (
     Structure,
     leaf_paths,
 )
-from cordwood.io.open_files import ReadableFile
+from cordwood.io.open_files import ReadableFile, naming
 from cordwood.io.threads import gc_paused
 from cordwood.plan.assign_to_files import (
     UNUSED,

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from cordwood.errors import CordwoodError, IncompleteCheckpointError, naming
+from cordwood.errors import CordwoodError, IncompleteCheckpointError
 from cordwood.formats.format_protocol import Opened
 from cordwood.formats.packs import store_at
 from cordwood.formats.packs.cordwood_json import (
@@ -35,7 +35,7 @@ from cordwood.formats.stored_step import (
     wrong_step,
 )
 from cordwood.index import Box, Digests, Leaf, Source
-from cordwood.io.open_files import Closable, ReadableFile
+from cordwood.io.open_files import Closable, ReadableFile, naming
 from cordwood.message_text import counted
 from cordwood.storage.directory_reader import ReplacedError, retry_reading
 from cordwood.storage.storage_protocol import Storage

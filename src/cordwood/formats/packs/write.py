@@ -12,13 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from cordwood.encoding.cordwood_metadata import BYTE_KINDS, tensor_names
-from cordwood.errors import (
-    CordwoodError,
-    NotACheckpointError,
-    StorageError,
-    UnsupportedLeafError,
-    naming,
-)
+from cordwood.errors import CordwoodError, NotACheckpointError, StorageError, UnsupportedLeafError
 from cordwood.formats.format_protocol import SaveOptions, SavePlan
 from cordwood.formats.packs import store_at
 from cordwood.formats.packs.cordwood_json import (
@@ -46,6 +40,7 @@ from cordwood.formats.safetensors.header import check_metadata
 from cordwood.formats.safetensors.header import plan_save as plan_file
 from cordwood.index import LEAF, Box, LeafSpec, Node
 from cordwood.io.leaves_to_write import Leaves
+from cordwood.io.open_files import naming
 from cordwood.keypath import KeyPath
 from cordwood.message_text import first_names
 from cordwood.plan.assign_to_files import (

@@ -22,7 +22,7 @@ from cordwood.encoding.cordwood_metadata import (
     parse_table,
     split_metadata,
 )
-from cordwood.errors import FormatError, naming
+from cordwood.errors import FormatError
 from cordwood.formats.safetensors.header import (
     Tensors,
     TensorType,
@@ -44,7 +44,7 @@ from cordwood.index import (
     Span,
     leaf_paths,
 )
-from cordwood.io.open_files import ReadableFile
+from cordwood.io.open_files import ReadableFile, naming
 from cordwood.io.threads import gc_paused
 from cordwood.keypath import KeyPath
 

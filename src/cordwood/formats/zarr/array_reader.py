@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from cordwood import dtypes
-from cordwood.errors import CorruptionError, FormatError, LimitError, TruncatedError, naming
+from cordwood.errors import CorruptionError, FormatError, LimitError, TruncatedError
 from cordwood.formats.zarr.array_metadata import (
     METADATA3_NAME,
     METADATA_NAME,
@@ -29,6 +29,7 @@ from cordwood.formats.zarr.array_metadata import (
 )
 from cordwood.formats.zarr.key_values import KeyValues, ValueLocation, ZeroChunks
 from cordwood.index import Box, Encoded, Piece, Pieces
+from cordwood.io.open_files import naming
 from cordwood.sharding.boxes import shape_of
 
 MAX_UNSTORED_CHUNKS = 1 << 20  # of an array whose chunks of zeros were not stored

@@ -10,7 +10,7 @@ from functools import partial
 
 from cordwood import dtypes
 from cordwood.encoding.cordwood_metadata import DIGEST_BYTES, LeafType, block_count, digest_of
-from cordwood.errors import CorruptionError, FormatError, IncompleteCheckpointError, naming
+from cordwood.errors import CorruptionError, FormatError, IncompleteCheckpointError
 from cordwood.formats.format_protocol import IndexListing, Opened
 from cordwood.formats.zarr.array_metadata import METADATA_NAME, ArrayMetadata, stored_as
 from cordwood.formats.zarr.array_paths import nested_dicts
@@ -35,7 +35,7 @@ from cordwood.formats.zarr.tensorstore_index import (
     select_item,
 )
 from cordwood.index import Digests, Index, Inline, Leaf, Source, leaf_paths
-from cordwood.io.open_files import LocalFile, read_whole
+from cordwood.io.open_files import LocalFile, naming, read_whole
 from cordwood.io.threads import gc_paused
 from cordwood.keypath import KeyPath
 from cordwood.storage.directory_reader import FileOwningDirectory, LocalDirectory, ReadableDirectory

@@ -41,10 +41,10 @@ from cordwood.errors import (
     FormatError,
     LimitError,
     PrefixError,
-    naming,
     newer_version_error,
     no_prefix_message,
 )
+from cordwood.io.open_files import naming
 
 INDEX_NAME = "tensorstore_index.json"
 MAX_INDEX_BYTES = 1 << 29
