@@ -246,13 +246,11 @@ def format_for_saving(
             f"{text}: the suffix means a file, and the slash at the end a directory: leave one "
             "out, or say layout="
         )
-    if named is None and not is_directory_name(text):
+    if not (is_directory_name(text) if named is None else is_directory_format(named)):
         if prefix is not None:
-            raise _no_prefix(text)
-        named = _require_writable(require_suffix(text, file_formats(writable=True)), text)
-    if named is not None and not is_directory_format(named):
-        if prefix is not None:
-            raise _no_prefix(text)
+            raise ValueError(f"{text}: prefix= is for directories; a file holds one tree")
+        if named is None:
+            named = _require_writable(require_suffix(text, file_formats(writable=True)), text)
         kind_at(path)
         return named
     if named is not None and text.endswith(tuple(suffixes_of(file_formats(writable=True)))):
@@ -261,10 +259,6 @@ def format_for_saving(
             f"{text}: {which} is for directories, and a name with the suffix of a file means a file"
         )
     return _of_directory(path, named)
-
-
-def _no_prefix(text: str) -> ValueError:
-    return ValueError(f"{text}: prefix= is for directories; a file holds one tree")
 
 
 def _named(
