@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from cordwood import dtypes
 from cordwood.api.checkpoint import Checkpoint, StoredLeaf
-from cordwood.index import ARRAY_KINDS, Box, Encoded, Index, Inline, Leaf, LeafSpec
+from cordwood.index import ARRAY_KINDS, Box, Encoded, Inline, Leaf, LeafSpec, size_in_memory
 from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.execute_load import read_moves
 from cordwood.io.leaves_to_write import LazyArray
@@ -20,7 +20,7 @@ from cordwood.keypath import format_path
 from cordwood.loading.cast import convert_dtype, transpose_copy
 from cordwood.loading.load_request import Target
 from cordwood.plan.load_plan import contiguous_extents, plan_extent_moves
-from cordwood.plan.select_leaves import Axes, permute_shape, stored_box
+from cordwood.plan.select_leaves import SelectedLeaves, permute_shape, stored_box
 from cordwood.tree.leaves import DeferredArray, has_padding, without_padding
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -41,10 +41,8 @@ class StoredLeaves:
 
     Args:
         checkpoint: the checkpoint; it stays open until all leaves are written.
-        index: the selected leaves, under their new names.
-        numbers: the positions of the selected leaves in the checkpoint.
+        selected: its leaves to write.
         dtype_names: the dtype of each leaf as written.
-        axes: the axes of transposed leaves, by position in the selection.
         meter: receives the progress of reading, or None.
 
     Attributes:
@@ -54,24 +52,22 @@ class StoredLeaves:
     def __init__(
         self,
         checkpoint: Checkpoint,
-        index: Index,
-        numbers: Sequence[int],
+        selected: SelectedLeaves,
         dtype_names: Sequence[str],
-        axes: Mapping[int, Axes],
         meter: ProgressMeter | None,
     ) -> None:
-        leaves = [checkpoint.index.leaves[number] for number in numbers]
+        leaves = [checkpoint.index.leaves[number] for number in selected.numbers]
         self._checkpoint = checkpoint
         self._reader = checkpoint._reader
         self._stored = leaves
         self._dtype_names = dtype_names
-        self._axes = axes
+        self._axes = selected.axes
         self._located = checkpoint._reader.with_pieces(leaves)
         self._kept: dict[int, _Kept] = {}
         self._kept_bytes = 0
         self._meter = meter
         self._threads = threading.local()
-        self.leaves = tuple([self._leaf(i, leaf) for i, leaf in enumerate(index.leaves)])
+        self.leaves = tuple([self._leaf(i, leaf) for i, leaf in enumerate(selected.stored.leaves)])
 
     def _leaf(self, number: int, leaf: Leaf) -> Any:
         """Return a leaf to save: a DeferredArray, or the value itself if it is small."""
@@ -91,7 +87,7 @@ class StoredLeaves:
         leaf = self._located[number]
         if isinstance(leaf.storage, Inline):
             return self._cast(number, np.asarray(leaf.storage.value))
-        size = _size(leaf)
+        size = size_in_memory(leaf)
         if size < _SMALL_BYTES:
             return self._small(number)
 
@@ -162,9 +158,9 @@ class StoredLeaves:
             leaf = self._located[number]
             if isinstance(leaf.storage, Inline) or leaf.kind not in ARRAY_KINDS:
                 continue
-            if number in self._kept or _size(leaf) >= _SMALL_BYTES:
+            if number in self._kept or size_in_memory(leaf) >= _SMALL_BYTES:
                 continue
-            size += _size(leaf)
+            size += size_in_memory(leaf)
             if batch and size > _BATCH_BYTES:
                 break
             batch.append(number)
@@ -186,10 +182,3 @@ class StoredLeaves:
         if number in self._axes:
             array = transpose_copy(array, self._axes[number])
         return without_padding(array)
-
-
-def _size(leaf: Leaf) -> int:
-    size = dtypes.itemsize(leaf.dtype)
-    for extent in leaf.shape:
-        size *= extent
-    return size

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -36,7 +38,7 @@ from cordwood.formats.packs.cordwood_json import decode_index
 from cordwood.formats.packs.open import read_index_bytes
 from cordwood.formats.registry import file_formats, format_for_saving, suffixes_of, written_format
 from cordwood.formats.stored_step import KEY, PREFIX_KEY, decode_record, number_in_name
-from cordwood.index import Index, Structure, leaf_paths
+from cordwood.index import Index, Leaf, leaf_paths
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.progress import ProgressMeter, ProgressOption, progress_display
 from cordwood.io.threads import gc_paused, raise_unreported_failures, run_in_worker, wait_for_saves
@@ -44,10 +46,9 @@ from cordwood.loading.cast import cast_dtypes
 from cordwood.loading.load_request import Cast
 from cordwood.message_text import counted, printable, size_text
 from cordwood.plan.path_patterns import Select
-from cordwood.plan.select_leaves import Axes, Transpose, select_leaves
+from cordwood.plan.select_leaves import SelectedLeaves, Transpose, select_leaves
 from cordwood.processes.rendezvous import SINGLE_PROCESS, TIMEOUT_SECONDS, Rendezvous
 from cordwood.public_names import document_fields
-from cordwood.sharding.boxes import element_count, whole_box
 from cordwood.storage.paths import (
     is_empty_file,
     is_same_path,
@@ -114,10 +115,8 @@ class _Part(NamedTuple):
 
     checkpoint: Checkpoint
     to_prefix: str | None
-    stored: Index  # of the selected leaves, under their new names
-    numbers: Sequence[int]  # the positions of those leaves in the checkpoint
+    selected: SelectedLeaves
     dtypes: Sequence[str]  # of the leaves as written
-    axes: Mapping[int, Axes]  # of transposed leaves, by position
     metadata: Mapping[str, str]
     lost: Sequence[str]
 
@@ -256,24 +255,27 @@ def convert(
             if metadata is None:
                 strings = without_other_steps_record(strings, path, to_format, source=name)
             lost = _accepted_losses(
-                name, os.fspath(path), part.stored, to_format, strings, lossy=lossy
+                name, os.fspath(path), part.selected.stored, to_format, strings, lossy=lossy
             )
             parts.append(part._replace(metadata={} if lost else strings, lost=lost))
         meter = None
         report = stack.enter_context(progress_display(progress, "converting"))
         if report is not None:
-            indexes = [part.stored for part in parts]
-            size = sum([_size(i, [leaf.dtype for leaf in i.leaves]) for i in indexes])
-            meter = ProgressMeter(size, report)
+            leaves_to_read = [leaf for part in parts for leaf in part.selected.stored.leaves]
+            meter = ProgressMeter(_size(leaves_to_read), report)
         sources = [
-            StoredLeaves(part.checkpoint, part.stored, part.numbers, part.dtypes, part.axes, meter)
-            for part in parts
+            StoredLeaves(part.checkpoint, part.selected, part.dtypes, meter) for part in parts
         ]
         wait_for_saves(path)  # again, because decompressing a source takes time
         refuse()
         for part, leaves in zip(parts, sources, strict=True):
             options = SaveOptions(part.to_prefix, part.metadata, compression, max_shard_bytes)
-            _write(path, to_format, part.stored.structure, leaves, options)
+            structure = part.selected.stored.structure
+            tree = FlatTree(structure, tuple(leaf_paths(structure)), leaves.leaves, ())
+            purpose = f"convert to {os.fspath(path)}"
+            rendezvous = Rendezvous(SINGLE_PROCESS, purpose, timeout_seconds=TIMEOUT_SECONDS)
+            plan = plan_save(to_format, path, tree, options, rendezvous)
+            run_in_worker(partial(plan.write, Leaves(plan.leaves)))
         if meter is not None:
             meter.finish()
     return Conversion(
@@ -281,8 +283,8 @@ def convert(
         os.fspath(path),
         parts[0].checkpoint.format,
         to_format.name,
-        sum([len(part.stored.leaves) for part in parts]),
-        sum([_size(part.stored, part.dtypes) for part in parts]),
+        sum([len(part.selected.stored.leaves) for part in parts]),
+        sum([_size(part.selected.stored.leaves, part.dtypes) for part in parts]),
         tuple([line for part in parts for line in part.lost]),
         tuple([part.to_prefix or "" for part in parts]),
     )
@@ -333,7 +335,7 @@ def _part(
     if cast is not None:
         paths = [leaf.key_path for leaf in index.leaves]
         dtype_names = cast_dtypes(index.leaves, paths, cast, naming=index.naming, where=name)
-    return _Part(checkpoint, to_prefix, index, selected.numbers, dtype_names, selected.axes, {}, ())
+    return _Part(checkpoint, to_prefix, selected, dtype_names, {}, ())
 
 
 def _opened(
@@ -357,28 +359,11 @@ def _opened(
     return open_checkpoint(source, prefix=prefix, max_bytes=max_bytes, scratch=scratch)
 
 
-def _size(index: Index, dtype_names: Sequence[str]) -> int:
-    """Return the size of the elements of all arrays in those dtypes, in bytes."""
-    return sum(
-        element_count(whole_box(leaf.shape)) * dtypes.itemsize(dtype)
-        for leaf, dtype in zip(index.leaves, dtype_names, strict=True)
-        if dtype
-    )
-
-
-def _write(
-    path: str | os.PathLike[str],
-    format: WritableFormat,
-    structure: Structure,
-    leaves: StoredLeaves,
-    options: SaveOptions,
-) -> None:
-    """Save one tree of the source at the destination."""
-    tree = FlatTree(structure, tuple(leaf_paths(structure)), leaves.leaves, ())
-    purpose = f"convert to {os.fspath(path)}"
-    rendezvous = Rendezvous(SINGLE_PROCESS, purpose, timeout_seconds=TIMEOUT_SECONDS)
-    plan = plan_save(format, path, tree, options, rendezvous)
-    run_in_worker(lambda: plan.write(Leaves(plan.leaves)))
+def _size(leaves: Sequence[Leaf], dtype_names: Sequence[str] | None = None) -> int:
+    """Return the size of the elements of all arrays in bytes, in those dtypes or in their own."""
+    names = [leaf.dtype for leaf in leaves] if dtype_names is None else dtype_names
+    sizes = zip(leaves, names, strict=True)
+    return sum([math.prod(leaf.shape) * dtypes.itemsize(name) for leaf, name in sizes if name])
 
 
 def _accepted_losses(

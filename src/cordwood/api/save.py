@@ -111,24 +111,16 @@ def save(
     """
     path = local_or_url(path)
     saved_format = format_for_saving(path, format=format, layout=layout, prefix=prefix)
+    strings = {} if metadata is None else metadata
+    options = SaveOptions(prefix, strings, compression, max_shard_bytes)
     release_memory()
-    with rendezvous_for(
-        path,
-        saved_format,
-        prefix=prefix,
-        compression=compression,
-        timeout_seconds=timeout_seconds,
-        how="" if max_shard_bytes is None else f" in files of {max_shard_bytes} bytes",
-    ) as rendezvous:
+    with rendezvous_for(path, saved_format, options, timeout_seconds) as rendezvous:
         if rendezvous.count == 1:
             raise_unreported_failures()
         wait_for_saves(path)
         if rendezvous.index == 0:
             saved_format.refuse_foreign(path)
         with gc_paused(), progress_display(progress, "saving") as report:
-            options = SaveOptions(
-                prefix, {} if metadata is None else metadata, compression, max_shard_bytes
-            )
             plan = plan_save(saved_format, path, tree, options, rendezvous)
             if report is None:
                 run_in_worker(lambda: plan.write(Leaves(plan.leaves)))
@@ -201,17 +193,12 @@ def save_async(
     path = local_or_url(path)
     saved_format = format_for_saving(path, format=format, layout=layout, prefix=prefix)
     require_progress_option(progress)
+    options = SaveOptions(prefix, {} if metadata is None else metadata, compression)
     with rendezvous_for(
-        path,
-        saved_format,
-        prefix=prefix,
-        compression=compression,
-        timeout_seconds=timeout_seconds,
-        background=True,
+        path, saved_format, options, timeout_seconds, background=True
     ) as rendezvous:
         if rendezvous.count == 1:
             raise_unreported_failures()
-        options = SaveOptions(prefix, {} if metadata is None else metadata, compression)
         save = SnapshotSave(path, tree, saved_format, rendezvous, options, progress=progress)
         pending = save_in_background(path, save.write, total_bytes=save.total_bytes)
     if rendezvous.count > 1:
@@ -293,10 +280,9 @@ class SnapshotSave:
 def rendezvous_for(
     path: str | os.PathLike[str],
     format: Format,
-    *,
-    prefix: str | None,
-    compression: str | None,
+    options: SaveOptions,
     timeout_seconds: float,
+    *,
     how: str = "",
     background: bool = False,
 ) -> Iterator[Rendezvous]:
@@ -305,16 +291,18 @@ def rendezvous_for(
     Args:
         path: the destination.
         format: the format to write.
-        prefix: the name of the tree in a directory of several.
-        compression: the compression of a zarr directory.
+        options: the options of the format.
         timeout_seconds: the time to wait for the other processes.
         how: further options that must be the same on every process, as text.
         background: the rendezvous is entered in the background.
     """
     # Everything that must be the same on every process and that the trees do not show.
-    purpose = f"save {os.fspath(path)}" + (f" ({prefix})" if prefix else "")
+    purpose = f"save {os.fspath(path)}" + (f" ({options.prefix})" if options.prefix else "")
     if format is not DEFAULT and is_directory_format(format):
-        purpose += f" as {format.name}" + (f" with {compression}" if compression else "")
+        compression = f" with {options.compression}" if options.compression else ""
+        purpose += f" as {format.name}{compression}"
+    if options.max_shard_bytes is not None:
+        purpose += f" in files of {options.max_shard_bytes} bytes"
     purpose += how
     rendezvous = Rendezvous(
         current_processes() if is_directory_format(format) else SINGLE_PROCESS,

@@ -16,6 +16,7 @@ from cordwood.compat.eformer.array_manager import ArrayManager, load_leaves, sav
 from cordwood.devices.jax_arrays import sharding_of
 from cordwood.encoding.cordwood_metadata import dotted_name
 from cordwood.errors import MismatchError, UnsupportedFormatError
+from cordwood.formats.format_protocol import SaveOptions
 from cordwood.formats.zarr import ZARR
 from cordwood.formats.zarr.array_paths import ordinary_path
 from cordwood.formats.zarr.plan_save import plan_item
@@ -129,14 +130,9 @@ def tree_serialize_leaves(
     path = local_path(checkpoint_dir)
     callback = commit_callback or (lambda: None)
     how = " through a manager" if manager is not None else ""
-    with rendezvous_for(
-        path,
-        ZARR,
-        prefix=prefix,
-        compression=None,
-        timeout_seconds=TIMEOUT_SECONDS,
-        how=how if write_index else f"{how} without an index",
-    ) as rendezvous:
+    how = how if write_index else f"{how} without an index"
+    options = SaveOptions(prefix)
+    with rendezvous_for(path, ZARR, options, TIMEOUT_SECONDS, how=how) as rendezvous:
         if rendezvous.count == 1:
             raise_unreported_failures()
         wait_for_saves(path)
