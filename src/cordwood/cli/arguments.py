@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -34,6 +35,25 @@ PATH, SOURCE = click.Path(readable=False), _Source()  # used unchanged: they may
 prefix_option = click.option("--prefix", help="The tree to use, if the directory holds several.")
 format_option = click.option(
     "--format", help="The format of the file, if its suffix does not name it."
+)
+
+# Options of several values: a list of patterns, or a dict; None if there are no values.
+patterns_option = partial(
+    click.option, multiple=True, callback=lambda _ctx, _param, values: list(values) or None
+)
+rename_option = partial(
+    click.option,
+    "--rename",
+    multiple=True,
+    metavar="OLD=NEW",
+    callback=lambda _ctx, _param, values: pairs_of("--rename", "OLD=NEW", values),
+)
+cast_option = partial(
+    click.option,
+    "--cast",
+    multiple=True,
+    metavar="DTYPE|PATTERN=DTYPE",
+    callback=lambda _ctx, _param, values: cast_of(values),
 )
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from cordwood.cli.arguments import PATH, SOURCE, cast_of, pairs_of
-from cordwood.cli.output import json_option, print_json, print_text
+from cordwood.cli.arguments import PATH, SOURCE, cast_option, patterns_option, rename_option
+from cordwood.cli.output import json_option, print_answer
 from cordwood.errors import CordwoodError
 
 EXAMPLES = """
@@ -28,19 +27,12 @@ Examples:
 @click.command("convert", epilog=EXAMPLES, short_help="Write a checkpoint in another format.")
 @click.argument("source", type=SOURCE)
 @click.argument("destination", type=PATH)
-@click.option(
-    "--select", multiple=True, help="Write only the leaves that match this pattern; repeatable."
+@patterns_option("--select", help="Write only the leaves that match this pattern; repeatable.")
+@rename_option(help="Change key paths; repeatable.")
+@patterns_option(
+    "--transpose", help="Write the matrices that match this pattern transposed; repeatable."
 )
-@click.option("--rename", multiple=True, metavar="OLD=NEW", help="Change key paths; repeatable.")
-@click.option(
-    "--transpose",
-    multiple=True,
-    help="Write the matrices that match this pattern transposed; repeatable.",
-)
-@click.option(
-    "--cast",
-    multiple=True,
-    metavar="DTYPE|PATTERN=DTYPE",
+@cast_option(
     help="Cast floating-point arrays to DTYPE: all, or those that match PATTERN; repeatable.",
 )
 @click.option(
@@ -80,16 +72,7 @@ Examples:
     help="The directory for the decompressed copy of a compressed SOURCE.",
 )
 @json_option
-def convert_command(
-    source: str,
-    destination: str,
-    select: Sequence[str],
-    rename: Sequence[str],
-    transpose: Sequence[str],
-    cast: Sequence[str],
-    as_json: bool,
-    **options: Any,
-) -> None:
+def convert_command(source: str, destination: str, as_json: bool, **options: Any) -> None:
     """Write the checkpoint SOURCE as DESTINATION. The suffix of DESTINATION names the format.
 
     The conversion copies a few MiB at a time, so a large SOURCE does not need more memory. A SOURCE
@@ -106,21 +89,9 @@ def convert_command(
     from cordwood.api.convert import convert
 
     try:
-        conversion = convert(
-            source,
-            destination,
-            select=list(select) or None,
-            rename=pairs_of("--rename", "OLD=NEW", rename),
-            transpose=list(transpose) or None,
-            cast=cast_of(cast),
-            progress=not as_json,
-            **options,
-        )
+        conversion = convert(source, destination, progress=not as_json, **options)
     except ValueError as e:
         if isinstance(e, CordwoodError):
             raise
         raise click.UsageError(str(e)) from e
-    if as_json:
-        print_json(conversion._asdict())
-    else:
-        print_text(str(conversion))
+    print_answer(str(conversion), conversion._asdict(), as_json=as_json)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from cordwood.cli.arguments import SOURCE, pairs_of
-from cordwood.cli.output import columns, fitted, json_option, print_json, print_table, print_text
+from cordwood.cli.arguments import SOURCE, patterns_option, rename_option
+from cordwood.cli.output import columns, fitted, json_option, print_answer, print_table, print_text
 
 if TYPE_CHECKING:
     from cordwood.api.diff import Diff, LeafDiff
@@ -32,15 +31,8 @@ _TITLES = (
 @click.command("diff", epilog=EXAMPLES, short_help="Compare two checkpoints.")
 @click.argument("a", type=SOURCE)
 @click.argument("b", type=SOURCE)
-@click.option(
-    "--select", multiple=True, help="Compare only the leaves that match this pattern; repeatable."
-)
-@click.option(
-    "--rename",
-    multiple=True,
-    metavar="OLD=NEW",
-    help="Change key paths of A before comparing; repeatable.",
-)
+@patterns_option("--select", help="Compare only the leaves that match this pattern; repeatable.")
+@rename_option(help="Change key paths of A before comparing; repeatable.")
 @click.option(
     "--strict",
     is_flag=True,
@@ -62,13 +54,11 @@ _TITLES = (
 def diff_command(
     a: str,
     b: str,
-    select: Sequence[str],
-    rename: Sequence[str],
-    strict: bool,
     values: bool,
     digests: bool,
     stats: bool,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Compare the checkpoints A and B leaf by leaf. Their formats may differ.
 
@@ -83,21 +73,12 @@ def diff_command(
         raise click.UsageError("--no-values reads no elements: it excludes --stats")
     from cordwood.api.diff import diff
 
-    difference = diff(
-        a,
-        b,
-        select=list(select) or None,
-        rename=pairs_of("--rename", "OLD=NEW", rename),
-        strict=strict,
-        values="digests" if digests else values,
-        progress=not as_json,
-    )
-    if as_json:
-        print_json(difference.to_json())
-    elif stats and not difference.equal:
+    options |= {"values": "digests" if digests else values, "progress": not as_json}
+    difference = diff(a, b, **options)
+    if stats and not difference.equal and not as_json:
         _print_statistics(difference)
     else:
-        print_text(str(difference))
+        print_answer(str(difference), difference.to_json(), as_json=as_json)
     if not difference.equal:
         raise click.exceptions.Exit(1)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import click
 
 from cordwood.cli.arguments import PATH, SOURCE, format_option
-from cordwood.cli.output import columns, json_option, print_json, print_text
+from cordwood.cli.output import columns, json_option, print_answer
 from cordwood.message_text import counted, size_text
 
 VERIFY_EXAMPLES = """
@@ -91,13 +91,12 @@ def verify_command(
     outcomes = [_Outcome(*result) for result in results]
     documents = [outcome.as_json() for outcome in outcomes]
     damaged = any(outcome.damaged for outcome in outcomes)
-    if as_json and steps:
-        print_json({"path": path, "damaged": damaged, "sample": sample, "steps": documents})
-    elif as_json:
-        print_json({**documents[0], "sample": sample})
-    else:
-        lines = [outcome.text(is_step=bool(steps)) for outcome in outcomes]
-        print_text("\n".join([*lines, _summary(path, outcomes)] if steps else lines))
+    document = {**documents[0], "sample": sample}
+    lines = [outcome.text(is_step=bool(steps)) for outcome in outcomes]
+    if steps:
+        document = {"path": path, "damaged": damaged, "sample": sample, "steps": documents}
+        lines.append(_summary(path, outcomes))
+    print_answer("\n".join(lines), document, as_json=as_json)
     if damaged:
         raise click.exceptions.Exit(1)
 
@@ -168,11 +167,9 @@ def gc_command(path: str, dry_run: bool, as_json: bool) -> None:
     from cordwood.api.gc import gc
 
     removed = gc(path, dry_run=dry_run)
-    if as_json:
-        print_json({"path": path, "dry_run": dry_run, "removed": removed})
-    else:
-        verb = "would be removed" if dry_run else "removed"
-        print_text("\n".join([*removed, f"{len(removed)} {verb}"]))
+    text = "\n".join([*removed, f"{len(removed)} {'would be removed' if dry_run else 'removed'}"])
+    document = {"path": path, "dry_run": dry_run, "removed": removed}
+    print_answer(text, document, as_json=as_json)
 
 
 @click.command(
@@ -195,16 +192,12 @@ def doctor_command(path: str, as_json: bool) -> None:
         raise click.UsageError(f"{path}: expected a local path; doctor does not test object stores")
     findings = examine(place)
     problems = [each for each in findings if each.needed and not each.good]
-    if as_json:
-        print_json(
-            {"path": path, "safe": not problems, "findings": [f._asdict() for f in findings]}
-        )
-    else:
-        rows = [
-            ["ok" if each.good else "PROBLEM" if each.needed else "slower", each.name, each.text]
-            for each in findings
-        ]
-        verdict = "not safe to save to" if problems else "safe to save to"
-        print_text(f"{columns(rows)}\n{path}: {verdict}")
+    document = {"path": path, "safe": not problems, "findings": [f._asdict() for f in findings]}
+    rows = [
+        ["ok" if each.good else "PROBLEM" if each.needed else "slower", each.name, each.text]
+        for each in findings
+    ]
+    verdict = "not safe to save to" if problems else "safe to save to"
+    print_answer(f"{columns(rows)}\n{path}: {verdict}", document, as_json=as_json)
     if problems:
         raise click.exceptions.Exit(1)

@@ -33,6 +33,14 @@ def print_json(value: Any) -> None:
     print_text("\n".join(lines))
 
 
+def print_answer(text: str, document: Any, *, as_json: bool) -> None:
+    """Print the answer of a command: its lines, or with --json its document."""
+    if as_json:
+        print_json(document)
+    else:
+        print_text(text)
+
+
 def _json_character(character: str) -> str:
     return character if character.isprintable() else json.dumps(character)[1:-1]
 

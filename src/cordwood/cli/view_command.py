@@ -8,7 +8,7 @@ import click
 from click.core import ParameterSource
 
 from cordwood.cli.arguments import PATH, SOURCE, format_option, prefix_option
-from cordwood.cli.output import json_option, print_json, print_text
+from cordwood.cli.output import json_option, print_answer, print_json, print_text
 from cordwood.message_text import printable, size_text
 
 if TYPE_CHECKING:
@@ -98,10 +98,8 @@ def view_command(
     sources = open_sources(path, other, OpenArguments(format, prefix, scratch))
 
     def announce(url: str) -> None:
-        if as_json:
-            print_json({"path": path, "url": url})
-        else:
-            print_text(f"{url}\nCtrl-C ends the viewer")
+        text = f"{url}\nCtrl-C ends the viewer"
+        print_answer(text, {"path": path, "url": url}, as_json=as_json)
 
     try:
         resources = Resources(sources)
