@@ -444,8 +444,7 @@ def test_the_command_ends_if_the_thread_of_the_server_dies(path: Path) -> None:
         raise SystemExit
 
     sources = open_sources(str(path), None, OpenArguments())
-    addresses: list[str] = []
-    with mock.patch.object(ViewerServer, "service_actions", die):
-        serve(page(), Resources(sources), port=0, browser=False, announce=addresses.append)
+    dying = mock.patch.object(ViewerServer, "service_actions", die)
+    with dying, ViewerServer(page(), Resources(sources)) as server:
+        serve(server, browser=False)
     sources.close()
-    assert len(addresses) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -81,7 +82,7 @@ def view_command(
     from cordwood.viewer.checkpoint_view import OpenArguments, open_sources
     from cordwood.viewer.page import page, refuse_existing, refuse_source
     from cordwood.viewer.resources import Resources
-    from cordwood.viewer.server import serve
+    from cordwood.viewer.server import ViewerServer, serve
 
     html = page()  # before anything is opened: Jinja2 may be missing
     if file is None:
@@ -97,16 +98,15 @@ def view_command(
             refuse_existing(file)
     sources = open_sources(path, other, OpenArguments(format, prefix, scratch))
 
-    def announce(url: str) -> None:
-        text = f"{url}\nCtrl-C ends the viewer"
-        print_answer(text, {"path": path, "url": url}, as_json=as_json)
-
     try:
         resources = Resources(sources)
         if file is not None:
             _export(resources, file, int(max_mb * 1_000_000), as_json=as_json)
             return
-        serve(html, resources, port=port, browser=not no_browser, announce=announce)
+        with suppress(KeyboardInterrupt), ViewerServer(html, resources, port=port) as server:
+            text = f"{server.url}\nCtrl-C ends the viewer"
+            print_answer(text, {"path": path, "url": server.url}, as_json=as_json)
+            serve(server, browser=not no_browser)
     finally:
         sources.close()
 

@@ -18,7 +18,6 @@ import sys
 import threading
 import time
 import webbrowser
-from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BufferedReader
@@ -202,7 +201,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.FORBIDDEN, "the token in the address is wrong")
         elif not rest and self.path.endswith("/"):
             page = self._server.page
-            self._send(page.html.encode(), "text/html; charset=utf-8", policy=page.policy)
+            body = page.html.encode()
+            self._send(HTTPStatus.OK, "text/html; charset=utf-8", body, page.policy)
         elif rest.startswith("resource/"):
             self._send_resource(rest.removeprefix("resource/"))
         else:
@@ -224,7 +224,7 @@ class _Handler(BaseHTTPRequestHandler):
         )
 
     def _send_resource(self, name: str) -> None:
-        self._send_head(HTTPStatus.OK, "application/x-ndjson", None, _EMPTY_POLICY)
+        self._send(HTTPStatus.OK, "application/x-ndjson", None, _EMPTY_POLICY)
         try:
             answer = b'{"result":' + self._compute(name) + b"}\n"
         except _CanceledError:
@@ -264,21 +264,20 @@ class _Handler(BaseHTTPRequestHandler):
         except OSError:
             return True
 
-    def _send(self, body: bytes, kind: str, *, policy: str) -> None:
-        self._send_head(HTTPStatus.OK, kind, len(body), policy)
-        self.wfile.write(body)
-
-    def _send_head(self, status: int, kind: str, length: int | None, policy: str) -> None:
+    def _send(self, status: int, kind: str, body: bytes | None, policy: str) -> None:
+        """Send headers and a body; the lines of a body that is None are sent later."""
         self.send_response(status)
         self.send_header("Content-Type", kind)
-        if length is not None:
-            self.send_header("Content-Length", str(length))
+        if body is not None:
+            self.send_header("Content-Length", str(len(body)))
         self.send_header("Content-Security-Policy", policy)
         for name, value in _HEADERS.items():
             self.send_header(name, value)
         if status == HTTPStatus.METHOD_NOT_ALLOWED:
             self.send_header("Allow", "GET")
         self.end_headers()
+        if body is not None and self.command != "HEAD":
+            self.wfile.write(body)
 
     def send_error(
         self,
@@ -292,46 +291,28 @@ class _Handler(BaseHTTPRequestHandler):
         if status == HTTPStatus.NOT_IMPLEMENTED:
             status, message = HTTPStatus.METHOD_NOT_ALLOWED, "only GET is allowed"
         body = f"{status.value} {message or status.phrase}\n".encode("ascii", "replace")
-        self._send_head(status, "text/plain; charset=us-ascii", len(body), _EMPTY_POLICY)
-        if self.command != "HEAD":
-            self.wfile.write(body)
+        self._send(status, "text/plain; charset=us-ascii", body, _EMPTY_POLICY)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing: the address has the token."""
 
 
-def serve(
-    page: Page,
-    resources: Resources,
-    *,
-    port: int,
-    browser: bool,
-    announce: Callable[[str], None],
-) -> None:
-    """Serve the page until Ctrl-C, which returns.
+def serve(server: ViewerServer, *, browser: bool) -> None:
+    """Serve the page until Ctrl-C, which is raised again.
 
     Args:
-        page: the page.
-        resources: its resources.
-        port: the port; 0 for any free one.
+        server: the server; the caller closes it.
         browser: open the page in a browser, if there is a screen.
-        announce: called with the address once the server listens.
-
-    Raises OSError if the port is in use.
     """
-    with ViewerServer(page, resources, port=port) as server:
-        loop = threading.Thread(target=server.serve_forever, args=(_POLL_SECONDS,), daemon=True)
-        loop.start()
-        try:
-            announce(server.url)
-            if browser and _has_screen():
-                # In a thread: some browsers run until their window is closed.
-                threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
-            loop.join()  # this thread only waits: Ctrl-C cannot strike while a request is handled
-        except KeyboardInterrupt:
-            pass
-        finally:
-            server.shutdown()
+    loop = threading.Thread(target=server.serve_forever, args=(_POLL_SECONDS,), daemon=True)
+    loop.start()
+    try:
+        if browser and _has_screen():
+            # In a thread: some browsers run until their window is closed.
+            threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
+        loop.join()  # this thread only waits: Ctrl-C cannot strike while a request is handled
+    finally:
+        server.shutdown()
 
 
 def _has_screen() -> bool:
