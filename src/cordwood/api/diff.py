@@ -293,8 +293,8 @@ class Comparison(NamedTuple):
 
     diff: Diff
     pairs: tuple[ComparedPair, ...]  # all leaves: those of a in their order, then the added ones
-    equal_by_digest: frozenset[int]  # positions in the index of a
-    incomplete: frozenset[int]  # the same, of leaves of which only a sample was read, or nothing
+    # Positions in the index of a of leaves of which only a sample was read, or nothing.
+    incomplete: frozenset[int]
 
 
 def diff(
@@ -436,23 +436,17 @@ class _Comparing:
         compared += [self._differing("only_b", None, j) for j in pairs.second_only if j in added]
         differences = [pair.difference for pair in compared if pair.difference is not None]
         differences.sort(key=lambda difference: difference.what in ("only_a", "only_b"))
-        by_digest = [pair.i for pair in compared if pair.result == "identical"]
         diff = Diff(
             self.one.name,
             self.other.name,
             tuple(differences),
             tuple(_containers(self.one.index, self.other.index)) if select is None else (),
             len(compared) - len(differences),
-            len(by_digest),
+            sum([pair.result == "identical" for pair in compared]),
             self.read_bytes,
             self.values is not False,
         )
-        return Comparison(
-            diff,
-            tuple(compared),
-            frozenset([i for i in by_digest if i is not None]),
-            frozenset(self.incomplete),
-        )
+        return Comparison(diff, tuple(compared), frozenset(self.incomplete))
 
     def _pairs(self, select: Select | None) -> Pairs:
         first, second = self.one.index, self.other.index

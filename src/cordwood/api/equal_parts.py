@@ -20,7 +20,7 @@ from cordwood import dtypes
 from cordwood.api.array_change import Array, flat_native
 from cordwood.api.diff_operands import Operand, StoredRange, map_parts
 from cordwood.encoding.cordwood_metadata import DIGEST_BYTES, digest_of
-from cordwood.index import ARRAY_KINDS, Box, Encoded, Leaf, Naming, Pieces, Span
+from cordwood.index import ARRAY_KINDS, Box, Encoded, Leaf, Naming, Piece, Pieces, Span
 from cordwood.keypath import DictKey, KeyPath
 from cordwood.plan.split_arrays import (
     Part,
@@ -141,15 +141,14 @@ def unequal_boxes(one: Operand, i: int, other: Operand, j: int) -> Iterator[Box]
     a, b = one.pieces(i), other.pieces(j)
     leaf = one.index.leaves[i]
     item = dtypes.itemsize(leaf.dtype)
-    if a is None or b is None or not _are_cut_alike(a, b):
+    pieces = _paired_pieces(a, b)
+    if a is None or pieces is None:
         yield from all_boxes(
             leaf.shape, item_bytes=item, limit_bytes=_PART_BYTES, chunk_shape=chunks_of(a, b)
         )
         return
-    assert isinstance(a.storage, Pieces | Encoded)
-    assert isinstance(b.storage, Pieces | Encoded)
     raw = isinstance(a.storage, Pieces) and a.storage.encoding in ("raw", "swapped")
-    for mine, theirs in zip(a.storage.pieces, b.storage.pieces, strict=True):
+    for mine, theirs in pieces:
         around = mine.where if isinstance(mine.where, Box) else whole_box(leaf.shape)
         ours, others = one.stored(mine), other.stored(theirs)
         if have_equal_digests(ours, others):
@@ -173,13 +172,10 @@ def compare_digests(
     the same elements compressed in another way. "unread": there are no digests to compare, or
     only those of blocks that hold bytes of other leaves too.
     """
-    a, b = one.pieces(i), other.pieces(j)
-    if a is None or b is None or not _are_cut_alike(a, b):
+    pieces = _paired_pieces(one.pieces(i), other.pieces(j))
+    if pieces is None:
         return "unread"
-    assert isinstance(a.storage, Pieces | Encoded)
-    assert isinstance(b.storage, Pieces | Encoded)
-    ours = map(one.stored, a.storage.pieces)
-    pairs = list(zip(ours, map(other.stored, b.storage.pieces), strict=True))
+    pairs = [(one.stored(mine), other.stored(theirs)) for mine, theirs in pieces]
     if all(have_equal_digests(mine, theirs) for mine, theirs in pairs):
         return "identical"
     differ = any(have_unequal_digests(mine, theirs) for mine, theirs in pairs)
@@ -209,23 +205,24 @@ def contents_by_digest(operand: Operand, number: int) -> Hashable | None:
     return (*storage[1:], tuple(digests)) if digests else None
 
 
-def _are_cut_alike(a: Leaf, b: Leaf) -> bool:
-    """Return True if the pieces of two leaves hold the same boxes, encoded in the same way."""
+def _paired_pieces(a: Leaf | None, b: Leaf | None) -> list[tuple[Piece, Piece]] | None:
+    """Return the pieces of two leaves; None unless they hold the same boxes, encoded alike."""
+    if a is None or b is None or (a.shape, a.dtype) != (b.shape, b.dtype):
+        return None
     one, other = a.storage, b.storage
-    if (a.shape, a.dtype) != (b.shape, b.dtype):
-        return False
     if isinstance(one, Encoded) and isinstance(other, Encoded):
         alike = (one.chunk_shape, one.codec) == (other.chunk_shape, other.codec)
     elif isinstance(one, Pieces) and isinstance(other, Pieces):
         alike = one.encoding == other.encoding
-        if len(one.pieces) == len(other.pieces) == 1:
-            return alike  # each is the whole leaf; of chunks, others may hold the fill value
+        if alike and len(one.pieces) == len(other.pieces) == 1:
+            # Each is the whole leaf; of chunks, others may hold the fill value.
+            return [(one.pieces[0], other.pieces[0])]
         alike = alike and not any(isinstance(piece.where, Span) for piece in one.pieces)
     else:
-        return False
-    return alike and [piece.where for piece in one.pieces] == [
-        piece.where for piece in other.pieces
-    ]
+        return None
+    if not alike or [each.where for each in one.pieces] != [each.where for each in other.pieces]:
+        return None
+    return list(zip(one.pieces, other.pieces, strict=True))
 
 
 def _moved(box: Box, around: Box) -> Box:

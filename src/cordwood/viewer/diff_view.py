@@ -170,7 +170,7 @@ def _summary(comparison: Comparison, first: Checkpoint, second: Checkpoint) -> d
         "counts": dict(counts),
         "read_bytes": comparison.diff.read_bytes,
         "unread_bytes": unread_bytes,
-        "equal_by_digest": len(comparison.equal_by_digest),
+        "equal_by_digest": comparison.diff.equal_by_digest,
         "structure": structure[:_MAX_STRUCTURE_LINES],
         "structure_count": len(structure),
     }
