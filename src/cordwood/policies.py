@@ -183,6 +183,16 @@ class SavePolicy:
         return _join(_JoinedSave, "&", self, other) if is_kind else NotImplemented
 
 
+class _MomentPolicy(SavePolicy):
+    """A rule whose answer depends on the moment, so that processes may not decide alike."""
+
+    __slots__ = ()
+
+    @property
+    def by_step(self) -> bool:
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class EveryStep(SavePolicy):
     """Save whenever `save` is called."""
@@ -205,17 +215,13 @@ class EverySteps(_Count, SavePolicy):
 
 
 @dataclass(frozen=True, slots=True)
-class EverySeconds(_Seconds, SavePolicy):
+class EverySeconds(_Seconds, _MomentPolicy):
     """Save when the last save, or else the job, began at least `seconds` seconds ago."""
 
     def why(self, moment: Moment) -> str | None:
         if moment.seconds_since_last < self.seconds:
             return None
         return f"{moment.seconds_since_last:.0f} s have gone by (every {self.seconds:g} s)"
-
-    @property
-    def by_step(self) -> bool:
-        return False
 
 
 class AtSteps(_Steps, SavePolicy):
@@ -228,27 +234,19 @@ class AtSteps(_Steps, SavePolicy):
 
 
 @dataclass(frozen=True, slots=True)
-class WhenIdle(SavePolicy):
+class WhenIdle(_MomentPolicy):
     """Save when no save is running: `EverySteps(10) & WhenIdle()` never waits for a save."""
 
     def why(self, moment: Moment) -> str | None:
         return None if moment.saving else "no save goes on"
 
-    @property
-    def by_step(self) -> bool:
-        return False
-
 
 @dataclass(frozen=True, slots=True)
-class OnPreemption(SavePolicy):
+class OnPreemption(_MomentPolicy):
     """Save when the job has been told to end."""
 
     def why(self, moment: Moment) -> str | None:
         return "the job has been told to end" if moment.preempted else None
-
-    @property
-    def by_step(self) -> bool:
-        return False
 
 
 class _JoinedSave(_Joined, SavePolicy):

@@ -64,14 +64,12 @@ def plan_slice(shape: Sequence[int], key: Any, *, item_bytes: int) -> SlicePlan:
     lengths = [_axes_of(each) for each in keys]
     missing = len(shape) - sum(lengths)
     steps = byte_strides(shape, item_bytes)
+    whole = [_Axis(0, size, None) for size in shape]
     axes: list[_Axis] = []
     rest: list[Any] = []
     for each, length in zip(keys, lengths, strict=True):
         at = len(axes)
-        if each is Ellipsis:
-            rest.append(each)
-            axes += [_Axis(0, size, None) for size in shape[at : at + missing]]
-        elif length == 1 and isinstance(each, slice):
+        if length == 1 and isinstance(each, slice):
             may_pick = all(axis.single is None for axis in axes)
             axes.append(_slice(shape[at], each, steps[at] if may_pick else 0))
             rest.append(axes[-1].key)
@@ -81,8 +79,8 @@ def plan_slice(shape: Sequence[int], key: Any, *, item_bytes: int) -> SlicePlan:
             rest.append(0)
         else:
             rest.append(each)
-            axes += [_Axis(0, size, None) for size in shape[at : at + length]]
-    axes += [_Axis(0, size, None) for size in shape[len(axes) :]]
+            axes += whole[at : at + (missing if each is Ellipsis else length)]
+    axes += whole[len(axes) :]
     return _boxes(axes, tuple(rest))
 
 

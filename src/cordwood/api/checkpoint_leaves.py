@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -29,11 +29,6 @@ _SMALL_BYTES = 256 << 10  # smaller leaves are read several at a time
 _BATCH_BYTES = 8 << 20
 _TRANSPOSED_BYTES = 32 << 20  # read at a time of a large leaf that is transposed
 _KEPT_BYTES = 64 << 20  # of small leaves that were read and not taken yet
-
-
-class _Kept(NamedTuple):
-    array: Array
-    size_bytes: int
 
 
 class StoredLeaves:
@@ -63,7 +58,7 @@ class StoredLeaves:
         self._dtype_names = dtype_names
         self._axes = selected.axes
         self._located = checkpoint._reader.with_pieces(leaves)
-        self._kept: dict[int, _Kept] = {}
+        self._kept: dict[int, Array] = {}
         self._kept_bytes = 0
         self._meter = meter
         self._threads = threading.local()
@@ -143,15 +138,15 @@ class StoredLeaves:
     def _small(self, number: int) -> Array:
         if number not in self._kept:
             self._read_from(number)
-        array, size = self._kept.pop(number)
-        self._kept_bytes -= size
+        array = self._kept.pop(number)
+        self._kept_bytes -= array.nbytes
         return array
 
     def _read_from(self, first: int) -> None:
         """Read a batch of small leaves, from `first` on; the writer takes them next or soon."""
         while self._kept_bytes > _KEPT_BYTES:
             oldest = next(iter(self._kept))
-            self._kept_bytes -= self._kept.pop(oldest).size_bytes
+            self._kept_bytes -= self._kept.pop(oldest).nbytes
         batch: list[int] = []
         size = 0
         for number in range(first, len(self._located)):
@@ -167,9 +162,8 @@ class StoredLeaves:
         arrays = self._reader.read([self._located[number] for number in batch])
         for number, array in zip(batch, arrays, strict=True):
             self._advance(self._located[number], array.nbytes)
-            array = self._cast(number, array)
-            self._kept[number] = _Kept(array, array.nbytes)
-            self._kept_bytes += array.nbytes
+            self._kept[number] = kept = self._cast(number, array)
+            self._kept_bytes += kept.nbytes
 
     def _advance(self, leaf: Leaf, size_bytes: int) -> None:
         if self._meter is not None:

@@ -38,7 +38,7 @@ from cordwood.formats.packs.cordwood_json import decode_index
 from cordwood.formats.packs.open import read_index_bytes
 from cordwood.formats.registry import file_formats, format_for_saving, suffixes_of, written_format
 from cordwood.formats.stored_step import KEY, PREFIX_KEY, decode_record, number_in_name
-from cordwood.index import Index, Leaf, leaf_paths
+from cordwood.index import Leaf, leaf_paths
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.progress import ProgressMeter, ProgressOption, progress_display
 from cordwood.io.threads import gc_paused, raise_unreported_failures, run_in_worker, wait_for_saves
@@ -254,9 +254,7 @@ def convert(
             require_strings(strings)
             if metadata is None:
                 strings = without_other_steps_record(strings, path, to_format, source=name)
-            lost = _accepted_losses(
-                name, os.fspath(path), part.selected.stored, to_format, strings, lossy=lossy
-            )
+            lost = _accepted_losses(part, path, to_format, strings, lossy=lossy)
             parts.append(part._replace(metadata={} if lost else strings, lost=lost))
         meter = None
         report = stack.enter_context(progress_display(progress, "converting"))
@@ -367,21 +365,20 @@ def _size(leaves: Sequence[Leaf], dtype_names: Sequence[str] | None = None) -> i
 
 
 def _accepted_losses(
-    source: str,
-    destination: str,
-    index: Index,
+    part: _Part,
+    destination: str | os.PathLike[str],
     format: WritableFormat,
     metadata: Mapping[str, str],
     *,
     lossy: bool,
 ) -> list[str]:
     """Return what the conversion loses; raise LossError unless `lossy` accepts that."""
-    lost = losses_in(format, index, metadata)
+    lost = losses_in(format, part.selected.stored, metadata)
     if lost and not lossy:
         has_no_strings = bool(metadata) and "metadata" not in format.save_options
         leave_out = "; metadata={} leaves out the strings" if has_no_strings else ""
         raise LossError(
-            f"converting {source} to {destination} would lose something "
+            f"converting {part.checkpoint.path} to {os.fspath(destination)} would lose something "
             f"(lossy=True or --lossy accepts the loss{leave_out}):\n"
             + "\n".join([f"  {line}" for line in lost])
         )

@@ -111,7 +111,9 @@ def leaf_statistics(
     leaf = checkpoint._find_leaf(key_path)
     if leaf.kind not in ARRAY_KINDS or leaf.dtype.startswith(("datetime", "timedelta")):
         raise TypeError(f"{key_path} is of kind {leaf.kind} {leaf.dtype}: no array of numbers")
-    whole = _is_read_whole(leaf)
+    storage = leaf.storage
+    packed = isinstance(storage, Pieces) and storage.encoding not in ("raw", "swapped")
+    whole = packed or isinstance(storage, Inline)
     item = dtypes.itemsize(leaf.dtype)
     chunks = chunks_of(leaf)
     sample = None
@@ -135,12 +137,6 @@ def leaf_statistics(
         kept = list(read()) if is_kept else None
         parts = read if kept is None else lambda: iter(kept)
         return _statistics(leaf.shape, parts, bins, count == size, with_heat_map=with_heat_map)
-
-
-def _is_read_whole(leaf: Leaf) -> bool:
-    storage = leaf.storage
-    packed = isinstance(storage, Pieces) and storage.encoding not in ("raw", "swapped")
-    return packed or isinstance(storage, Inline)
 
 
 def _boxes(
@@ -292,16 +288,12 @@ class HeatMapSums:
 
     def _tile_sizes(self) -> Array:
         """Return the number of elements of each tile; tiles at the end may be smaller."""
-        sizes = [
-            np.minimum(size, (np.arange(count) + 1) * step) - np.arange(count) * step
-            for size, count, step in zip(
-                (math.prod(self._shape[:-1]), self._shape[-1]),
-                self._sums.shape,
-                self._tile,
-                strict=True,
-            )
+        matrix = (math.prod(self._shape[:-1]), self._shape[-1])
+        ends = [
+            np.minimum(size, np.arange(count + 1) * step)
+            for size, count, step in zip(matrix, self._sums.shape, self._tile, strict=True)
         ]
-        return np.outer(*sizes)
+        return np.outer(*map(np.diff, ends))
 
     def finish(self) -> HeatMap:
         """Return the heat map of what has been added."""

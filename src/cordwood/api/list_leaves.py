@@ -53,7 +53,6 @@ class LeafRow(NamedTuple):
 class LeafListing(NamedTuple):
     """All leaves of a checkpoint."""
 
-    path: str
     format: str
     rows: Sequence[LeafRow]
     metadata: Mapping[str, str]
@@ -77,13 +76,13 @@ def list_leaves(
                 rows = _joined(leaves.key_paths, _looks_of_runs(leaves))
             else:
                 rows = _rows(leaves.leaves, {})
-            return LeafListing(os.fspath(local_or_url(path)), detected_format.name, rows, metadata)
+            return LeafListing(detected_format.name, rows, metadata)
         from cordwood.api.checkpoint import open as open_checkpoint
 
         with open_checkpoint(path, prefix=prefix, format=format) as checkpoint:
             index = checkpoint.index
             rows = _rows(index.leaves, index.shardings)
-            return LeafListing(checkpoint.path, checkpoint.format, rows, checkpoint.metadata)
+            return LeafListing(checkpoint.format, rows, checkpoint.metadata)
 
 
 def list_trees(path: str | os.PathLike[str], *, format: str | None = None) -> list[str]:

@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import islice
 from typing import Literal, NamedTuple, TypeAlias
@@ -64,15 +65,16 @@ class OpenArguments(NamedTuple):
     scratch: str | None = None
 
 
+@dataclass
 class _Entry:
     """An open checkpoint, and the number of threads that use it."""
 
-    def __init__(self) -> None:
-        self.checkpoint: Checkpoint | None = None
-        self.users = 0
-        self.opening = threading.Lock()
+    checkpoint: Checkpoint | None = None
+    users: int = 0
+    opening: threading.Lock = field(default_factory=threading.Lock)
 
 
+@dataclass
 class Sources:
     """The checkpoints that the viewer shows, by name; at most four are open and unused.
 
@@ -85,15 +87,12 @@ class Sources:
         arguments: how sources are opened.
     """
 
-    def __init__(
-        self, kind: Kind, paths: Mapping[str, str], root: str, arguments: OpenArguments
-    ) -> None:
-        self.kind = kind
-        self.paths = paths
-        self.root = root
-        self.arguments = arguments
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()  # the last used last
-        self._lock = threading.Lock()
+    kind: Kind
+    paths: Mapping[str, str]
+    root: str
+    arguments: OpenArguments
+    _entries: OrderedDict[str, _Entry] = field(default_factory=OrderedDict)  # the last used last
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def path(self, name: str) -> str:
         """Return the path of a source. Raises KeyError with the names that there are."""
@@ -404,7 +403,9 @@ def _digest(checkpoint: Checkpoint, piece: Piece) -> str | None:
     source = checkpoint.index.sources[piece.source]
     digests = checkpoint._reader.digests[piece.source]
     if digests is None:
-        return _checksum(source, piece)
+        at = piece.offset
+        crcs = [each.crc32 for each in source.checksums if each.start <= at < each.stop]
+        return f"crc32 {crcs[0]:08x}" if crcs else None
     if not piece.length or digests.block_bytes <= 0:
         return None
     first = max(0, piece.offset - digests.start) // digests.block_bytes
@@ -415,13 +416,6 @@ def _digest(checkpoint: Checkpoint, piece: Piece) -> str | None:
         return f"xxh3-128 {value}"
     blocks = counted(more, "more block", "more blocks")
     return f"xxh3-128 {value} and {blocks} of {size_text(digests.block_bytes)}"
-
-
-def _checksum(source: Source, piece: Piece) -> str | None:
-    for checksum in source.checksums:
-        if checksum.start <= piece.offset < checksum.stop:
-            return f"crc32 {checksum.crc32:08x}"
-    return None
 
 
 def _value(checkpoint: Checkpoint, leaf: Leaf) -> str | None:

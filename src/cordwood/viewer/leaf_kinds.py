@@ -227,11 +227,9 @@ def kind_of(names: Sequence[str], *, in_layer: bool = False) -> str | None:
         modules.pop()  # the field of a variable of NNX
     while len(modules) > 1 and (_squeezed(modules[-1]) in _VALUES or _LORA.search(modules[-1])):
         modules.pop()
-    kind = None
-    for position in reversed(range(len(modules))):
-        kind = _kind_at(modules, position, in_layer=in_layer)
-        if kind:
-            break
+    positions = reversed(range(len(modules)))
+    kinds = (_kind_at(modules, position, in_layer=in_layer) for position in positions)
+    kind = next(filter(None, kinds), None)
     if kind is None and names and _squeezed(names[-1]) == "embedding":
         kind = "embedding"
     if kind and in_layer and any(_CROSS.search(name) for name in names):

@@ -99,25 +99,21 @@ class NormCache:
         self._most = most
         self._lock = threading.Lock()
 
-    def get(self, key: bytes | None, read: Read) -> tuple[float, bool] | None:
+    def get(self, key: bytes, read: Read) -> tuple[float, bool] | None:
         """Return the norm of the leaf with these bytes, and True if it is an estimate.
 
         Return None if it is not in the cache.
         """
-        if key is None:
-            return None
+        entries: list[tuple[bytes, Read]] = [(key, "all"), (key, read)]
         with self._lock:
-            entries: list[tuple[bytes, Read]] = [(key, "all"), (key, read)]
             for entry in entries:
                 if entry in self._norms:
                     self._norms.move_to_end(entry)
                     return self._norms[entry], entry[1] == "sample"
         return None
 
-    def put(self, key: bytes | None, read: Read, norm: float) -> None:
+    def put(self, key: bytes, read: Read, norm: float) -> None:
         """Keep the norm of a leaf."""
-        if key is None:
-            return
         with self._lock:
             self._norms[key, read] = norm
             if len(self._norms) > self._most:
@@ -227,8 +223,8 @@ def leaf_norms(
         elif 0 in leaf.shape and is_number(leaf):
             norms[number] = 0.0
         elif is_number(leaf):
-            keys[number] = _content_key(operand, number)
-            cached = cache.get(keys[number], read)
+            key = keys[number] = _content_key(operand, number)
+            cached = None if key is None else cache.get(key, read)
             if cached is None:
                 missing.append(number)
             else:
@@ -255,7 +251,8 @@ def leaf_norms(
         size = math.prod(leaves[number].shape)
         sampled[number] = count < size
         estimate = norms[number] = norm * math.sqrt(size / count)
-        cache.put(keys[number], "sample" if sampled[number] else "all", estimate)
+        if key := keys[number]:
+            cache.put(key, "sample" if sampled[number] else "all", estimate)
     return LeafNorms(
         norms,
         sampled,
