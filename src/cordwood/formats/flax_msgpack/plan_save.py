@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
+import msgpack
 import numpy as np
 
 from cordwood import dtypes
@@ -76,7 +77,7 @@ def unsupported_value_error(path: KeyPath, value: Any) -> UnsupportedLeafError:
         )
     if isinstance(value, np.ndarray):
         value = value.view(np.ndarray)
-    if kind.__name__ == "ExtType":
+    if isinstance(value, msgpack.ExtType):
         return UnsupportedLeafError(
             f"{at}: extension {value.code} would read as an array, scalar or tuple; use another "
             "code"
@@ -111,6 +112,7 @@ class _Planner:
         self.sort_keys = sort_keys
         self.problems = problems
         self.size_bytes = 0
+        self.packer = msgpack.Packer()
         self.out = bytearray()  # headers that are not yet in a segment
         self.segments: list[Segment] = []
         self.leaves: list[Any] = []
@@ -186,7 +188,7 @@ class _Planner:
         elif kind is dict:
             self.mapping(value, chunkable)
         elif kind is list:
-            self.out += wire.array_header(len(value))
+            self.out += self.packer.pack_array_header(len(value))
             self.push(iter(enumerate(value)), of_dict=False, chunkable=False)
         elif isinstance(value, np.generic):
             self.scalar(value)
@@ -210,7 +212,7 @@ class _Planner:
                 items = [(key, value[key]) for key in sorted(value)]
             except TypeError:
                 items = value.items()  # keys that cannot be compared stay in their order
-        self.out += wire.map_header(len(value))
+        self.out += self.packer.pack_map_header(len(value))
         self.push(iter(items), of_dict=True, chunkable=chunkable)
 
     def key(self, key: Any) -> None:
@@ -225,37 +227,34 @@ class _Planner:
 
     def atom(self, value: Any, kind: type) -> bool:
         """Write a value that is not an array; return False if the type is not supported."""
-        if kind is str:
-            self.text(value)
-        elif kind is int:
-            try:
-                self.out += wire.encode_int(value)
-            except OverflowError:
-                self.refuse(
-                    f"an int of {value.bit_length()} bits cannot be stored: msgpack's range is "
-                    "[-2**63, 2**64); store it as a str, or save as .safetensors",
-                    UnsupportedIntegerError,
-                )
-        elif kind is float:
-            self.out += wire.encode_float(value)
-        elif kind is bool:
-            self.out.append(0xC3 if value else 0xC2)
-        elif value is None:
-            self.out.append(0xC0)
+        if value is None or kind is str or kind is int or kind is float or kind is bool:
+            self.basic(value)
         elif kind is bytes or kind is bytearray or kind is memoryview:
             self.binary(value)
         elif isinstance(value, complex):
-            self.out += wire.encode_complex(value)
+            numbers = self.packer.pack((value.real, value.imag))
+            self.out += self.packer.pack(msgpack.ExtType(wire.EXT_COMPLEX, numbers))
+        elif kind is msgpack.Timestamp or (
+            kind is msgpack.ExtType and not wire.EXT_ARRAY <= value.code <= wire.EXT_TUPLE
+        ):  # an unknown extension, as an earlier read returned it
+            self.out += self.packer.pack(value)
         else:
-            return self.extension(value, kind)
+            return False
         return True
 
-    def text(self, value: str) -> None:
+    def basic(self, value: str | float | None) -> None:
         try:
-            self.out += wire.encode_str(value)
+            self.out += self.packer.pack(value)
+        except OverflowError:
+            assert isinstance(value, int)
+            self.refuse(
+                f"an int of {value.bit_length()} bits cannot be stored: msgpack's range is "
+                "[-2**63, 2**64); store it as a str, or save as .safetensors",
+                UnsupportedIntegerError,
+            )
         except UnicodeEncodeError as e:
             self.refuse(
-                f"a str with the lone surrogate {value[e.start]!r} cannot be stored in msgpack, "
+                f"a str with the lone surrogate {e.object[e.start]!r} cannot be stored in msgpack, "
                 "whose strings are UTF-8; store its bytes, or save as .safetensors",
                 UnsupportedTextError,
             )
@@ -273,17 +272,7 @@ class _Planner:
             self.out += view.tobytes()
         else:
             data = view if view.c_contiguous else view.tobytes()
-            self.leaf_bytes(np.frombuffer(data, np.uint8), [view.nbytes])
-
-    def extension(self, value: Any, kind: type) -> bool:
-        """Write an unknown extension, as an earlier read returned it."""
-        msgpack = sys.modules.get("msgpack")
-        if msgpack is None or kind not in (msgpack.ExtType, msgpack.Timestamp):
-            return False
-        if kind is msgpack.ExtType and wire.EXT_ARRAY <= value.code <= wire.EXT_TUPLE:
-            return False  # it would read as an array or tuple
-        self.out += msgpack.packb(value)
-        return True
+            self.leaf_bytes(np.frombuffer(data, np.uint8), 0, view.nbytes)
 
     def scalar(self, value: np.generic) -> None:
         name = self.dtype_name(value, value.dtype)
@@ -299,14 +288,18 @@ class _Planner:
         if chunkable and nbytes > self.max_chunk_size:
             self.chunks(value, shape, dtype.itemsize, name)
         elif self.head(wire.EXT_ARRAY, shape, name, nbytes):
-            self.leaf_bytes(value, [nbytes])
+            self.leaf_bytes(value, 0, nbytes)
 
     def head(self, code: int, shape: tuple[int, ...], name: str, nbytes: int) -> bool:
         """Write all of an array or scalar but its elements; return False if it is too large."""
         head = self.heads.get((code, shape, name))
         if head is None:
-            head = wire.ndarray_header(code, shape, name, nbytes)
-            if head is None:
+            pack = self.packer.pack
+            payload = b"\x93" + pack(shape) + pack(name)  # of three values, the last of bytes
+            if nbytes <= wire.MAX_LENGTH:
+                payload += wire.bin_header(nbytes)
+            length = len(payload) + nbytes
+            if length > wire.MAX_LENGTH:
                 self.refuse(
                     f"an array of {nbytes} bytes does not fit one msgpack extension, which holds "
                     f"{wire.MAX_LENGTH}, and Flax splits no arrays in lists and none up to "
@@ -315,7 +308,7 @@ class _Planner:
                     UnsupportedArrayError,
                 )
                 return False
-            self.heads[code, shape, name] = head
+            head = self.heads[code, shape, name] = wire.ext_header(code, length) + payload
         self.out += head
         return True
 
@@ -324,28 +317,23 @@ class _Planner:
             return
         size = math.prod(shape)
         step = max(1, int(self.max_chunk_size / itemsize))
-        out = self.out
-        out += wire.map_header(3) + wire.encode_str(wire.CHUNKED_MARKER) + b"\xc3"
-        out += wire.encode_str("shape") + wire.map_header(len(shape))
-        for axis, length in enumerate(shape):
-            out += wire.encode_str(f"{axis}") + wire.encode_int(length)
         starts = range(0, size, step)
-        out += wire.encode_str("chunks") + wire.map_header(len(starts))
-        stops = []
+        out, pack, map_header = self.out, self.packer.pack, self.packer.pack_map_header
+        out += map_header(3) + pack(wire.CHUNKED_MARKER) + pack(True)
+        out += pack("shape") + pack({f"{axis}": length for axis, length in enumerate(shape)})
+        out += pack("chunks") + map_header(len(starts))
         for i, start in enumerate(starts):
             count = min(step, size - start)
-            out += wire.encode_str(f"{i}")
+            out += pack(f"{i}")
             if not self.head(wire.EXT_ARRAY, (count,), name, count * itemsize):
                 return
-            stops.append((start + count) * itemsize)
-            self.leaf_bytes(value, stops[-2:], new=i == 0)
+            self.leaf_bytes(value, start * itemsize, (start + count) * itemsize)
 
-    def leaf_bytes(self, value: Any, bounds: list[int], *, new: bool = True) -> None:
-        """Add elements of an array, from the first bound (or 0) to the last, in bytes."""
-        start, stop = (0, *bounds)[-2:]
+    def leaf_bytes(self, value: Any, start: int, stop: int) -> None:
+        """Add bytes start to stop of the elements of an array; its first ones come first."""
         if stop > start:
             self.flush()
-            if new:
+            if not start:
                 self.leaves.append(value)
             self.segments.append(_new(LeafBytes, (len(self.leaves) - 1, start, stop, None)))
             self.size_bytes += stop - start

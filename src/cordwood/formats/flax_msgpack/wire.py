@@ -1,7 +1,7 @@
-"""msgpack on the wire: encoders, tokens, and the size of a value that is still arriving.
+"""msgpack on the wire: headers, tokens, and the size of a value that is still arriving.
 
-Headers and scalars are encoded in the shortest form of each value. The token at an offset is read
-without copying its contents.
+Headers are encoded in their shortest form: those of bytes and extensions, which the msgpack library
+writes only together with the contents. The token at an offset is read without copying its contents.
 
 https://github.com/msgpack/msgpack/blob/master/spec.md, sections "int format family" and on.
 """
@@ -36,16 +36,6 @@ def _header(first: int, number: int, layouts: str) -> bytes:
     return struct.pack(f">B{layouts[0]}", first, number)
 
 
-def map_header(count: int) -> bytes:
-    """Return the header of a map of `count` entries."""
-    return bytes((0x80 | count,)) if count < 16 else _header(0xDE, count, "HI")
-
-
-def array_header(count: int) -> bytes:
-    """Return the header of an array of `count` values."""
-    return bytes((0x90 | count,)) if count < 16 else _header(0xDC, count, "HI")
-
-
 def bin_header(length: int) -> bytes:
     """Return the header of `length` bytes."""
     return _header(0xC4, length, "BHI")
@@ -59,53 +49,6 @@ def ext_header(code: int, length: int) -> bytes:
     first = _FIXED_EXT.get(length)
     head = _header(0xC7, length, "BHI") if first is None else bytes((first,))
     return head + struct.pack("b", code)
-
-
-def encode_str(text: str) -> bytes:
-    """Encode a str. Raises UnicodeEncodeError for lone surrogates, which UTF-8 cannot encode."""
-    data = text.encode()
-    length = len(data)
-    return (bytes((0xA0 | length,)) if length < 32 else _header(0xD9, length, "BHI")) + data
-
-
-def encode_int(value: int) -> bytes:
-    """Encode an int. Raises OverflowError outside of [-2**63, 2**64)."""
-    if -(1 << 5) <= value < 1 << 7:
-        return bytes((value & 0xFF,))
-    if 0 <= value < 1 << 64:
-        return _header(0xCC, value, "BHIQ")
-    if -(1 << 63) <= value < 0:
-        width = next(width for width in (1, 2, 4, 8) if value >= -1 << 8 * width - 1)
-        first = 0xCF + width.bit_length()
-        return bytes((first,)) + value.to_bytes(width, "big", signed=True)
-    raise OverflowError("integers of msgpack have at most 64 bits")
-
-
-def encode_float(value: float) -> bytes:
-    """Encode a float in 64 bits."""
-    return struct.pack(">Bd", 0xCB, value)
-
-
-def encode_complex(value: complex) -> bytes:
-    """Encode a complex number as Flax's extension of two floats."""
-    payload = array_header(2) + encode_float(value.real) + encode_float(value.imag)
-    return ext_header(EXT_COMPLEX, len(payload)) + payload
-
-
-def ndarray_header(code: int, shape: tuple[int, ...], dtype: str, size_bytes: int) -> bytes | None:
-    """Return all bytes of an array before its elements; None if an extension cannot hold it."""
-    payload = b"".join(
-        [
-            array_header(3),
-            array_header(len(shape)),
-            *[encode_int(size) for size in shape],
-            encode_str(dtype),
-            bin_header(size_bytes) if size_bytes <= MAX_LENGTH else b"",
-        ]
-    )
-    if len(payload) + size_bytes > MAX_LENGTH:
-        return None
-    return ext_header(code, len(payload) + size_bytes) + payload
 
 
 TokenKind: TypeAlias = Literal["nil", "bool", "int", "float", "str", "bin", "ext", "array", "map"]
