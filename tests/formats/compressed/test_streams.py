@@ -209,7 +209,10 @@ MIB = 1 << 20
 
 @pytest.mark.parametrize("told", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_follows_the_value_is_bounded(kind: str, told: bool) -> None:
+def test_what_follows_the_value_is_bounded(
+    kind: str, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cordwood.formats.flax_msgpack.compression.SLACK_BYTES", 2 * MIB)
     value = msgpack.to_bytes({"w": np.arange(1000), "n": {"a": [1, "b", None]}})
     chunks = [value, *[bytes(MIB)] * 64]
     size = len(value) + (64 << 20) if told else None
@@ -223,7 +226,6 @@ def test_what_follows_the_value_is_bounded(kind: str, told: bool) -> None:
             kind,
             max_bytes=None,
             size_reader=ValueSize(),
-            slack_bytes=2 * MIB,
         )
     assert steps.size_bytes <= 8 * MIB
 
@@ -296,9 +298,10 @@ def test_many_short_streams_are_not_read_again_and_again(kind: str) -> None:
     assert file.count < 2000 * 2048 + len(data)
 
 
-def test_an_outline_ends_where_it_cannot_go_on() -> None:
-    for data, most in ((b"\x92\xc1\xc1", 9), (b"\xdc\xff\xff" + bytes(20), 9)):
-        outline = ValueSize(max_headers=most)
+def test_an_outline_ends_where_it_cannot_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cordwood.formats.flax_msgpack.wire.MAX_HEADERS", 9)
+    for data in (b"\x92\xc1\xc1", b"\xdc\xff\xff" + bytes(20)):
+        outline = ValueSize()
         outline.feed(data)
         assert not outline.is_known
         assert not outline.is_whole

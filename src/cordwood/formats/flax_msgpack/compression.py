@@ -81,7 +81,6 @@ def decompress_into(
     *,
     max_bytes: int | None,
     size_reader: ValueSize | None = None,
-    slack_bytes: int = SLACK_BYTES,
 ) -> int:
     """Decompress a file into `out`, a few MiB at a time, and check its checksums.
 
@@ -92,8 +91,7 @@ def decompress_into(
         max_bytes: the limit of the decompressed size. None: 4 GiB, or 1100 times the size of the
             file if that is more; for zstd frames without a size, 256 MiB instead of 4 GiB.
         size_reader: reads the decompressed bytes. A stream is refused as soon as it exceeds the
-            size that `size_reader` derives by more than `slack_bytes`.
-        slack_bytes: see `size_reader`.
+            size that `size_reader` derives by more than SLACK_BYTES.
 
     Returns:
         The number of bytes that a checksum covers.
@@ -132,11 +130,11 @@ def decompress_into(
             out.reserve(frame.size_bytes)
             if size_reader is not None and max(_block_ends(file, pos, frame), default=end) >= end:
                 frames_bytes = size_before + frame.size_bytes
-                if frames_bytes <= slack_bytes:
+                if frames_bytes <= SLACK_BYTES:
                     size_reader = None  # a check would save nothing
         elif frame is not None and max_bytes is None:
             frame_limit = max(min(UNKNOWN_SIZE_LIMIT_BYTES, MIN_LIMIT_BYTES), MAX_RATIO * end)
-        output = _LimitedOutput(out, name, frame_limit, size_reader, slack_bytes, frames_bytes)
+        output = _LimitedOutput(out, name, frame_limit, size_reader, frames_bytes)
         pos = _expand_frame(file, pos, frame, codec, output)
         if frame is None or frame.has_checksum:
             checked += out.size_bytes - size_before
@@ -150,7 +148,6 @@ class _LimitedOutput(NamedTuple):
     name: str  # of the file, for errors
     limit: int  # of all frames
     size_reader: ValueSize | None
-    slack_bytes: int
     frames_bytes: int | None  # the size of all frames, if this is the last and its header has one
 
     def append(self, data: bytes) -> None:
@@ -167,10 +164,10 @@ class _LimitedOutput(NamedTuple):
         size_reader.feed(data)
         if not size_reader.is_known:
             return
-        if size_reader.is_whole and out.size_bytes > size_reader.least_bytes + self.slack_bytes:
+        if size_reader.is_whole and out.size_bytes > size_reader.least_bytes + SLACK_BYTES:
             raise FormatError(
                 f"{name}: byte {size_reader.least_bytes}: expected the end of the data, found "
-                f"more than {self.slack_bytes} more bytes"
+                f"more than {SLACK_BYTES} more bytes"
             )
         if self.frames_bytes is not None and size_reader.least_bytes > self.frames_bytes:
             raise CompressedDataError(

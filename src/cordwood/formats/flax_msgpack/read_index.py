@@ -215,18 +215,6 @@ class _Reader:
             if frame.kind != "dict":
                 return pos
 
-    def check_limits(self, count: int, depth: int, pos: int) -> None:
-        """Raise LimitError if `count` more children would take too much memory."""
-        if len(self.nodes) + count > MAX_NODES:
-            raise LimitError(f"{self.name}: byte {pos}: more than {MAX_NODES} values")
-        self.path_keys += count * (depth + 1)
-        limit = MAX_PATH_KEYS + len(self.data) // 4
-        if self.path_keys > limit:
-            raise LimitError(
-                f"{self.name}: byte {pos}: key paths hold more than {limit} keys in all: "
-                "too many values are nested too deeply"
-            )
-
     def value(self, pos: int, path: KeyPath, chunkable: bool) -> int:
         """Read a value, or the header of a container; return the offset after it."""
         token = read_token(self.data, pos, self.name)
@@ -295,7 +283,15 @@ class _Reader:
             raise LimitError(
                 f"{self.name}: byte {pos}: containers nest deeper than {wire.MAX_DEPTH}"
             )
-        self.check_limits(count, len(path), pos)
+        if len(self.nodes) + count > MAX_NODES:
+            raise LimitError(f"{self.name}: byte {pos}: more than {MAX_NODES} values")
+        self.path_keys += count * (len(path) + 1)
+        limit = MAX_PATH_KEYS + len(self.data) // 4
+        if self.path_keys > limit:
+            raise LimitError(
+                f"{self.name}: byte {pos}: key paths hold more than {limit} keys in all: "
+                "too many values are nested too deeply"
+            )
         frame = _Frame(kind, count, path, pos, len(self.nodes), len(self.leaves), chunkable, stop)
         self.stack.append(frame)
         self.nodes.append(Node(kind, count))

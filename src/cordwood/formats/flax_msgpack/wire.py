@@ -208,14 +208,12 @@ class ValueSize:
     The contents of strings, bytes and extensions are skipped. Every value that a container still
     needs takes at least one byte.
 
-    Args:
-        max_headers: after this number of headers, or at a byte that begins no value, reading stops
-            and `is_known` is False.
+    After MAX_HEADERS, or at a byte that begins no value, reading stops and `is_known` is False.
     """
 
-    def __init__(self, *, max_headers: int = MAX_HEADERS) -> None:
+    def __init__(self) -> None:
         self.is_known = True
-        self._headers_left = max_headers
+        self._headers_left = MAX_HEADERS
         self._missing = 1  # values whose headers have not arrived
         self._next = 0  # the offset of the next value
         self._seen = 0  # bytes that have arrived

@@ -146,6 +146,11 @@ class NpyHeader(NamedTuple):
     stop: int  # of the elements
 
 
+def header_of_bytes(size_bytes: int) -> NpyHeader:
+    """Return what the header would be of bytes that are no array and have none."""
+    return NpyHeader((size_bytes,), "uint8", False, False, 0, size_bytes)
+
+
 def header_bytes(first: bytes) -> int:
     """Return the size of a header from its first FIRST_BYTES (fewer at the end of a file).
 

@@ -26,23 +26,19 @@ from cordwood.formats.numpy_files.read_npy import (
     MAX_HEADER_BYTES,
     deflated_storage,
     header_bytes,
+    header_of_bytes,
     parse_header,
     raw_storage,
 )
 from cordwood.index import (
     LEAF,
-    Box,
     Checksum,
-    Codec,
-    Encoded,
     Index,
     Leaf,
+    LeafKind,
     Naming,
     Node,
-    Piece,
-    Pieces,
     Source,
-    Span,
 )
 from cordwood.io.open_files import ReadableFile, naming
 from cordwood.keypath import format_path
@@ -127,15 +123,14 @@ def _read_member(file: ReadableFile, member: Member, name: str) -> tuple[Leaf, C
             )
         head = head[: member.size_bytes]
         checksum = checksum._replace(inflated_bytes=member.size_bytes)
-    if not head.startswith(MAGIC):
-        return _bytes_leaf(member, name, offset), checksum
-    size = header_bytes(head[:FIRST_BYTES])
+    is_array = head.startswith(MAGIC)
+    size = header_bytes(head[:FIRST_BYTES]) if is_array else 0
     if size > len(head) and not is_deflated:
         head = file.read(offset, min(size, member.stored_bytes))
     if size > len(head):
         raise TruncatedError("it ends inside the header of its array; copy or save it again")
     head = head[:size]
-    header = parse_header(head)
+    header = parse_header(head) if is_array else header_of_bytes(member.size_bytes)
     if header.stop != member.size_bytes:
         raise FormatError(
             f"expected {header.stop} bytes for {header.dtype}{list(header.shape)} and its header, "
@@ -146,7 +141,8 @@ def _read_member(file: ReadableFile, member: Member, name: str) -> tuple[Leaf, C
     else:
         storage = raw_storage(header, offset + size)
         checksum = checksum._replace(head_bytes=size, head_crc32=zlib.crc32(head))
-    return Leaf((name,), "numpy", header.shape, header.dtype, storage), checksum
+    kind: LeafKind = "numpy" if is_array else "bytes"
+    return Leaf((name,), kind, header.shape, header.dtype, storage), checksum
 
 
 def _inflate_head(data: bytes) -> bytes:
@@ -154,18 +150,6 @@ def _inflate_head(data: bytes) -> bytes:
         return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, _MAX_HEAD_BYTES)
     except zlib.error as e:
         raise CorruptionError(f"the member is damaged: {e}") from e
-
-
-def _bytes_leaf(member: Member, name: str, offset: int) -> Leaf:
-    """Return the leaf of a member that is not an array."""
-    size = member.size_bytes
-    storage: Pieces | Encoded = Pieces(())
-    if size and member.method == DEFLATED:
-        piece = Piece(Box((0,), (size,)), 0, offset, member.stored_bytes)
-        storage = Encoded((piece,), (size,), Codec("deflate", crc32=member.crc32))
-    elif size:
-        storage = Pieces((Piece(Span(0, size), 0, offset, size),))
-    return Leaf((name,), "bytes", (size,), "uint8", storage)
 
 
 STORED, DEFLATED = 0, 8

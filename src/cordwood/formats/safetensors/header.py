@@ -15,7 +15,6 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from json.encoder import encode_basestring  # type: ignore[attr-defined, unused-ignore]
-from operator import le
 from typing import Any, NamedTuple
 
 from cordwood import dtypes
@@ -414,7 +413,8 @@ def plan_save(
     names, changed = tensor_names([specs[i].key_path for i in tensors])
     renamed = [(tensors[i], names[i]) for i in changed]
     table = encode_table(structure, types, leaf_types, renamed, values)
-    order = _file_order(tensor_forms)
+    # In the order of the file; ties keep the order of leaves.
+    order = sorted(range(len(tensors)), key=[form.sort_key for form in tensor_forms].__getitem__)
     forms = [tensor_forms[i] for i in order]
     ends = list(accumulate([form.length for form in forms], initial=0))
     offsets = list(map(str, ends))
@@ -471,14 +471,6 @@ def _finish(
         return finish_header(f"{head}{text}{tail}", header_bytes)
 
     return FilePlan(header_bytes + data_bytes, segments, header_bytes, seal)
-
-
-def _file_order(forms: Sequence[_Form]) -> Sequence[int]:
-    """Return the positions of tensors in the order of the file; ties keep the order of leaves."""
-    keys = [form.sort_key for form in forms]
-    if all(map(le, keys, keys[1:])):
-        return range(len(keys))
-    return sorted(range(len(keys)), key=keys.__getitem__)
 
 
 def _form(leaf_type: int, code: str, shape: tuple[int, ...], itemsize: int, length: int) -> _Form:
