@@ -239,12 +239,13 @@ def restore_targets(
         check_sources(reader.index, reader.files, reader.digests)
     if budget_bytes is None and _leaves_the_host(targets):
         budget_bytes = GROUP_BYTES
-    groups: Sequence[Sequence[int]] = [range(len(targets))]
-    if budget_bytes is not None:
-        groups = _groups(targets, leaves, unique, budget_bytes)
+    if budget_bytes is None:
+        values = _read_and_convert(reader, targets, leaves, unique, mmap=mmap, verify=verify)
+        _put(values, targets, on_devices, alias=alias)
+        return values
     values = [None] * len(targets)
     moving: list[Any] = []
-    for group in groups:
+    for group in _groups(targets, leaves, unique, budget_bytes):
         some = [targets[i] for i in group]
         arrived = _read_and_convert(
             reader,

@@ -200,6 +200,8 @@ def match_like(
         if not advice and targets and not any(is_unwanted for *_, is_unwanted in absent):
             advice = optimizer_hint([*(path for _, path, _ in absent), *unmatched.values()])
         raise mismatch_error(texts, name, advice, first=first)
+    if len(filled) == len(flat.leaves):
+        return Matching(targets, flat.paths, rebuild)
     return _keeping_others(flat, filled, targets, rebuild)
 
 
