@@ -19,14 +19,23 @@ import numpy as np
 
 from cordwood.encoding.cordwood_metadata import check_coverage
 from cordwood.errors import TruncatedError
-from cordwood.index import Digests
+from cordwood.index import Box, Digests
 from cordwood.io.buffers import Buffer, PageSize, ScratchBuffer, advise_small, allocate_buffers
 from cordwood.io.check_digests import check_blocks
 from cordwood.io.chunk_codecs import decode_chunk
 from cordwood.io.open_files import ReadableFile
 from cordwood.io.progress import METER
 from cordwood.io.threads import reading_threads, run_tasks
-from cordwood.plan.load_plan import ALIGNMENT, EncodedChunk, LoadPlan, Move, Scatter, strided_copies
+from cordwood.plan.load_plan import (
+    ALIGNMENT,
+    EncodedChunk,
+    LoadPlan,
+    Move,
+    Scatter,
+    byte_strides,
+    flat_boxes,
+)
+from cordwood.sharding.boxes import intersect, shape_of
 
 _UNIT_BYTES = 4 << 20
 _GAP_BYTES = 64 << 10  # a smaller gap between moves is cheaper to read than to skip
@@ -230,40 +239,32 @@ def _layers(plan: LoadPlan, files: Sequence[ReadableFile]) -> list[_Layer]:
 
 def _units(layer: _Layer, size_bytes: int, digests: Digests | None) -> list[_Unit]:
     """Divide the ranges of a layer into units of about 4 MiB, of whole blocks if it has digests."""
-    units: list[_Unit] = []
     starts, stops = layer.starts, layer.stops
-
-    def cut(start: int, stop: int, step: int, unit_digests: Digests | None) -> None:
-        for at in range(start, stop, step):
-            to = min(at + step, stop)
-            first, last = bisect_right(stops, at), bisect_left(starts, to)
-            units.append(_Unit(layer, at, to, first, last, unit_digests))
-
-    run_start = run_stop = -1
-    floor = digests.start if digests is not None else size_bytes
+    floor = digests.start if digests is not None else size_bytes  # no digest covers what is before
     block = digests.block_bytes if digests is not None else 1
-    step = max(block, _UNIT_BYTES // block * block)
-
-    def finish() -> None:
-        if run_start < 0:
-            return
-        if digests is None or run_start < floor:  # bytes that no digest block covers
-            cut(run_start, min(run_stop, floor), _UNIT_BYTES, None)
-        if digests is not None and run_stop > floor:
-            cut(max(run_start, floor), run_stop, step, digests)
-
+    gap = _GAP_BYTES if digests is None else 0
+    runs: list[list[int]] = []  # start and stop of each range to read
     for start, stop in zip(starts, stops, strict=True):
         if digests is not None:
             if start > floor:
                 start -= (start - floor) % block
             if stop > floor:
                 stop = min(stop + (floor - stop) % block, size_bytes)
-        if run_start >= 0 and start <= run_stop + (_GAP_BYTES if digests is None else 0):
-            run_stop = max(run_stop, stop)
-            continue
-        finish()
-        run_start, run_stop = start, stop
-    finish()
+        if runs and start <= runs[-1][1] + gap:
+            runs[-1][1] = max(runs[-1][1], stop)
+        else:
+            runs.append([start, stop])
+    step = max(block, _UNIT_BYTES // block * block)
+    units: list[_Unit] = []
+    for run_start, run_stop in runs:
+        for start, stop, size, unit_digests in (
+            (run_start, min(run_stop, floor), _UNIT_BYTES, None),
+            (max(run_start, floor), run_stop, step, digests),
+        ):
+            for at in range(start, stop, size):
+                to = min(at + size, stop)
+                first, last = bisect_right(stops, at), bisect_left(starts, to)
+                units.append(_Unit(layer, at, to, first, last, unit_digests))
     return units
 
 
@@ -401,11 +402,30 @@ def _strided_copy(
 ) -> None:
     """Copy `data`, the stored array's bytes from `start` on, to where its parts go.
 
-    Lets other threads run while it copies much.
+    The bytes may begin or end within an element. No copy has more axes than the array (numpy has
+    at most 64): an axis for the bytes of an element is added only where axes of a single index
+    are left out. Lets other threads run while it copies much.
     """
-    for item, shape, position, steps, buffer, target, target_steps in strided_copies(
-        spread, start, start + len(data)
-    ):
-        carrier = _CARRIERS[item]
-        source = np.ndarray(shape, carrier, data, position, steps)
-        np.copyto(np.ndarray(shape, carrier, buffers[buffer], target, target_steps), source)
+    item = spread.item_bytes
+    steps = (*byte_strides(spread.shape, item), 1)
+    for cell in flat_boxes((*spread.shape, item), start, start + len(data)):
+        elements = Box(cell.start[:-1], cell.stop[:-1])
+        cut, size = cell.start[-1], cell.stop[-1] - cell.start[-1]
+        for part in spread.parts:
+            common = intersect(elements, part.box)
+            if common is None:
+                continue
+            position = sum(map(int.__mul__, common.start, steps)) - start + cut
+            target = part.position_of(common.start) + cut
+            carrier = _CARRIERS[item]
+            shape, source_steps, target_steps = shape_of(common), steps[:-1], part.steps
+            if size < item:
+                carrier = _CARRIERS[1]
+                extents = (*shape, size)
+                kept = [axis for axis, extent in enumerate(extents) if extent > 1]
+                shape = tuple([extents[axis] for axis in kept])
+                source_steps = tuple([steps[axis] for axis in kept])
+                target_steps = tuple([(*part.steps, 1)[axis] for axis in kept])
+            source = np.ndarray(shape, carrier, data, position, source_steps)
+            buffer = buffers[part.buffer]
+            np.copyto(np.ndarray(shape, carrier, buffer, target, target_steps), source)

@@ -17,7 +17,7 @@ from cordwood import dtypes
 from cordwood.errors import LimitError
 from cordwood.index import Box, Codec, Leaf, Piece, Pieces, Span
 from cordwood.plan.split_arrays import element_range
-from cordwood.sharding.boxes import element_count, intersect, is_contiguous, shape_of
+from cordwood.sharding.boxes import element_count, is_contiguous, shape_of
 
 
 class BoxDestination(NamedTuple):
@@ -51,52 +51,6 @@ class EncodedChunk(NamedTuple):
     codec: Codec
     dtype: str
     scatter: Scatter
-
-
-class StridedCopy(NamedTuple):
-    """One strided copy of items of `item_bytes` each."""
-
-    item_bytes: int
-    shape: tuple[int, ...]
-    position: int  # of the first item, in the bytes that were read
-    steps: tuple[int, ...]
-    buffer: int
-    target_position: int
-    target_steps: tuple[int, ...]
-
-
-def strided_copies(scatter: Scatter, start: int, stop: int) -> Iterator[StridedCopy]:
-    """Yield the copies to make from bytes start to stop of a stored array.
-
-    The range may begin or end within an element. No copy has more axes than the array (numpy has
-    at most 64): an axis for the bytes of an element is added only where axes of a single index
-    are left out.
-    """
-    item = scatter.item_bytes
-    steps = (*byte_strides(scatter.shape, item), 1)
-    for cell in flat_boxes((*scatter.shape, item), start, stop):
-        whole_items = cell.start[-1] == 0 and cell.stop[-1] == item
-        elements = Box(cell.start[:-1], cell.stop[:-1])
-        for part in scatter.parts:
-            common = intersect(elements, part.box)
-            if common is None:
-                continue
-            position = sum(map(int.__mul__, common.start, steps)) - start
-            target = part.position_of(common.start)
-            if whole_items:
-                shape, source_steps, target_steps = shape_of(common), steps[:-1], part.steps
-            else:
-                cut = cell.start[-1]
-                position, target = position + cut, target + cut
-                extents = [*shape_of(common), cell.stop[-1] - cut]
-                kept = [axis for axis, extent in enumerate(extents) if extent > 1]
-                shape = tuple([extents[axis] for axis in kept])
-                source_steps = tuple([steps[axis] for axis in kept])
-                target_steps = tuple([(*part.steps, 1)[axis] for axis in kept])
-            size = item if whole_items else 1
-            yield StridedCopy(
-                size, shape, position, source_steps, part.buffer, target, target_steps
-            )
 
 
 ALIGNMENT = 64  # jax.device_put aliases only memory that is aligned so
