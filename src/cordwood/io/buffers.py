@@ -157,10 +157,8 @@ def allocate_buffers(sizes: Sequence[int], *, alignment: int) -> list[Buffer]:
         kept = {}
     buffers = []
     for size in sizes:
-        pages = kept[size].pop() if kept.get(size) else None
-        reused = pages is not None
-        if pages is None:
-            pages = _map_pages(size, alignment=alignment)
+        reused = bool(kept.get(size))
+        pages = kept[size].pop() if reused else _map_pages(size, alignment=alignment)
         if pages is None:
             buffers.append(Buffer(_small_bytes(size, alignment), None))
             continue

@@ -11,6 +11,7 @@ One file: the way of a load from its options to the tree.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, TypeAlias
 
 from cordwood import dtypes
@@ -89,16 +90,12 @@ def load_tree(reader: LeafReader, like: Any, options: LoadOptions) -> Any:
     if index is not reader.index:
         targets = _stored_targets(reader, part, targets)
     verify = not mmap if options.verify is None else options.verify
-
-    def restore() -> list[Any]:
-        return restore_targets(reader, targets, mmap=mmap, verify=verify, alias=options.alias)
-
-    if options.progress is None:
-        return matching.rebuild(restore())
-    with progress_display(options.progress, "loading") as report:
-        size_bytes = 0 if report is None else sum(map(target_size_bytes, targets))
-        with report_progress(size_bytes, report):
-            values = restore()
+    with ExitStack() as stack:
+        if options.progress is not None:
+            report = stack.enter_context(progress_display(options.progress, "loading"))
+            size_bytes = sum(map(target_size_bytes, targets))
+            stack.enter_context(report_progress(size_bytes, report))
+        values = restore_targets(reader, targets, mmap=mmap, verify=verify, alias=options.alias)
     return matching.rebuild(values)
 
 

@@ -46,7 +46,7 @@ def match_partition_rules(
     for path, leaf in paths:
         name = "/".join([str(entry_key(entry)) for entry in path])
         if strict:
-            specs.append(spec_for(rules, name, _shape(leaf), min_size=least))
+            specs.append(spec_for(rules, name, getattr(leaf, "shape", ()), min_size=least))
         else:
             specs.append(match_rule(rules, name))
     return jax.tree_util.tree_unflatten(treedef, specs)
@@ -78,10 +78,6 @@ def spec_for(rules: Rules, name: str, shape: Sequence[int], *, min_size: int = 0
     if len(spec) <= len(shape):
         return spec
     return type(spec)(*tuple(spec)[: len(shape)])
-
-
-def _shape(leaf: Any) -> tuple[int, ...]:
-    return tuple(getattr(leaf, "shape", ()))
 
 
 def explain_sharding_error(
