@@ -1,7 +1,7 @@
 // The chart of a matrix of numbers as colours, and of one row of such a matrix.
 const {
-  counted, css, element, formatNumber, inkOn, mix, onWidth, palette, printable, scaleColour, sizedContext,
-  toNumber,
+  counted, css, element, formatNumber, inkOn, limits, mix, onWidth, palette, printable, scaleColour,
+  sizedContext, toNumber,
 } = cordwood;
 const LABEL_FONT = "11px system-ui, sans-serif";
 
@@ -204,13 +204,6 @@ cordwood.charts.heatMap = function (options) {
 cordwood.charts.strip = function (options) {
   return cordwood.charts.heatMap({ rows: 1, columns: options.values.length, height: 28, ...options });
 };
-
-/** Return the least and the greatest finite value. */
-function limits(values) {
-  const finite = values.filter((value) => value !== null && Number.isFinite(value));
-  const least = finite.reduce((x, y) => Math.min(x, y), Infinity);
-  return [least, finite.reduce((x, y) => Math.max(x, y), -Infinity)];
-}
 
 /** Hatch a rectangle, a sign that needs no colour; fill one that is too small for that. */
 function hatch(context, colours, x, y, width, height) {

@@ -1,5 +1,5 @@
 // The chart of numbers over steps or time.
-const { append, counted, element, formatNumber, onWidth, printable, replace, svg, toNumber } = cordwood;
+const { append, counted, element, formatNumber, limits, onWidth, printable, replace, svg, toNumber } = cordwood;
 const HEIGHT = 240;
 const PLOT = { top: 10, right: 24, bottom: 34, left: 58 };
 const DASHES = ["", "6 3", "2 3", "8 3 2 3"];
@@ -72,17 +72,16 @@ cordwood.charts.lines = function (options) {
     return element("div.legend.lines-legend", buttons);
   }
 
+  /** Return the series that are not hidden. */
+  function shownSeries() {
+    return series.filter((one) => !one.hidden);
+  }
+
   /** Return the scales: functions from values to pixels, and their ticks. */
   function computeScales() {
-    let [low, high] = [Infinity, -Infinity];
-    for (const one of series) {
-      if (one.hidden) continue;
-      for (const [, y] of one.points) {
-        if (y === null || !Number.isFinite(y) || (logarithmic && y <= 0)) continue;
-        low = Math.min(low, y);
-        high = Math.max(high, y);
-      }
-    }
+    const shows = (value) => value !== null && Number.isFinite(value) && !(logarithmic && value <= 0);
+    const values = shownSeries().flatMap((one) => one.points.map(([, y]) => y));
+    let [low, high] = limits(values.filter(shows));
     if (low > high) [low, high] = logarithmic ? [0.1, 1] : [0, 1];
     if (low === high) [low, high] = logarithmic ? [low / 2, high * 2] : around(low);
     const y = logarithmic ? Math.log10 : (value) => value;
@@ -96,14 +95,14 @@ cordwood.charts.lines = function (options) {
       y: (value) => PLOT.top + room * (1 - (y(value) / 2 - bottom / 2) / (top / 2 - bottom / 2)),
       xTicks: ticks(first, last, Math.max(2, Math.floor(span / 90)), true),
       yTicks: logarithmic ? powers(low, high) : ticks(low, high, 5, false),
-      shows: (value) => value !== null && Number.isFinite(value) && !(logarithmic && value <= 0),
+      shows,
       right: PLOT.left + span,
     };
   }
 
   /** Return the room for labels at the end of the lines. */
   function rightRoom() {
-    const shown = series.filter((one) => !one.hidden);
+    const shown = shownSeries();
     if (shown.length > MOST_LABELS || shown.length < 2 || width < 480) return PLOT.right;
     return Math.min(170, 16 + 6.4 * Math.max(...shown.map((one) => Math.min(24, one.name.length))));
   }
@@ -114,7 +113,7 @@ cordwood.charts.lines = function (options) {
     if (!width) return;
     scales = computeScales();
     plot.setAttribute("width", width);
-    replace(plot, axes(), series.filter((one) => !one.hidden).map(line), endLabels(), cursor());
+    replace(plot, axes(), shownSeries().map(line), endLabels(), cursor());
   }
 
   /** Return a line of the grid, of an axis or of the cursor. */
@@ -172,8 +171,7 @@ cordwood.charts.lines = function (options) {
   /** Return the names at the ends of the lines, moved so that they do not overlap. */
   function endLabels() {
     if (rightRoom() === PLOT.right) return null;
-    const labels = series
-      .filter((one) => !one.hidden)
+    const labels = shownSeries()
       .map((one) => {
         const end = one.points.findLast(([, y]) => scales.shows(y));
         return end && { one, y: scales.y(end[1]) };
@@ -214,8 +212,7 @@ cordwood.charts.lines = function (options) {
 
   /** Return the values at an x as lines of text, the greatest first. */
   function valuesAt(x) {
-    const values = series
-      .filter((one) => !one.hidden)
+    const values = shownSeries()
       .map((one) => ({ name: one.name, y: one.points.find((point) => point[0] === x)?.[1] ?? null }))
       .filter(({ y }) => y !== null)
       .sort((first, second) => second.y - first.y);

@@ -122,6 +122,13 @@ cordwood.nearestTo = function (event, drawing, places) {
   return distances.indexOf(distances.reduce((x, y) => Math.min(x, y), Infinity));
 };
 
+/** Return the least and the greatest finite value. */
+cordwood.limits = function (values) {
+  const finite = values.filter((value) => value !== null && Number.isFinite(value));
+  const least = finite.reduce((x, y) => Math.min(x, y), Infinity);
+  return [least, finite.reduce((x, y) => Math.max(x, y), -Infinity)];
+};
+
 /** Return a box to tick, with its label. */
 cordwood.toggle = function (label, isOn, onChange) {
   const box = element("input", { type: "checkbox", onchange: () => onChange(box.checked) });

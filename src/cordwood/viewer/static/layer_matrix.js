@@ -197,19 +197,14 @@ cordwood.runMatrix = function ({ steps }) {
         replace(heading, `From step ${a} to ${b}: this file does not hold the difference.`);
         replace(area);
       }
-      offerValues(a, b, signal);
+      // Offer to compare values, or do it if the user has asked for it before.
+      const held = cordwood.heldResource(asked === "all" ? ["all", "sample"] : ["sample"], "diff", a, b);
+      if (held !== null) offer(held, asked !== null, a, b, signal);
     } catch (error) {
       if (signal.aborted) return;
       replace(heading, `From step ${printable(a, 40)} to ${printable(b, 40)}`);
       replace(area, errorBox(error));
     }
-  }
-
-  /** Offer to compare values, or do it if the user has asked for it before. */
-  function offerValues(a, b, signal) {
-    const reads = asked === "all" ? ["all", "sample"] : ["sample"];
-    const name = cordwood.heldResource(reads, "diff", a, b);
-    if (name !== null) offer(name, asked !== null, a, b, signal);
   }
 
   /** Offer a comparison of values. */

@@ -160,14 +160,9 @@ function summary(run) {
 
 /** Return the marks of steps, each with the positions of the steps that have it. */
 function attention(steps) {
-  const marked = new Map();
-  steps.forEach((step, i) => {
-    for (const mark of stepMarks(step)) {
-      if (!marked.has(mark)) marked.set(mark, []);
-      marked.get(mark).push(i);
-    }
-  });
-  return [...marked];
+  const marks = new Set(steps.flatMap(stepMarks));
+  const positions = [...steps.keys()];
+  return [...marks].map((mark) => [mark, positions.filter((i) => stepMarks(steps[i]).includes(mark))]);
 }
 
 /** Return the choice of the axis of the timeline. */

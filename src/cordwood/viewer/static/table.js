@@ -8,7 +8,7 @@ const NARROW = 640; // pixels: all columns with `wide` are left out below
 let tables = 0;
 
 /**
- * Return a table: `{element, setRows, setSearch, focusSearch, state}`.
+ * Return a table: `{element, ready, state, setRows, focusSearch, focus}`.
  *
  * columns: `[{name, label, align, width, wide, title, value(row), cell(row), sum, group(node)}]`.
  *   `value` returns what is sorted by (leave it out: not sortable), `cell` a node or text, `group`
@@ -333,7 +333,6 @@ cordwood.table = function (options) {
       root = null;
       return update({ keepScroll: true });
     },
-    setSearch,
     focusSearch() {
       input.focus();
       input.select();

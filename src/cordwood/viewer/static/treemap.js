@@ -226,11 +226,9 @@ cordwood.treemap = function ({ root, colourings, href, initial, onChange }) {
   function itemAt(event) {
     const bounds = area.getBoundingClientRect();
     const [x, y] = [event.clientX - bounds.left, event.clientY - bounds.top];
-    for (let i = items.length - 1; i >= 0; i--) {
-      const item = items[i];
-      if (x >= item.x && x < item.x + item.width && y >= item.y && y < item.y + item.height) return i;
-    }
-    return -1;
+    return items.findLastIndex(
+      (item) => x >= item.x && x < item.x + item.width && y >= item.y && y < item.y + item.height,
+    );
   }
 
   /** Outline an item; -1 outlines none. */
