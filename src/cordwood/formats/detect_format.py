@@ -23,6 +23,7 @@ from cordwood.formats.registry import (
     directory_formats,
     file_formats,
     format_in_object_store,
+    refuse_prefix,
     require_name,
     require_suffix,
     run_formats,
@@ -208,8 +209,7 @@ def format_of(path: str | os.PathLike[str], *, format: str | None, prefix: str |
             f"{text} is {kind}; format={format!r} is for directories: leave format= out, or name "
             "that of the file"
         )
-    if prefix is not None:
-        raise ValueError(f"{text}: prefix= is for directories; a file holds one tree")
+    refuse_prefix(text, prefix)
     return named or _format_by_suffix_or_content(place, text, is_file=kind == "a file")
 
 

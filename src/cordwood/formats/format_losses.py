@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from cordwood.errors import UnsupportedLeafError
 from cordwood.formats.format_protocol import Format, has_losses
-from cordwood.index import ARRAY_KINDS, Index
+from cordwood.index import ARRAY_KINDS, Index, LeafSpec
 from cordwood.keypath import DictKey, Key, KeyPath, format_path, path_label
 from cordwood.message_text import counted, first_names
 
@@ -82,6 +82,18 @@ def refuse_opaque(index: Index, format_name: str) -> None:
             f"{names}: a value that only {index.format} understands cannot be stored as "
             f"{format_name}; select the other leaves"
         )
+
+
+def unstorable_error(spec: LeafSpec, max_dims: int, takes: str) -> UnsupportedLeafError:
+    """Return the error for an opaque value, or for a leaf of `max_dims` dimensions or more.
+
+    `takes` is the layout with its verb, for the message: "packs take".
+    """
+    name = format_path(spec.key_path) or "the tree itself"
+    problem = "a value that only its own format understands cannot be stored here"
+    if spec.kind != "opaque":
+        problem = f"{len(spec.shape)} dimensions; {takes} fewer than {max_dims} (MAX_DIMS)"
+    return UnsupportedLeafError(f"{name}: {problem}")
 
 
 def _prng_keys(index: Index) -> list[str]:

@@ -65,11 +65,6 @@ def directory_formats() -> list[Format]:
     return [format for format in FORMATS if is_directory_format(format)]
 
 
-def writable_directory_formats() -> list[WritableFormat]:
-    """Return the formats of directories that are written."""
-    return [format for format in directory_formats() if is_writable(format)]
-
-
 def run_formats() -> list[RunFormat]:
     """Return the formats of tools that have directories of steps of their own."""
     return [format for format in directory_formats() if has_runs(format)]
@@ -194,7 +189,7 @@ def written_format(path: str | os.PathLike[str]) -> WritableFormat | None:
     Raises NotACheckpointError if there are indexes of several.
     """
     place = Place(os.fspath(path))
-    formats = [each for each in writable_directory_formats() if each.matches(place)]
+    formats = [each for each in directory_formats() if is_writable(each) and each.matches(place)]
     if len(formats) > 1:
         names = " and ".join([each.index_name for each in formats])
         raise NotACheckpointError(
@@ -247,8 +242,7 @@ def format_for_saving(
             "out, or say layout="
         )
     if not (is_directory_name(text) if named is None else is_directory_format(named)):
-        if prefix is not None:
-            raise ValueError(f"{text}: prefix= is for directories; a file holds one tree")
+        refuse_prefix(text, prefix)
         if named is None:
             named = _require_writable(require_suffix(text, file_formats(writable=True)), text)
         kind_at(path)
@@ -261,12 +255,18 @@ def format_for_saving(
     return _of_directory(path, named)
 
 
+def refuse_prefix(text: str, prefix: str | None) -> None:
+    """Raise ValueError for a prefix of a file."""
+    if prefix is not None:
+        raise ValueError(f"{text}: prefix= is for directories; a file holds one tree")
+
+
 def _named(
     text: str, format: str | None, layout: str | None, *, exports: bool
 ) -> WritableFormat | None:
     """Return the format that the caller has named; None where there is no name."""
-    extra = EXPORTS if exports else ()
-    directories = [*writable_directory_formats(), *extra]
+    directories = [format for format in directory_formats() if is_writable(format)]
+    directories += EXPORTS if exports else ()
     if layout is not None:
         named = next((each for each in directories if each.name == layout), None)
         if format not in (None, layout):

@@ -42,15 +42,14 @@ from cordwood.errors import (
     FormatError,
     LimitError,
     PrefixError,
-    UnsupportedLeafError,
     newer_version_error,
     no_prefix_message,
 )
+from cordwood.formats.format_losses import unstorable_error
 from cordwood.formats.format_protocol import IndexListing
-from cordwood.formats.safetensors.header import INLINE_BYTES, stored_dtype
+from cordwood.formats.safetensors.header import INLINE_BYTES, stored_dtype, value_bytes
 from cordwood.index import LEAF, MAX_ARRAY_BYTES, MAX_DIMS, Box, LeafRuns, LeafSpec, leaf_paths
 from cordwood.io.open_files import LocalFile, naming, read_whole
-from cordwood.keypath import format_path
 from cordwood.sharding.boxes import Cuts, cell_box
 from cordwood.storage.storage_protocol import NamingRules
 
@@ -348,21 +347,13 @@ def tensor_of(spec: LeafSpec) -> Tensor | None:
     Raises UnsupportedLeafError for a leaf that cannot be stored.
     """
     if spec.kind in BYTE_KINDS:
-        value = spec.value
-        size = len(value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass"))
+        size = value_bytes(spec.value)
         return Tensor((size,), "uint8", 1) if size > INLINE_BYTES else None
     if spec.kind in VALUE_KINDS:
         return None
     if spec.kind == "opaque" or len(spec.shape) >= MAX_DIMS:
-        raise UnsupportedLeafError(_refusal(spec))
+        raise unstorable_error(spec, MAX_DIMS, "packs take")
     return Tensor(spec.shape, spec.dtype, stored_dtype(spec.dtype).itemsize)
-
-
-def _refusal(spec: LeafSpec) -> str:
-    name = format_path(spec.key_path) or "the tree itself"
-    if spec.kind == "opaque":
-        return f"{name}: a value that only its own format understands cannot be stored here"
-    return f"{name}: {len(spec.shape)} dimensions; packs take fewer than {MAX_DIMS} (MAX_DIMS)"
 
 
 def type_of(spec: LeafSpec, tensor: Tensor | None, grid: Grid | None) -> PackedType:

@@ -69,9 +69,7 @@ _MAX_SHOWN = 3
 _MAX_PACKS = 99_999  # of a process, if the caller gives their size
 
 
-def _check_prefix(prefix: str | None) -> None:
-    if prefix is None:
-        return
+def _check_prefix(prefix: str) -> None:
     if type(prefix) is not str:
         raise TypeError(f"prefix: expected a str, found {type(prefix).__name__}")
     try:
@@ -103,13 +101,13 @@ def plan_save(
     if max_shard_bytes is not None:
         file_sizes = file_sizes._replace(pack_bytes=max_shard_bytes, max_packs=_MAX_PACKS)
     trees: dict[str, Any] = {**(items or {}), prefix or "": tree}
+    check_metadata(metadata)
     packed: list[PackedTree] = []
     leaves: list[Any] = []
     sizes: list[int] = []
     for name, each in sorted(trees.items()):
         is_item = name != (prefix or "")
         _check_prefix(name)
-        check_metadata(metadata)
         try:
             described = describe_tree(
                 each, process=rendezvous.index, process_count=rendezvous.count
@@ -228,11 +226,6 @@ def _known_tensor(
     return tensor_of_type[alike]
 
 
-def pack_name(save_id: str, process: int, number: int) -> str:
-    """Return the name of a data file, which no other save uses."""
-    return f"data-{save_id}-{process}-{number}.safetensors"
-
-
 def own_packs(
     tree: PackedTree, packs: Sequence[Pack], process: int, *, save_id: str
 ) -> list[NewDataFile]:
@@ -248,7 +241,10 @@ def own_packs(
     paths = [tree.described.specs[leaf].key_path for leaf in stored]
     names = dict(zip(stored, tensor_names(paths).names, strict=True))
     return [
-        NewDataFile(pack_name(save_id, process, n), _plan_pack(tree, pack, names))
+        NewDataFile(
+            f"data-{save_id}-{process}-{n}.safetensors",  # which no other save uses
+            _plan_pack(tree, pack, names),
+        )
         for n, pack in enumerate(packs)
     ]
 

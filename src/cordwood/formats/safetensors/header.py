@@ -497,7 +497,7 @@ def _group_leaves(
         cache_key = spec[1:6]  # all but the path and the value
         form = cache.get(cache_key)
         if form is None and spec.kind in VALUE_KINDS:
-            size = _value_bytes(spec.value) if spec.kind in BYTE_KINDS else 0
+            size = value_bytes(spec.value) if spec.kind in BYTE_KINDS else 0
             leaf_type = LeafType(spec.kind, size > INLINE_BYTES)
             number = numbers.setdefault(leaf_type, len(numbers))
             if not leaf_type.tensor:
@@ -526,7 +526,8 @@ def _array_form(spec: LeafSpec, numbers: dict[LeafType, int]) -> _Form:
 _new = tuple.__new__
 
 
-def _value_bytes(value: str | bytes) -> int:
+def value_bytes(value: str | bytes) -> int:
+    """Return the size of the array that holds a value."""
     return len(value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass"))
 
 

@@ -162,37 +162,33 @@ class ArrayReader:
         shard: Shard | None,
         box: Box,
         inner: tuple[int, ...],
-    ) -> Sequence[tuple[Box, ValueLocation | None]]:
-        """Return the chunks stored under one key: the box in the array and the location of each."""
-        if shard is None:
-            return ((box, location),)
-        with naming(key):
-            return list(self._parts_of_shard(location, shard, box, inner))
-
-    def _parts_of_shard(
-        self, location: ValueLocation | None, shard: Shard, box: Box, inner: tuple[int, ...]
     ) -> Iterator[tuple[Box, ValueLocation | None]]:
-        index = b"" if location is None else self._index(location, shard, inner)
-        # Only chunks that begin within the array: a shard at its edge may have more.
-        for _, local in chunks(shape_of(box), inner, "/"):
-            part = Box(
-                tuple(map(int.__add__, box.start, local.start)),
-                tuple(map(int.__add__, box.start, local.stop)),
-            )
-            if location is None:
-                yield part, None
-                continue
-            number = _number(local.start, inner, shard.shape)
-            offset, length = _ENTRY.unpack_from(index, number * _ENTRY.size)
-            if offset == length == _ABSENT:
-                yield part, None
-            elif offset + length > location.length:
-                raise TruncatedError(
-                    f"expected a chunk of {length} bytes at {offset}, but the value ends at "
-                    f"{location.length}; copy it again"
+        """Yield the chunks stored under one key: the box in the array and the location of each."""
+        if shard is None:
+            yield box, location
+            return
+        with naming(key):
+            index = b"" if location is None else self._index(location, shard, inner)
+            # Only chunks that begin within the array: a shard at its edge may have more.
+            for _, local in chunks(shape_of(box), inner, "/"):
+                part = Box(
+                    tuple(map(int.__add__, box.start, local.start)),
+                    tuple(map(int.__add__, box.start, local.stop)),
                 )
-            else:
-                yield part, ValueLocation(location.source, location.offset + offset, length)
+                if location is None:
+                    yield part, None
+                    continue
+                number = _number(local.start, inner, shard.shape)
+                offset, length = _ENTRY.unpack_from(index, number * _ENTRY.size)
+                if offset == length == _ABSENT:
+                    yield part, None
+                elif offset + length > location.length:
+                    raise TruncatedError(
+                        f"expected a chunk of {length} bytes at {offset}, but the value ends at "
+                        f"{location.length}; copy it again"
+                    )
+                else:
+                    yield part, ValueLocation(location.source, location.offset + offset, length)
 
     def _index(self, location: ValueLocation, shard: Shard, inner: tuple[int, ...]) -> bytes:
         """Read the index of a shard: offset and length of each chunk, 16 bytes per chunk."""

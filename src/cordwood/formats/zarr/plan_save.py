@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from cordwood import dtypes
 from cordwood.encoding.cordwood_metadata import LeafType, check_metadata_strings, encode_table
 from cordwood.encoding.strict_json import VALUE_KINDS, encode_value
-from cordwood.errors import UnsupportedLeafError
+from cordwood.formats.format_losses import unstorable_error
 from cordwood.formats.zarr.array_metadata import (
     COMPRESSORS,
     MAX_DIMS,
@@ -20,7 +20,7 @@ from cordwood.formats.zarr.array_metadata import (
 )
 from cordwood.formats.zarr.array_paths import array_paths
 from cordwood.index import ARRAY_KINDS, Box, LeafSpec, jax_order
-from cordwood.keypath import KeyPath, format_path
+from cordwood.keypath import KeyPath
 from cordwood.plan.assign_to_files import assign_chunk_files, merge_small_shards
 from cordwood.plan.file_plan import ChunkFile, PlannedFile, SmallFile
 from cordwood.processes.rendezvous import Rendezvous
@@ -105,7 +105,9 @@ def plan_item(
             values.append(encode_value(spec.kind, spec.value))
             leaf_type = LeafType(spec.kind, False)
         else:
-            logical = spec.dtype if stored_as(_checked(spec).dtype).disguised else ""
+            if spec.kind == "opaque" or len(spec.shape) >= MAX_DIMS:
+                raise unstorable_error(spec, MAX_DIMS, "this layout takes")
+            logical = spec.dtype if stored_as(spec.dtype).disguised else ""
             leaf_type = LeafType(spec.kind, True, logical, spec.weak_type, spec.prng_impl)
             arrays[i] = _plan_array(i, spec, shards[i].cuts, compression, zarrays, marked=covered)
         leaf_types.append(types.setdefault(leaf_type, len(types)))
@@ -152,20 +154,6 @@ def _plan_array(
         [(name, Box(box.start[:axes], box.stop[:axes])) for name, box in chunks(shape, full, ".")]
     )
     return ArrayPlan(leaf, shape, stored.dtype, extents, itemsize, zarrays[key], parts)
-
-
-def _checked(spec: LeafSpec) -> LeafSpec:
-    name = format_path(spec.key_path) or "the tree itself"
-    if spec.kind == "opaque":
-        raise UnsupportedLeafError(
-            f"{name}: a value that only its own format understands cannot be stored here"
-        )
-    if len(spec.shape) >= MAX_DIMS:
-        raise UnsupportedLeafError(
-            f"{name}: {len(spec.shape)} dimensions; this layout takes fewer than {MAX_DIMS} "
-            "(MAX_DIMS)"
-        )
-    return spec
 
 
 def _files_of(arrays: Sequence[ArrayPlan], paths: Sequence[str]) -> list[PlannedFile]:
