@@ -254,13 +254,11 @@ def leaf_paths(structure: Structure) -> list[KeyPath]:
     while i < len(structure):
         while above:
             prefix, keys = above[-1]
-            for key in keys:
+            key = next(keys, None)
+            if key is not None:
                 path = (*prefix, key)
                 break
-            else:
-                above.pop()
-                continue
-            break
+            above.pop()
         kind, size, node_keys, _ = structure[i]
         i += 1
         if kind == "leaf":

@@ -58,8 +58,9 @@ def format_of_file(file: ReadableFile) -> Format:
     if format is not None:
         return format
     names = ", ".join([each.name for each in file_formats()])
+    what = foreign_file(place) or f"{file.size_bytes} bytes that begin with {place.head[:8]!r}"
     raise UnsupportedFormatError(
-        f"{file.name}: expected a file of one of the formats {names}, found {_other_file(place)}"
+        f"{file.name}: expected a file of one of the formats {names}, found {what}"
     )
 
 
@@ -73,15 +74,6 @@ def _best(formats: Sequence[Format], place: Place, *, above: Match = Match.NO) -
         if match == Match.YES:
             break
     return best
-
-
-def _other_file(place: Place) -> str:
-    if not place.head:
-        return "an empty file"
-    assert place.file is not None
-    return (
-        foreign_file(place) or f"{place.file.size_bytes} bytes that begin with {place.head[:8]!r}"
-    )
 
 
 def instead_of(file: ReadableFile, format: Format) -> str | None:
@@ -315,6 +307,8 @@ _TORCH = (
 
 def foreign_file(place: Place) -> str | None:
     """Return what a file is, in words, and what to do; None where that is not known."""
+    if not place.head:
+        return "an empty file"
     is_zip = place.head.startswith(b"PK")
     members = members_of_zip(place.file) if is_zip and place.file else []
     if any(name.endswith("data.pkl") for name in members):

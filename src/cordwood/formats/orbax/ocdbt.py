@@ -25,7 +25,7 @@ from cordwood.errors import (
 )
 from cordwood.formats.zarr.array_metadata import MAX_METADATA_BYTES
 from cordwood.formats.zarr.array_reader import ends_in_crc32c
-from cordwood.formats.zarr.key_values import ValueLocation, joined, require_plain
+from cordwood.formats.zarr.key_values import KeyValues, ValueLocation, joined, require_plain
 from cordwood.index import Source
 from cordwood.io.open_files import naming
 from cordwood.message_text import counted
@@ -81,21 +81,20 @@ class BTreeNode(NamedTuple):
     data: bytes  # decoded; holds the values of entries without a file
 
 
-class OcdbtValues:
+class OcdbtValues(KeyValues):
     """The values of an OCDBT database.
 
+    The bytes of the first source are the values that are stored in the nodes themselves.
+
     Attributes:
-        inline: the bytes of the first source: the values that are stored in the nodes themselves.
         keys: all keys, sorted.
-        checked_bytes: the size of all nodes, which carry checksums.
-        metadata_bytes: 0; the metadata of arrays is in nodes or in files that are sources.
 
     The constructor raises CorruptionError, FormatError and UnsupportedFormatError, which name the
     file.
     """
 
     def __init__(self, directory: ReadableDirectory) -> None:
-        self._directory = directory
+        super().__init__(directory)
         self._numbers: dict[str, int] = {}
         self._sizes: dict[str, Mapping[str, int]] = {}
         self._locations: dict[str, ValueLocation] = {}
@@ -103,12 +102,11 @@ class OcdbtValues:
         data = directory.read(MANIFEST_NAME, limit_bytes=MAX_NODE_BYTES)
         with naming(f"{directory.name}/{MANIFEST_NAME}"):
             root = parse_manifest(data)
-        self.checked_bytes = self.metadata_bytes = 0
         inline = bytearray()
         self._last: bytes | None = None
         if root is not None:
             self._walk(root, inline)
-        self.inline = bytes(inline)
+        self.memory[0] = bytes(inline)
         self.sources[0] = Source(INLINE_NAME, len(inline))
         self.keys = list(self._locations)  # the order of code points is the order of UTF-8 bytes
 
@@ -130,13 +128,6 @@ class OcdbtValues:
         following = range(bisect_left(self.keys, prefix), len(self.keys))
         below = takewhile(lambda key: key.startswith(prefix), map(self.keys.__getitem__, following))
         return {key[len(prefix) :] for key in below if pattern.fullmatch(key, len(prefix))}
-
-    def read(self, location: ValueLocation, start: int, stop: int) -> bytes:
-        source = self.sources[location.source]
-        if location.source == 0:
-            return self.inline[location.offset + start : location.offset + stop]
-        file = self._directory.file(source.name, source.size_bytes)
-        return file.read(location.offset + start, stop - start)
 
     def _walk(self, root: NodeReference, inline: bytearray) -> None:
         """Read all nodes, each once. Heights decrease from the root, so the walk ends."""

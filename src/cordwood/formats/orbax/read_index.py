@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -31,8 +31,8 @@ from cordwood.formats.zarr.array_reader import (
     StoredArray,
     array_storage,
 )
-from cordwood.formats.zarr.key_values import FileValues, ValueLocation, ZeroChunks
-from cordwood.index import Index, Inline, Leaf, Piece
+from cordwood.formats.zarr.key_values import FileValues, KeyValues, ValueLocation, ZeroChunks
+from cordwood.index import Index, Inline, Leaf
 from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.open_files import READ_ERRORS, MemoryFile, ReadableFile, naming
 from cordwood.io.threads import gc_paused
@@ -147,16 +147,11 @@ def _open(directory: LocalDirectory, tree: TreeMetadata) -> tuple[Opened, list[s
     values = OcdbtValues(directory) if use_ocdbt else FileValues(directory, are_listed=False)
     zero_chunks = None
     if not tree.stores_zeros:
-        zero_chunks = ZeroChunks(values.sources, is_certain=use_ocdbt or tree.stores_zeros is False)
+        zero_chunks = ZeroChunks(
+            values.sources, values.memory, is_certain=use_ocdbt or tree.stores_zeros is False
+        )
     version = None if tree.use_zarr3 is None else 3 if tree.use_zarr3 else 2
     reader = ArrayReader(values, _MESSAGES, version=version, zero_chunks=zero_chunks)
-
-    def read_value(piece: Piece) -> tuple[bytes, str]:
-        _, source, offset, length = piece
-        name = values.sources[source].name
-        if zero_chunks is not None and source in zero_chunks.memory:
-            return bytes(zero_chunks.memory[source]), name
-        return values.read(ValueLocation(source, offset, length), 0, length), name
 
     strings = _strings(directory) if True in are_strings else {}
     keys = _key_impls(directory)
@@ -166,15 +161,12 @@ def _open(directory: LocalDirectory, tree: TreeMetadata) -> tuple[Opened, list[s
         if not shown.isprintable() or len(shown) > _MOST_SHOWN:
             shown = f"{shown!r:.{_MOST_SHOWN}}"
         with naming(f"{directory.name}: {shown or 'the root'}", within=directory.name):
-            leaves.append(_leaf(leaf, reader, strings, keys.get(leaf.name), read_value))
-    memory = dict(zero_chunks.memory) if zero_chunks is not None else {}
-    if isinstance(values, OcdbtValues):
-        memory[0] = values.inline
+            leaves.append(_leaf(leaf, reader, values, strings, keys.get(leaf.name)))
     by_name = _shardings(directory)
     shardings = {
         n: by_name[leaf.name] for n, leaf in enumerate(tree.leaves) if leaf.name in by_name
     }
-    sources = tuple(values.sources)
+    sources, memory = tuple(values.sources), values.memory
     paths = {leaf.name: leaf.key_path for leaf in tree.leaves}
     files: list[ReadableFile] = [
         MemoryFile(memory[number], f"{directory.name}: {source.name}")
@@ -199,9 +191,9 @@ def _open(directory: LocalDirectory, tree: TreeMetadata) -> tuple[Opened, list[s
 def _leaf(
     stored: LeafMetadata,
     reader: ArrayReader,
+    values: KeyValues,
     strings: Mapping[str, str],
     key_impl: str | None,
-    read_value: Callable[[Piece], tuple[bytes, str]],
 ) -> Leaf:
     path, name, value_type = stored
     if value_type == "string":
@@ -226,11 +218,11 @@ def _leaf(
         number = _NUMBERS.get(dtype)
         if number is None:
             return Leaf(path, "numpy_scalar", shape, dtype, storage)
-        return Leaf(path, number.__name__, (), "", Inline(number(_element(array, read_value))))
+        return Leaf(path, number.__name__, (), "", Inline(number(_element(array, values))))
     return Leaf(path, "jax" if value_type == "jax.Array" else "numpy", shape, dtype, storage)
 
 
-def _element(array: StoredArray, read_value: Callable[[Piece], tuple[bytes, str]]) -> Any:
+def _element(array: StoredArray, values: KeyValues) -> Any:
     """Return the only element of an array of shape () as a numpy scalar."""
     import numpy as np
 
@@ -242,10 +234,10 @@ def _element(array: StoredArray, read_value: Callable[[Piece], tuple[bytes, str]
         raise LimitError(
             f"a number in {length} bytes; expected at most {MAX_ELEMENT_BYTES} (MAX_ELEMENT_BYTES)"
         )
-    data, name = read_value(piece)
+    data = values.read(ValueLocation(source, offset, length), 0, length)
     spread = Scatter((), dtypes.itemsize(metadata.dtype), ())
     chunk = EncodedChunk(source, offset, length, codec_of(metadata), metadata.dtype, spread)
-    raw = decode_chunk(chunk, memoryview(data), ScratchBuffer(), name=name)
+    raw = decode_chunk(chunk, memoryview(data), ScratchBuffer(), name=values.sources[source].name)
     return np.frombuffer(raw, dtypes.to_numpy(metadata.dtype))[0]
 
 

@@ -130,7 +130,9 @@ def _open(store: Storage, data: bytes, prefix: str | None, *, for_verify: bool) 
         return False
 
     def locate(needed: Mapping[int, Sequence[Box] | None]) -> dict[int, Leaf]:
-        return _located(item, needed)
+        boxes = [needed.get(leaf, ()) for leaf in range(len(item.leaf_types))]
+        leaves = read_index(item, boxes=boxes).leaves
+        return {leaf: leaves[leaf] for leaf in needed}
 
     return Opened(
         FORMAT, index, files, fetch, None if listed else locate, is_current, index_bytes=len(data)
@@ -173,12 +175,6 @@ def _open_each(store: Storage, sources: Sequence[Source]) -> list[ReadableFile]:
         except (CordwoodError, OSError) as e:
             files.append(_BrokenFile(source.name, source.size_bytes, e))
     return files
-
-
-def _located(item: Item, needed: Mapping[int, Sequence[Box] | None]) -> dict[int, Leaf]:
-    boxes = [needed.get(leaf, ()) for leaf in range(len(item.leaf_types))]
-    leaves = read_index(item, boxes=boxes).leaves
-    return {leaf: leaves[leaf] for leaf in needed}
 
 
 def extra_problems(path: str | os.PathLike[str]) -> list[str]:

@@ -226,6 +226,11 @@ def _known_tensor(
     return tensor_of_type[alike]
 
 
+def pack_name(save_id: str, process: int, number: int) -> str:
+    """Return the name of a data file, which no other save uses."""
+    return f"data-{save_id}-{process}-{number}.safetensors"
+
+
 def own_packs(
     tree: PackedTree, packs: Sequence[Pack], process: int, *, save_id: str
 ) -> list[NewDataFile]:
@@ -241,10 +246,7 @@ def own_packs(
     paths = [tree.described.specs[leaf].key_path for leaf in stored]
     names = dict(zip(stored, tensor_names(paths).names, strict=True))
     return [
-        NewDataFile(
-            f"data-{save_id}-{process}-{n}.safetensors",  # which no other save uses
-            _plan_pack(tree, pack, names),
-        )
+        NewDataFile(pack_name(save_id, process, n), _plan_pack(tree, pack, names))
         for n, pack in enumerate(packs)
     ]
 

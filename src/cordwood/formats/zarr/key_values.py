@@ -13,8 +13,9 @@ from __future__ import annotations
 import re
 import struct
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from cordwood.errors import CorruptionError, FormatError, LimitError, UnsupportedFormatError
 from cordwood.formats.zarr.array_metadata import MAX_METADATA_BYTES, METADATA_NAME
@@ -34,49 +35,58 @@ class ValueLocation(NamedTuple):
     length: int
 
 
-class KeyValues(Protocol):
-    """The values of one tree. Errors name the file; the caller adds the array."""
+class KeyValues(ABC):
+    """The values of one tree. Errors name the file; the caller adds the array.
 
-    @property
-    def sources(self) -> list[Source]:
-        """The sources that locations refer to. The list may grow with every `find`."""
-        ...
+    Args:
+        directory: the directory that the paths of files are relative to.
 
+    Attributes:
+        sources: the sources that locations refer to. The list may grow with every `find`.
+        memory: the bytes of those that are not files, by the number of the source.
+        checked_bytes: the size of what was read and has checksums.
+        metadata_bytes: the size of the metadata of arrays, in files that are no sources.
+    """
+
+    def __init__(self, directory: ReadableDirectory) -> None:
+        self.sources: list[Source] = []
+        self.memory: dict[int, Any] = {}
+        self.checked_bytes = self.metadata_bytes = 0
+        self._directory = directory
+
+    @abstractmethod
     def metadata(self, array: str, name: str) -> bytes | None:
         """Return the metadata of that name, or None. It is what is read first of an array."""
-        ...
 
+    @abstractmethod
     def keys_below(self, array: str, pattern: re.Pattern[str]) -> set[str]:
         """Return the names of values of an array that match `pattern`."""
-        ...
 
+    @abstractmethod
     def find(self, array: str, name: str) -> ValueLocation | None:
         """Return the location of a value, or None."""
-        ...
 
     def read(self, location: ValueLocation, start: int, stop: int) -> bytes:
         """Read bytes [start, stop) of a value."""
-        ...
+        number, offset, _ = location
+        if number in self.memory:
+            return bytes(self.memory[number][offset + start : offset + stop])
+        source = self.sources[number]
+        file = self._directory.file(source.name, source.size_bytes)
+        return file.read(offset + start, stop - start)
 
 
-class FileValues:
+class FileValues(KeyValues):
     """Values of which each is a file.
 
     Args:
         directory: the directory that the paths of arrays are relative to.
         are_listed: paths of arrays come from an index, and are checked; each is a directory.
             Otherwise they may be anything, and what is not there is None.
-
-    Attributes:
-        sources: the files that `find` has found.
-        checked_bytes: 0; files have no checksums.
-        metadata_bytes: the size of all metadata that was read.
     """
 
     def __init__(self, directory: ReadableDirectory, *, are_listed: bool) -> None:
-        self.sources: list[Source] = []
-        self.checked_bytes = self.metadata_bytes = 0
-        self._directory = directory
+        super().__init__(directory)
         self._are_listed = are_listed
         self._array: str | None = None  # the array that was asked for last
         self._folders: dict[str, Mapping[str, int]] = {}  # of that array
@@ -116,11 +126,6 @@ class FileValues:
             return None
         self.sources.append(Source(path, size))
         return ValueLocation(len(self.sources) - 1, 0, size)
-
-    def read(self, location: ValueLocation, start: int, stop: int) -> bytes:
-        source = self.sources[location.source]
-        file = self._directory.file(source.name, source.size_bytes)
-        return file.read(location.offset + start, stop - start)
 
     def _size(self, path: str, name: str) -> int | None:
         folder, _, last = path.rpartition("/")
@@ -178,17 +183,15 @@ class ZeroChunks:
 
     Args:
         sources: the list to which these sources are appended.
+        memory: the bytes of these sources, by the number of the source.
         is_certain: whether the checkpoint itself says that zeros were not stored: by a flag, or by
             a database that lists all keys under checksums. Otherwise a missing file may be a lost
             one.
-
-    Attributes:
-        memory: the bytes of these sources, by the number of the source.
     """
 
-    def __init__(self, sources: list[Source], *, is_certain: bool) -> None:
+    def __init__(self, sources: list[Source], memory: dict[int, Any], *, is_certain: bool) -> None:
         self.is_certain = is_certain
-        self.memory: dict[int, Any] = {}
+        self._memory = memory
         self._sources = sources
         self._locations: dict[tuple[str | None, int], ValueLocation] = {}
 
@@ -206,7 +209,7 @@ class ZeroChunks:
             number = len(self._sources)
             self._sources.append(Source("zeros that were not stored", len(data)))
             self._locations[key] = ValueLocation(number, 0, len(data))
-            self.memory[number] = data
+            self._memory[number] = data
         return self._locations[key]
 
 
