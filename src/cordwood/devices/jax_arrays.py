@@ -136,7 +136,14 @@ def snapshot_leaves(leaves: Sequence[Any]) -> list[Any]:
         elif is_jax_array(leaf):
             leaf = _hold_jax(leaf, distinct, moving)
         held.append(leaf)
-    _move(moving)
+    if moving:
+        import jax
+
+        # XLA orders these transfers before the next use or donation of the arrays.
+        data, pinned, lists, positions = zip(*moving, strict=True)
+        copies = jax.device_put(list(data), list(pinned), may_alias=False)
+        for copy, shards, position in zip(copies, lists, positions, strict=True):
+            shards[position] = copy
     return held
 
 
@@ -194,18 +201,6 @@ def _distinct(leaf: Any) -> DistinctShards:
     pinned = [pinned_host(devices[i]) for i in numbers]
     viewed = all(device.platform == "cpu" for device in devices) and not any(pinned)
     return DistinctShards(numbers, [boxes[devices[i]] for i in numbers], viewed, pinned)
-
-
-def _move(moving: Sequence[_Moving]) -> None:
-    """Start all transfers; XLA orders them before the next use or donation of the arrays."""
-    if not moving:
-        return
-    import jax
-
-    data, pinned, lists, positions = zip(*moving, strict=True)
-    copies = jax.device_put(list(data), list(pinned), may_alias=False)
-    for copy, shards, position in zip(copies, lists, positions, strict=True):
-        shards[position] = copy
 
 
 # jax.Arrays of host arrays
@@ -315,9 +310,8 @@ def put_all(puts: Sequence[DevicePut], *, alias: bool) -> list[Any]:
         device = None if put.sharding is None else next(iter(put.sharding.device_set))
         by_device.setdefault(device, []).append(i)
     for device, members in by_device.items():
-        arrays = [puts[i].array for i in members]
-        weak_types = [puts[i].weak_type and puts[i].prng_impl is None for i in members]
-        for i, array in zip(members, put_on_device(arrays, weak_types, device=device), strict=True):
+        arrays = put_on_device([puts[i] for i in members], device=device)
+        for i, array in zip(members, arrays, strict=True):
             results[i] = array if alias else _owned(array, weak_types=puts[i].weak_type)
             if puts[i].prng_impl is not None:
                 results[i] = jax.random.wrap_key_data(results[i], impl=puts[i].prng_impl)
@@ -345,12 +339,7 @@ def any_off_cpu(shardings: Iterable[Any]) -> bool:
 # Private names of jax
 
 
-def put_on_device(
-    arrays: Sequence[np.ndarray[Any, Any]],
-    weak_types: Sequence[bool],
-    *,
-    device: Any | None,
-) -> list[Any]:
+def put_on_device(puts: Sequence[DevicePut], *, device: Any | None) -> list[Any]:
     """Return jax.Arrays of host arrays; on CPU they alias the memory of the host arrays.
 
     They are committed to `device`; if that is None, they are on the default device, uncommitted.
@@ -365,7 +354,8 @@ def put_on_device(
         sharding = jax.sharding.SingleDeviceSharding(target)
         avals: dict[Any, Any] = {}
         results = []
-        for array, weak_type in zip(arrays, weak_types, strict=True):
+        for array, weak_type, _, impl in puts:
+            weak_type = weak_type and impl is None
             key = (array.shape, array.dtype, weak_type)
             aval = avals.get(key)
             if aval is None:
@@ -373,10 +363,10 @@ def put_on_device(
             results.append(put(aval, sharding, [array], [target], committed))
         return results
     except (ImportError, AttributeError, TypeError):
-        results = [jax.device_put(array, device) for array in arrays]
+        results = [jax.device_put(put.array, device) for put in puts]
         return [
-            set_weak_type(result) if weak_type else result
-            for result, weak_type in zip(results, weak_types, strict=True)
+            set_weak_type(result) if put.weak_type and put.prng_impl is None else result
+            for result, put in zip(results, puts, strict=True)
         ]
 
 

@@ -132,20 +132,16 @@ class _FreshPages:
     def read(self, file: ReadableFile, unit: _Unit, parts: list[memoryview]) -> None:
         """Read a unit straight into buffers, with pages of the size that is faster now."""
         small = self._choice.is_small
-        if small:
-            self._advise_small(unit)
-        begin = time.thread_time_ns()  # not the time of other threads, nor of a disk
-        file.read_into(unit.start, parts)
-        self._choice.record_read(unit.stop - unit.start, time.thread_time_ns() - begin, small=small)
-
-    def _advise_small(self, unit: _Unit) -> None:
         layer = unit.layer
-        for i in range(unit.first, unit.last):
+        for i in range(unit.first, unit.last) if small else ():
             pages = self._untouched[layer.buffers[i]]
             if pages is not None:
                 shift = layer.positions[i] - layer.starts[i]
                 start, stop = max(layer.starts[i], unit.start), min(layer.stops[i], unit.stop)
                 advise_small(pages, start + shift, stop + shift)
+        begin = time.thread_time_ns()  # not the time of other threads, nor of a disk
+        file.read_into(unit.start, parts)
+        self._choice.record_read(unit.stop - unit.start, time.thread_time_ns() - begin, small=small)
 
 
 def read_moves(

@@ -199,8 +199,6 @@ def run_tasks(
     caller: its progress meter and its stop check. After the first exception no further
     task starts; the exception is raised here once every thread has ended.
     """
-    if count == 0:
-        return
     lock = threading.Lock()
     following = 0
     running = 0  # tasks that helper threads are working on

@@ -129,11 +129,8 @@ def _beyond_64_bits(value: int, target: Target) -> Array:
     raise _would_change(target, target.dtype, f"an integer of {value.bit_length()} bits")
 
 
-_PYTHON_NUMBERS: dict[str, Callable[[Any], Any]] = {
-    "bool": bool,
-    "int": int,
-    "float": float,
-    "complex": complex,
+_PYTHON_NUMBERS: Mapping[str, Callable[[Any], Any]] = {
+    kind.__name__: kind for kind in (bool, int, float, complex)
 }
 
 

@@ -199,16 +199,11 @@ def _array_types(leaves: Sequence[Leaf], boxes: Boxes) -> list[_ArrayType]:
     ]
     if not boxes:
         return whole
+    distinct = {id(some): some for some in boxes.values()}  # shared by leaves that are cut alike
+    shapes_of = {key: list(map(shape_of, some)) for key, some in distinct.items()}
     types: list[_ArrayType] = []
-    shapes_of: dict[int, list[tuple[int, ...]]] = {}  # leaves that are cut alike share their boxes
     for i, (shape, dtype, encoding) in enumerate(whole):
-        if i not in boxes:
-            types.append((shape, dtype, encoding))
-            continue
-        some = boxes[i]
-        shapes = shapes_of.get(id(some))
-        if shapes is None:
-            shapes = shapes_of[id(some)] = [shape_of(box) for box in some]
+        shapes = shapes_of[id(boxes[i])] if i in boxes else [shape]
         types += [(each, dtype, encoding) for each in shapes]
     return types
 

@@ -321,14 +321,9 @@ def device_boxes(targets: Sequence[Target]) -> dict[int, dict[Any, Box]]:
 
 def _unique_boxes(on_devices: DeviceBoxes) -> Boxes:
     """Return the boxes to read of each leaf: each one once, in the order of the devices."""
-    unique: dict[int, tuple[Box, ...]] = {}
-    cache: dict[int, tuple[Box, ...]] = {}  # leaves that are cut alike share their boxes
-    for i, boxes in on_devices.items():
-        some = cache.get(id(boxes))
-        if some is None:
-            some = cache[id(boxes)] = tuple(dict.fromkeys(boxes.values()))
-        unique[i] = some
-    return unique
+    distinct = {id(boxes): boxes for boxes in on_devices.values()}  # shared by leaves cut alike
+    unique = {key: tuple(dict.fromkeys(boxes.values())) for key, boxes in distinct.items()}
+    return {i: unique[id(boxes)] for i, boxes in on_devices.items()}
 
 
 def _groups(
