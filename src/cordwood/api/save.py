@@ -115,8 +115,6 @@ def save(
     options = SaveOptions(prefix, strings, compression, max_shard_bytes)
     release_memory()
     with rendezvous_for(path, saved_format, options, timeout_seconds) as rendezvous:
-        if rendezvous.count == 1:
-            raise_unreported_failures()
         wait_for_saves(path)
         if rendezvous.index == 0:
             saved_format.refuse_foreign(path)
@@ -197,8 +195,6 @@ def save_async(
     with rendezvous_for(
         path, saved_format, options, timeout_seconds, background=True
     ) as rendezvous:
-        if rendezvous.count == 1:
-            raise_unreported_failures()
         save = SnapshotSave(path, tree, saved_format, rendezvous, options, progress=progress)
         pending = save_in_background(path, save.write, total_bytes=save.total_bytes)
     if rendezvous.count > 1:
@@ -295,6 +291,8 @@ def rendezvous_for(
         timeout_seconds: the time to wait for the other processes.
         how: further options that must be the same on every process, as text.
         background: the rendezvous is entered in the background.
+
+    Raises PendingSaveError if an earlier save has failed, and this is the only process.
     """
     # Everything that must be the same on every process and that the trees do not show.
     purpose = f"save {os.fspath(path)}" + (f" ({options.prefix})" if options.prefix else "")
@@ -311,6 +309,8 @@ def rendezvous_for(
         background=background,
     )
     with announce_errors(rendezvous):
+        if rendezvous.count == 1:  # of several processes, others may have reported it already
+            raise_unreported_failures()
         yield rendezvous
 
 
