@@ -20,7 +20,6 @@ from cordwood import dtypes
 from cordwood.api.array_change import (
     NO_CHANGE,
     VALUE_CHANGE,
-    Array,
     ArrayChange,
     combine_changes,
     cosine_of,
@@ -46,7 +45,7 @@ from cordwood.api.equal_parts import (
     unequal_boxes,
 )
 from cordwood.errors import MismatchError
-from cordwood.index import ARRAY_KINDS, Box, Index, Leaf, Naming, leaf_text
+from cordwood.index import ARRAY_KINDS, Index, Leaf, Naming, leaf_text
 from cordwood.io.progress import ProgressOption, Report, progress_display, report_progress
 from cordwood.io.threads import gc_paused
 from cordwood.keypath import path_label
@@ -530,7 +529,9 @@ class _Comparing:
                 self._is_settled(i, comparable[i])
         with report_progress(2 * sum([part.size_bytes for part in parts]), report):
             # The changes arrive in order: sums are reproducible.
-            for part, change in map_parts(_measure, parts, self.one, self.other, comparable):
+            for part, change in map_parts(
+                lambda _, a, b: measure_change(a, b), parts, self.one, self.other, comparable
+            ):
                 self.changes[part.number] = combine_changes(
                     self.changes.get(part.number, NO_CHANGE), change
                 )
@@ -567,10 +568,6 @@ class _Comparing:
             divisible = not chunks_of(self.one.pieces(i), self.other.pieces(j))
             for box in boxes:
                 yield Part(i, box, element_count(box) * item, divisible)
-
-
-def _measure(_: Box, a: Array, b: Array) -> ArrayChange:
-    return measure_change(a, b)
 
 
 def _leaf_diff(what: What, a: Leaf | None, b: Leaf | None) -> LeafDiff:

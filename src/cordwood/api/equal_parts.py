@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from cordwood import dtypes
-from cordwood.api.array_change import Array, flat_native
+from cordwood.api.array_change import flat_native
 from cordwood.api.diff_operands import Operand, StoredRange, map_parts
 from cordwood.encoding.cordwood_metadata import DIGEST_BYTES, digest_of
 from cordwood.index import ARRAY_KINDS, Box, Encoded, Leaf, Naming, Piece, Pieces, Span
@@ -407,11 +407,9 @@ def _contents(
             boxes = [] if boxes == [whole_box(leaf.shape)] else list(cut(limit_bytes=_PART_BYTES))
         parts += [Part(number, box, element_count(box) * item) for box in boxes]
     digests: dict[int, list[bytes]] = {number: [] for number in contents}
-    for part, digest in map_parts(_digest, parts, tree):
+    for part, digest in map_parts(
+        lambda _, array: digest_of(flat_native(array).view(np.uint8).data), parts, tree
+    ):
         digests[part.number].append(digest)
     read: Contents = {n: (value, tuple(digests[n])) for n, value in contents.items()}
     return read, sum([part.size_bytes for part in parts])
-
-
-def _digest(_: Box, array: Array) -> bytes:
-    return digest_of(flat_native(array).view(np.uint8).data)

@@ -142,13 +142,8 @@ def show_command(path: str, key: str, prefix: str | None, as_json: bool) -> None
         ["zero", str(summary.zero)],
     ]
     if summary.min is not None:
-        rows += [
-            ["min", f"{summary.min:.6g}"],
-            ["max", f"{summary.max:.6g}"],
-            ["mean", f"{summary.mean:.6g}"],
-            ["std", f"{summary.std:.6g}"],
-            ["histogram", _sparkline(summary.histogram)],
-        ]
+        rows += [[name, f"{getattr(summary, name):.6g}"] for name in ("min", "max", "mean", "std")]
+        rows.append(["histogram", _sparkline(summary.histogram)])
     rows.append(["first", " ".join([_short(value) for value in summary.first])])
     print_text(f"{key}: {what}\n{columns(rows)}")
 

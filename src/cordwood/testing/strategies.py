@@ -208,15 +208,13 @@ def _prng_key(impl: str, shape: tuple[int, ...], seed: int) -> Any:
 
 def python_values(kind: LeafKind, carried_by: Carrier = "safetensors") -> SearchStrategy[Any]:
     """Generate Python values of one kind: "bool", "int", "float", "complex", "str" or "bytes"."""
-    if kind == "int":
-        bounds = (-(2**63), 2**64 - 1) if carried_by == "msgpack" else (None, None)
-        return st.integers(*bounds)
-    if kind == "str":
-        return _text(carried_by, 40)
+    bounds = (-(2**63), 2**64 - 1) if carried_by == "msgpack" else (None, None)
     kinds: dict[LeafKind, SearchStrategy[Any]] = {
         "bool": st.booleans(),
+        "int": st.integers(*bounds),
         "float": st.floats(),
         "complex": st.complex_numbers(),
+        "str": _text(carried_by, 40),
         "bytes": st.binary(max_size=80),
     }
     return kinds[kind]
