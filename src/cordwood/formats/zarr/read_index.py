@@ -313,39 +313,29 @@ def _leaves_of_item(item: Item, arrays: Sequence[StoredArray]) -> list[Leaf]:
 
 
 def _leaf_of_item(path: KeyPath, leaf_type: LeafType, array: StoredArray) -> Leaf:
-    kind, _, _, weak_type, impl = leaf_type
+    """Return a leaf of cordwood's. Raises FormatError for an array that holds none of its type."""
+    kind, _, logical, weak_type, impl = leaf_type
     metadata = array.metadata
-    shape, dtype, extra = _leaf_form(leaf_type, metadata.shape, metadata.dtype)
+    shape, dtype = metadata.shape, metadata.dtype
+    extra: tuple[int, ...] = ()  # the axes after those of the leaf
+    fits = kind not in ("str", "bytes")
+    if logical:
+        stored = stored_as(logical)
+        axes = max(0, len(shape) - len(stored.extra))
+        fits = fits and stored.disguised and stored.dtype == dtype and shape[axes:] == stored.extra
+        shape, dtype, extra = shape[:axes], logical, stored.extra
+    if kind == "numpy_scalar":
+        fits = fits and shape == ()
+    elif kind == "prng_key":
+        fits = fits and shape != () and dtype == "uint32"
+    if not fits:
+        found = f"{metadata.dtype}{list(metadata.shape)}"
+        raise FormatError(
+            f"an array of {found} cannot hold a leaf of type {kind} {logical}".rstrip()
+        )
     if metadata.chunks[len(shape) :] != extra:
         raise FormatError(
             f"an array in chunks of {list(metadata.chunks)} cannot hold a leaf of type {kind} "
             f"{dtype}: they cut its elements"
         )
     return Leaf(path, kind, shape, dtype, array_storage(array, len(shape)), weak_type, impl)
-
-
-def _leaf_form(
-    leaf_type: LeafType, shape: tuple[int, ...], dtype: str
-) -> tuple[tuple[int, ...], str, tuple[int, ...]]:
-    """Return shape and dtype of the leaf that an array holds, and the axes after those of the leaf.
-
-    Raises FormatError where it can hold none of that type.
-    """
-    kind, _, logical, _, _ = leaf_type
-    own, leaf_dtype = shape, dtype
-    extra: tuple[int, ...] = ()
-    fits = kind not in ("str", "bytes")
-    if logical:
-        stored = stored_as(logical)
-        axes = max(0, len(shape) - len(stored.extra))
-        own, leaf_dtype, extra = shape[:axes], logical, stored.extra
-        fits = fits and stored.disguised and stored.dtype == dtype and shape[axes:] == extra
-    if kind == "numpy_scalar":
-        fits = fits and own == ()
-    elif kind == "prng_key":
-        fits = fits and own != () and leaf_dtype == "uint32"
-    if not fits:
-        raise FormatError(
-            f"an array of {dtype}{list(shape)} cannot hold a leaf of type {kind} {logical}".rstrip()
-        )
-    return own, leaf_dtype, extra

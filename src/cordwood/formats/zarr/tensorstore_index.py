@@ -241,10 +241,8 @@ def put_item(
         members["prefixes"] = {**members["prefixes"], prefix: raw}
     else:
         members["arrays"] = raw
-    items = {} if index is None else {p: i for p, i in index.items.items() if p != prefix}
-    if item is not None:
-        items[prefix] = item
-    return IndexFile(members, items)
+    kept = {} if index is None else drop_item(index, prefix).items
+    return IndexFile(members, kept if item is None else {**kept, prefix: item})
 
 
 def drop_item(index: IndexFile, prefix: str) -> IndexFile:
