@@ -10,7 +10,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -45,7 +45,6 @@ from cordwood.io.open_files import LocalFile, ReadableFile, read_whole
 from cordwood.keypath import format_path
 from cordwood.message_text import counted, first_names
 from cordwood.plan.assign_to_files import shards_by_size
-from cordwood.plan.file_plan import FilePlan
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.atomic_file import atomic_file
 from cordwood.storage.directories import list_names
@@ -282,9 +281,13 @@ def plan_save(
     sizes = [size_in_memory(spec) for spec in named]
     shards = shards_by_size(sizes, options.max_shard_bytes)
     strings = {"format": "pt", **options.metadata}
-    plans = [
-        _plan([named[i] for i in shard], [arrays[i] for i in shard], strings) for shard in shards
-    ]
+    plans = []
+    for shard in shards:
+        keys = tuple([names[i] for i in shard])
+        structure = (Node("dict", len(keys), keys), *[LEAF] * len(keys))
+        parts = [(arrays[i], None) for i in shard]
+        in_file = [named[i] for i in shard]
+        plans.append(plan_file(structure, in_file, metadata=strings, parts=parts))
     files = [shard_name(number, len(shards)) for number in range(len(shards))]
     weight_map = {names[i]: file for shard, file in zip(shards, files, strict=True) for i in shard}
     content = {"metadata": {"total_size": sum(sizes), **_WRITER}, "weight_map": weight_map}
@@ -313,15 +316,6 @@ def _named(spec: LeafSpec, name: str) -> LeafSpec:
             "the other leaves"
         )
     return LeafSpec((name,), "numpy", spec.shape, spec.dtype)
-
-
-def _plan(
-    specs: Sequence[LeafSpec], leaves: Sequence[int], metadata: Mapping[str, str]
-) -> FilePlan:
-    names = tuple([str(spec.key_path[0]) for spec in specs])
-    structure = (Node("dict", len(names), names), *[LEAF] * len(names))
-    parts = [(leaf, None) for leaf in leaves]
-    return plan_file(structure, specs, metadata=metadata, parts=parts)
 
 
 def refuse_existing(path: str | os.PathLike[str]) -> None:

@@ -429,26 +429,17 @@ def plan_save(
         for (leaf, box), form in zip(file_parts, forms, strict=True)
         if form.length
     ]
-    return _finish(table, metadata, "".join(entries), tuple(segments), ends[-1])
-
-
-def _finish(
-    table: str,
-    metadata: Mapping[str, str],
-    entries: str,
-    segments: tuple[LeafBytes, ...],
-    data_bytes: int,
-) -> FilePlan:
     head = f'{HEADER_START}{"0" * 32}","{VERSION_KEY}":"{VERSION}","{DATA_DIGESTS}":"'
     tail = "".join(
         [
             f'","{STRUCTURE}":{encode_basestring(table)}',
             *[f",{encode_basestring(k)}:{encode_basestring(v)}" for k, v in metadata.items()],
             "}",
-            entries,
+            *entries,
             "}",
         ]
     )
+    data_bytes = ends[-1]
     digests_width = digest_width(data_bytes)
     size = 8 + len(head) + digests_width + len(tail.encode())
     header_bytes = -(-size // DATA_ALIGNMENT) * DATA_ALIGNMENT
@@ -470,7 +461,7 @@ def _finish(
             )
         return finish_header(f"{head}{text}{tail}", header_bytes)
 
-    return FilePlan(header_bytes + data_bytes, segments, header_bytes, seal)
+    return FilePlan(header_bytes + data_bytes, tuple(segments), header_bytes, seal)
 
 
 def _form(leaf_type: int, code: str, shape: tuple[int, ...], itemsize: int, length: int) -> _Form:
