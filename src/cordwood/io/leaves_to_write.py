@@ -160,7 +160,7 @@ class LazyArray:
         self.shape = shape
         self.dtype = dtype
         self.nbytes = math.prod(shape) * dtype.itemsize
-        self._read = read
+        self.part = read
         self._rows = rows
         self._widest_bytes = max(dtype.itemsize, stored_item_bytes)
         self._read_into = read_into
@@ -183,7 +183,7 @@ class LazyArray:
                 whole(first + start, target)
 
         def read(inner: Box) -> Array:
-            return self._read(
+            return self.part(
                 Box(
                     tuple(map(int.__add__, inner.start, box.start)),
                     tuple(map(int.__add__, inner.stop, box.start)),
@@ -198,10 +198,6 @@ class LazyArray:
             stored_item_bytes=self._widest_bytes,
             read_into=read_into,
         )
-
-    def part(self, box: Box) -> Array:
-        """Read the elements of a box."""
-        return self._read(box)
 
     def copy_bytes(self, start: int, target: memoryview) -> None:
         """Fill `target` with the bytes of the array, in C order and little-endian, from `start` on.
@@ -230,7 +226,7 @@ class LazyArray:
             yield self._window(number)[max(0, start - first) : stop - first].data
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        array = self._read(whole_box(self.shape))
+        array = self.part(whole_box(self.shape))
         return array if dtype is None and not copy else np.array(array, dtype, copy=copy)
 
     def _numbers(self, start: int, stop: int) -> range:
@@ -280,7 +276,7 @@ class LazyArray:
 
     def _bytes(self, number: int) -> Array:
         assert self._windows is not None
-        array = self._read(self._windows[number])
+        array = self.part(self._windows[number])
         little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
         return little.reshape(-1).view(np.uint8)
 

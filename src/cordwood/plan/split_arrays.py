@@ -155,7 +155,10 @@ def sample_boxes(
     if size_bytes <= _SAMPLE_BYTES:
         return [whole_box(shape)]
     if chunk_shape:
-        return _sample_chunks(shape, item_bytes, chunk_shape)
+        cuts = _chunk_cuts(shape, chunk_shape)
+        fitting = max(1, _SAMPLE_BYTES // (math.prod(chunk_shape) * item_bytes))
+        numbers = _spread(math.prod(map(len, cuts)), min(fitting, _SAMPLE_BLOCKS))
+        return [cell_box(shape, cuts, number) for number in numbers]
     block_bytes = _SAMPLE_BYTES // _SAMPLE_BLOCKS
     coarse_bytes = max(block_bytes, size_bytes // _COARSE_PARTS)
     coarse = list(split_array(shape, item_bytes=item_bytes, limit_bytes=coarse_bytes))
@@ -169,13 +172,6 @@ def first_block(box: Box, item_bytes: int, limit_bytes: int) -> Box:
     """Return the first part of a box, of at most `limit_bytes`."""
     first = next(split_array(shape_of(box), item_bytes=item_bytes, limit_bytes=limit_bytes))
     return Box(box.start, tuple(map(int.__add__, box.start, first.stop)))
-
-
-def _sample_chunks(shape: Sequence[int], item_bytes: int, chunk_shape: Sequence[int]) -> list[Box]:
-    cuts = _chunk_cuts(shape, chunk_shape)
-    fitting = max(1, _SAMPLE_BYTES // (math.prod(chunk_shape) * item_bytes))
-    numbers = _spread(math.prod(map(len, cuts)), min(fitting, _SAMPLE_BLOCKS))
-    return [cell_box(shape, cuts, number) for number in numbers]
 
 
 def _chunk_cuts(shape: Sequence[int], steps: Sequence[int]) -> list[range]:

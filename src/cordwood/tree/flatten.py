@@ -130,15 +130,11 @@ def _plain_builder(node: Node) -> Builder | None:
     if node.kind == "leaf":
         return None
     if node.kind == "none":
-        return _build_none
+        return lambda _: None
     if node.kind in ("list", "tuple"):
         return list if node.kind == "list" else tuple
     keys = [key.value if isinstance(key, DictKey) else key for key in node.keys]
     return lambda children: dict(zip(keys, children, strict=True))
-
-
-def _build_none(_children: list[Any]) -> None:
-    return None
 
 
 def _open(value: Any, path: KeyPath) -> _OpenNode | None:
@@ -150,7 +146,7 @@ def _open(value: Any, path: KeyPath) -> _OpenNode | None:
         node = Node("list" if kind is list else "tuple", len(value))
         return _OpenNode(node, range(len(value)), value, kind)
     if value is None:
-        return _OpenNode(Node("none"), (), (), _build_none)
+        return _OpenNode(Node("none"), (), (), lambda _: None)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         if any(map(is_tree_def, value)):
             # If it is registered with jax, the PyTreeDefs may be static data, as in jax's example
