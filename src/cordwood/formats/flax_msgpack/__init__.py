@@ -8,6 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cordwood.formats.format_protocol import (
@@ -106,22 +107,16 @@ class FlaxMsgpackFormat(NamedTuple):
         return SavePlan(arrays, write)
 
     def refuse_foreign(self, path: Path) -> None:
+        from cordwood.formats.flax_msgpack.compression import require_magic
+        from cordwood.formats.flax_msgpack.read_index import read_index
         from cordwood.formats.single_file import refuse_foreign_file
 
-        refuse_foreign_file(path, self._require, name=self.name)
-
-    def _require(self, file: ReadableFile) -> None:
-        if self.compression is not None:
-            from cordwood.formats.flax_msgpack.compression import require_magic
-
-            require_magic(file, self.compression)
-        else:
-            from cordwood.formats.flax_msgpack.read_index import read_index
-
-            # All of it, as msgpack has no magic number: text begins like a number, and only the
-            # bytes after that show it. A file of one letter is a tree of one int too, and so is
-            # replaced.
-            read_index(file)
+        # All of a bare file, as msgpack has no magic number: text begins like a number, and only
+        # the bytes after that show it. A file of one letter is a tree of one int too, and so is
+        # replaced.
+        compression = self.compression
+        require = partial(require_magic, kind=compression) if compression else read_index
+        refuse_foreign_file(path, require, name=self.name)
 
     def losses(self, index: Index, metadata: Mapping[str, str]) -> list[str]:
         from cordwood.formats.format_losses import losses_in_a_state_dict

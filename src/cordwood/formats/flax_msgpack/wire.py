@@ -26,19 +26,15 @@ MAX_DEPTH = 1024  # of nested containers; the limit of the msgpack library, and 
 MAX_LENGTH = 2**32 - 1  # of a string, binary, extension, array or map
 
 
-_ROOM = {"B": 1 << 8, "H": 1 << 16, "I": 1 << 32, "Q": 1 << 64}
-
-
-def _header(first: int, number: int, layouts: str) -> bytes:
-    """Return a number in the first layout that has room; each layout has a first byte, in a row."""
-    while number >= _ROOM[layouts[0]]:
-        first, layouts = first + 1, layouts[1:]
-    return struct.pack(f">B{layouts[0]}", first, number)
+def _header(first: int, length: int) -> bytes:
+    """Return a length in 1, 2 or 4 bytes; each width has a first byte, in a row."""
+    width = (length >= 1 << 8) + (length >= 1 << 16)
+    return struct.pack(f">B{'BHI'[width]}", first + width, length)
 
 
 def bin_header(length: int) -> bytes:
     """Return the header of `length` bytes."""
-    return _header(0xC4, length, "BHI")
+    return _header(0xC4, length)
 
 
 _FIXED_EXT = {1: 0xD4, 2: 0xD5, 4: 0xD6, 8: 0xD7, 16: 0xD8}
@@ -47,7 +43,7 @@ _FIXED_EXT = {1: 0xD4, 2: 0xD5, 4: 0xD6, 8: 0xD7, 16: 0xD8}
 def ext_header(code: int, length: int) -> bytes:
     """Return the header of an extension of `length` bytes."""
     first = _FIXED_EXT.get(length)
-    head = _header(0xC7, length, "BHI") if first is None else bytes((first,))
+    head = _header(0xC7, length) if first is None else bytes((first,))
     return head + struct.pack("b", code)
 
 

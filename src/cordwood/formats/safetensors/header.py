@@ -507,7 +507,11 @@ def _group_leaves(
 def _array_form(spec: LeafSpec, numbers: dict[LeafType, int]) -> _Form:
     _, kind, shape, dtype, weak_type, impl, _ = spec
     if len(shape) >= MAX_DIMS or kind == "opaque":
-        raise UnsupportedLeafError(_unsupported_text(spec))
+        name = format_path(spec.key_path) or "the tree itself"
+        problem = f"{len(shape)} dimensions; safetensors takes fewer than {MAX_DIMS} (MAX_DIMS)"
+        if kind == "opaque":
+            problem = "a value that only its original format understands cannot be stored here"
+        raise UnsupportedLeafError(f"{name}: {problem}")
     code, itemsize, is_substitute, extra_shape = stored_dtype(dtype)
     leaf_type = LeafType(kind, True, dtype if is_substitute else "", weak_type, impl)
     number = numbers.setdefault(leaf_type, len(numbers))
@@ -520,15 +524,6 @@ _new = tuple.__new__
 def value_bytes(value: str | bytes) -> int:
     """Return the size of the array that holds a value."""
     return len(value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass"))
-
-
-def _unsupported_text(spec: LeafSpec) -> str:
-    name = format_path(spec.key_path) or "the tree itself"
-    if spec.kind == "opaque":
-        return f"{name}: a value that only its original format understands cannot be stored here"
-    return (
-        f"{name}: {len(spec.shape)} dimensions; safetensors takes fewer than {MAX_DIMS} (MAX_DIMS)"
-    )
 
 
 def check_metadata(metadata: Mapping[str, str]) -> None:
