@@ -161,6 +161,12 @@ def test_directories_that_are_none(tmp_path: Path) -> None:
         f"one of its files can be loaded by itself: {tmp_path}/x.safetensors",
     ):
         cordwood.load(tmp_path)
+    cordwood.save(tmp_path / "killed", TREE)
+    for name in ("cordwood.json", "model.safetensors.index.json"):
+        (tmp_path / "killed" / name).unlink(missing_ok=True)
+    message = r"it contains data-.*; wait if a save to it is still running; otherwise load another"
+    with pytest.raises(IncompleteCheckpointError, match=message):
+        cordwood.load(tmp_path / "killed")
     cordwood.save(tmp_path / "both", TREE)
     (tmp_path / "both/tensorstore_index.json").write_text("{}")
     with pytest.raises(NotACheckpointError, match=r"has both cordwood\.json and tensor"):

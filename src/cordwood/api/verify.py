@@ -63,7 +63,7 @@ class Verification(NamedTuple):
 
     def __str__(self) -> str:
         text = (
-            f"{self.path}: no damage: {counted(self.leaves, 'leaf', 'leaves')}, "
+            f"{self.path}: {self._verdict}: {counted(self.leaves, 'leaf', 'leaves')}, "
             f"{size_text(self.verified_bytes)} verified"
         )
         if self.unverified_bytes:
@@ -79,6 +79,12 @@ class Verification(NamedTuple):
     def __repr__(self) -> str:
         return str(self)
 
+    @property
+    def _verdict(self) -> str:
+        if self.unverified_bytes and not self.verified_bytes:
+            return "no damage to the structure, and no digests"
+        return "no damage"
+
     def _repr_html_(self) -> str:
         from cordwood.notebook.html_parts import result_html
 
@@ -91,7 +97,7 @@ class Verification(NamedTuple):
             ("chunks not stored", f"{self.unstored_chunks:,}" if self.unstored_chunks else ""),
             ("of the leaves", ", ".join(self.unstored_leaves[:_MAX_NAMED])),
         ]
-        return result_html("no damage", self.path, fields)
+        return result_html(self._verdict, self.path, fields)
 
 
 def verify(

@@ -263,10 +263,17 @@ def not_a_checkpoint(place: str, text: str) -> OSError | IncompleteCheckpointErr
             f"{text} is an empty directory: expected a directory with an index, or a checkpoint "
             "file"
         )
+    from cordwood.formats.packs.cordwood_json import INDEX_NAME, PACK_NAME
+
     files = [name for name in names if by_suffix(name) is not None]
-    advice = (
-        f"; one of its files can be loaded by itself: {Path(place) / files[0]}" if files else ""
-    )
+    advice = ""
+    if any(map(PACK_NAME.fullmatch, names)):
+        advice = (
+            "; wait if a save to it is still running; otherwise load another checkpoint, or save "
+            f"again (if {INDEX_NAME} was removed: restore a copy)"
+        )
+    elif files:
+        advice = f"; one of its files can be loaded by itself: {Path(place) / files[0]}"
     indexes = " or ".join([each.index_name for each in directory_formats()])
     return IncompleteCheckpointError(
         f"{text} is not a checkpoint, or no save to it has finished: it contains {listed(names)}, "

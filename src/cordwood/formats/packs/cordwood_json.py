@@ -96,7 +96,8 @@ def decode_index(data: bytes) -> dict[str, Any]:
         FormatError: it is no such file.
     """
     if not data.startswith(_START):
-        raise FormatError(f"byte 0: expected {_START.decode()!r}, found {data[:20]!r}")
+        found = repr(data[:20]) if data else "an empty file; restore a copy"
+        raise FormatError(f"byte 0: expected {_START.decode()!r}, found {found}")
     head = _HEAD.match(data)
     if head is not None and int(head[1]) > VERSION:
         raise newer_version_error(f"version {head[1].decode()} is newer", VERSION)
