@@ -174,6 +174,10 @@ def test_directories_that_are_none(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:
+    for step in ("9", "10"):
+        cordwood.save(tmp_path / "run" / step, TREE)
+    with pytest.raises(FileNotFoundError, match=r"\(the newest step is .*/run/10\)"):
+        cordwood.load(tmp_path / "run/latest")
     for path in (tmp_path / "none", tmp_path / "none.npz", "memory://test-detect/none"):
         with pytest.raises(FileNotFoundError):
             cordwood.detect(path)

@@ -239,7 +239,10 @@ def absence(path: str) -> OSError:
     siblings = [entry.name for entry in scan_directory(os.fspath(parent))[:_MAX_SIBLINGS]]
     # It may have come just now.
     close = nearest_name(name, [each for each in siblings if each != name])
-    if close is not None:
+    steps = steps_at(parent) if name == "latest" else []  # as commands call the newest step
+    if steps:
+        hint = printable(f" (the newest step is {_newest(parent, steps)})")
+    elif close is not None:
         hint = printable(f" (did you mean {os.fspath(parent / close)}?)")
     else:
         suffix = close_suffix(path)
