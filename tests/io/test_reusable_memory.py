@@ -58,7 +58,7 @@ def tree(value: float) -> dict[str, np.ndarray]:
 
 def kept_bytes() -> int:
     gc.collect()
-    return sum(len(pages) for pages in buffers._kept)
+    return sum(len(pages) for pages in buffers._kept.pages)
 
 
 def test_the_next_load_reads_into_the_memory_of_the_dropped_tree(path: Path) -> None:

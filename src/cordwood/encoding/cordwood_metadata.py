@@ -381,10 +381,16 @@ def encode_runs(numbers: Iterable[int]) -> list[int]:
 
 def type_to_json(leaf_type: LeafType) -> dict[str, Any]:
     """Return the JSON form, without the members that do not apply."""
-    in_tensor = leaf_type.tensor and leaf_type.kind in BYTE_KINDS
-    members = leaf_type._replace(tensor=in_tensor)._asdict()
-    absent = {"tensor": False, **LeafType._field_defaults}
-    return {member: value for member, value in members.items() if value != absent.get(member)}
+    item: dict[str, Any] = {"kind": leaf_type.kind}
+    if leaf_type.tensor and leaf_type.kind in BYTE_KINDS:
+        item["tensor"] = True
+    if leaf_type.dtype:
+        item["dtype"] = leaf_type.dtype
+    if leaf_type.weak_type:
+        item["weak_type"] = True
+    if leaf_type.prng_impl is not None:
+        item["prng_impl"] = leaf_type.prng_impl
+    return item
 
 
 def parse_table(text: str, *, tensor_count: int) -> LeafTable:

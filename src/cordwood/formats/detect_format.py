@@ -83,7 +83,7 @@ def instead_of(file: ReadableFile, format: Format) -> str | None:
     """
     place = Place(file.name, file)
     if not place.head:
-        return "an empty file"
+        return "an empty file"  # before `matches`: by its suffix it may be msgpack
     match = format.matches(place)
     if match == Match.YES:
         return None

@@ -33,7 +33,7 @@ class Match(IntEnum):
     YES = 3  # there is the index or the magic number of this format
 
 
-@dataclass
+@dataclass(eq=False)
 class Place:
     """A local file or directory that is to be recognised.
 
@@ -122,7 +122,7 @@ class Opened:
             file.close()
 
 
-@dataclass
+@dataclass(eq=False)
 class Linking:
     """The link of one save to an older checkpoint, whose files it keeps by hard links.
 

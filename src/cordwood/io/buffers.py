@@ -25,7 +25,13 @@ _MOST_BYTES = 4 << 30
 _SHARE_OF_MEMORY = 8  # never more than this part of the machine's memory
 
 
-_kept: list[mmap.mmap] = []
+class _Kept:
+    def __init__(self) -> None:
+        self.pages: list[mmap.mmap] = []
+        self.size_bytes = 0
+
+
+_kept = _Kept()
 
 
 def most_kept_bytes() -> int:
@@ -38,23 +44,24 @@ def keep_for_next_load(pages: mmap.mmap) -> None:
     """Keep a mapping that is no longer used, unless enough memory is kept already.
 
     Runs when the last array on the mapping is dropped, in any thread and between any two lines of
-    code, so it takes no lock: two threads may keep one mapping too many, until the next load.
+    code, so it takes no lock: two threads may count one mapping too few, until the next load.
     """
     kept = _kept
-    if sum(map(len, kept)) + len(pages) > _limit_bytes:
+    if kept.size_bytes + len(pages) > _limit_bytes:
         return
     with suppress(OSError):  # a kernel without MADV_FREE: the mapping is given back
         pages.madvise(mmap.MADV_FREE)
-        kept.append(pages)
+        kept.size_bytes += len(pages)
+        kept.pages.append(pages)
 
 
 def take_kept_pages(sizes: Sequence[int]) -> dict[int, list[mmap.mmap]]:
     """Return kept mappings of the given sizes (bytes), by size; give back all others."""
     global _kept
-    taken, _kept = _kept, []
+    taken, _kept = _kept, _Kept()
     counts = Counter(sizes)
     reused: dict[int, list[mmap.mmap]] = {}
-    for pages in taken:
+    for pages in taken.pages:
         same = reused.setdefault(len(pages), [])
         if len(same) < counts[len(pages)]:
             same.append(pages)
@@ -74,7 +81,7 @@ def release_memory() -> None:
         >>> cordwood.release_memory()
     """
     global _kept
-    _kept = []
+    _kept = _Kept()
 
 
 _limit_bytes = most_kept_bytes()

@@ -70,6 +70,8 @@ def check_blocks(name: str, start: int, parts: Sequence[memoryview], digests: Di
 
 def bad_blocks(start: int, parts: Sequence[memoryview], digests: Digests) -> list[tuple[int, int]]:
     """Return the byte ranges of the blocks in `parts` whose digests differ."""
+    if len(parts) == 1:
+        return _bad_blocks_of_one(start, parts[0], digests)
     block = digests.block_bytes
     number = (start - digests.start) // block
     bad: list[tuple[int, int]] = []
@@ -97,6 +99,18 @@ def bad_blocks(start: int, parts: Sequence[memoryview], digests: Digests) -> lis
                 room = block
     if pending:
         close_block()
+    return bad
+
+
+def _bad_blocks_of_one(start: int, part: memoryview, digests: Digests) -> list[tuple[int, int]]:
+    block, values = digests.block_bytes, digests.values
+    offset = (start - digests.start) // block * DIGEST_BYTES
+    bad: list[tuple[int, int]] = []
+    for at in range(0, len(part), block):
+        piece = part[at : at + block]
+        if digest_of(piece) != values[offset : offset + DIGEST_BYTES]:
+            bad.append((start + at, start + at + len(piece)))
+        offset += DIGEST_BYTES
     return bad
 
 

@@ -31,7 +31,6 @@ from cordwood.devices.jax_arrays import DistinctShardsOf, LocalShards, local_sha
 from cordwood.errors import CordwoodError
 from cordwood.index import Box
 from cordwood.plan.file_plan import LeafBytes, Segment
-from cordwood.plan.load_plan import flat_boxes
 from cordwood.plan.split_arrays import element_range, split_array
 from cordwood.sharding.boxes import element_count, is_contiguous, shape_of, slices, whole_box
 from cordwood.tree.leaves import DeferredArray, is_jax_array, whole_array, without_padding
@@ -145,6 +144,9 @@ class LazyArray:
         stored_item_bytes: the size of an element before it is cast.
         read_into: fills memory with the bytes of the array, in C order and little-endian, from
             an offset on; called by several threads. None if only boxes can be read.
+
+    Attributes:
+        part: `read`; as of other arrays to be written, it returns the elements of a box.
     """
 
     def __init__(
@@ -422,17 +424,39 @@ def is_little_endian(array: Array | LazyArray) -> TypeGuard[Array]:
 
 def _copy_elements(array: np.ndarray, start: int, target: np.ndarray) -> None:
     """Do the work of `copy_bytes` for any strides and byte order, without a copy of the array."""
-    item, size = array.itemsize, len(target)
-    first, last = start // item, -(-(start + size) // item)
+    size = array.itemsize
     dtype = array.dtype.newbyteorder("<")
-    # If the target begins or ends within an element, whole elements are copied beside it first.
-    is_cut = size < (last - first) * item
-    elements = np.empty(last - first, dtype) if is_cut else target.view(dtype)
-    at = 0
-    for box in flat_boxes(array.shape, first, last):
-        part = array[slices(box)]
-        np.copyto(elements[at : at + part.size].reshape(part.shape), part)
-        at += part.size
-    if is_cut:
-        skip = start - first * item
-        target[:] = elements.view(np.uint8)[skip : skip + size]
+    at, total = 0, len(target)
+    while at < total:
+        element, inside = divmod(start + at, size)
+        whole = (total - at) // size if not inside else 0
+        if whole:
+            count = whole * size
+            _copy_range(array, element, element + whole, target[at : at + count].view(dtype))
+        else:  # the target begins or ends within an element
+            one = np.empty(1, dtype)
+            _copy_range(array, element, element + 1, one)
+            count = min(size - inside, total - at)
+            target[at : at + count] = one.view(np.uint8)[inside : inside + count]
+        at += count
+
+
+def _copy_range(array: np.ndarray, start: int, stop: int, target: np.ndarray) -> None:
+    """Copy elements [start, stop) in C order to the 1-d `target`, in boxes as large as possible."""
+    if array.ndim <= 1:
+        np.copyto(target, array.reshape(-1)[start:stop] if array.ndim == 0 else array[start:stop])
+        return
+    row = math.prod(array.shape[1:])
+    at = start
+    while at < stop:
+        index, inside = divmod(at, row)
+        rows = (stop - at) // row if not inside else 0
+        if rows:
+            count = rows * row
+            box = target[at - start : at - start + count].reshape(rows, *array.shape[1:])
+            np.copyto(box, array[index : index + rows])
+        else:
+            count = min(row - inside, stop - at)
+            part = target[at - start : at - start + count]
+            _copy_range(array[index], inside, inside + count, part)
+        at += count

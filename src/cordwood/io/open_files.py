@@ -27,6 +27,7 @@ _SMALL_COPY_BYTES = 64 << 10
 _NO_MAPS = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 # The errors of a disk that cannot read data that was written to it.
 DISK_ERRORS = (errno.EIO, errno.EREMOTEIO, errno.EBADMSG, errno.EUCLEAN)
+# The errors of bytes that were read and are not what a format demands.
 READ_ERRORS = (CorruptionError, FormatError, UnsupportedFormatError)
 _IOV_MAX = 1024  # Linux; the most buffers one preadv takes
 
@@ -238,7 +239,7 @@ def read_whole(file: ReadableFile, *, limit_bytes: int) -> bytes:
 
 @contextmanager
 def naming(where: str, *, within: str = "") -> Iterator[None]:
-    """Begin the text of an error of the block with a file or leaf, unless `within` begins it."""
+    """Begin the text of one of READ_ERRORS with a file or leaf, unless it begins with `within`."""
     try:
         yield
     except READ_ERRORS as e:

@@ -86,13 +86,13 @@ def wait_and_lock(
     wait.end()
 
 
-class _LockWait(WaitLogger):
+class _LockWait:
     """One wait for a lock, with a timeout, a log message, and a stop check."""
 
     def __init__(self, path: str, timeout_seconds: float | None) -> None:
         self._path = path
         self._timeout_seconds = timeout_seconds
-        super().__init__(
+        self._waiting = WaitLogger(
             lambda: f"the lock {path}, which {describe_holder(path)} holds",
             hint="it goes on when that is done or ended",
         )
@@ -100,9 +100,9 @@ class _LockWait(WaitLogger):
     def pause(self) -> None:
         """Sleep for a moment. Raises what `check_stop` raises, and StorageError at the timeout."""
         check_stop()
-        self.tick()
+        self._waiting.tick()
         seconds = self._timeout_seconds
-        if seconds is not None and self.seconds > seconds:
+        if seconds is not None and self._waiting.seconds > seconds:
             raise StorageError(
                 errno.ETIMEDOUT,
                 f"waited {seconds:g} s for this lock, which {describe_holder(self._path)} holds: "
@@ -110,6 +110,9 @@ class _LockWait(WaitLogger):
                 self._path,
             )
         time.sleep(_POLL_SECONDS)
+
+    def end(self) -> None:
+        self._waiting.end()
 
 
 def describe_holder(path: str) -> str:

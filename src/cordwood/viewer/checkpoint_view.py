@@ -65,7 +65,7 @@ class OpenArguments(NamedTuple):
     scratch: str | None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class _Entry:
     """An open checkpoint, and the number of threads that use it."""
 
@@ -74,7 +74,7 @@ class _Entry:
     opening: threading.Lock = field(default_factory=threading.Lock)
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Sources:
     """The checkpoints that the viewer shows, by name; at most four are open and unused.
 

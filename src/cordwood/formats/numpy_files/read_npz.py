@@ -40,7 +40,7 @@ from cordwood.index import (
     Node,
     Source,
 )
-from cordwood.io.open_files import ReadableFile, naming
+from cordwood.io.open_files import READ_ERRORS, ReadableFile, naming
 from cordwood.keypath import format_path
 
 FORMAT = "npz"
@@ -86,10 +86,12 @@ def read_index(file: ReadableFile, *, max_bytes: int | None = None) -> Index:
     checksums: list[Checksum] = []
     for member in members:
         name = member.name.removesuffix(_SUFFIX)
-        with naming(f"{file.name}: {format_path((name,))}"):
+        try:  # as `naming` does, without a call for each member
             if name in leaves:
                 raise FormatError(f"another member has the name {name!r:.200} too")
             leaves[name], checksum = _read_member(file, member, name)
+        except READ_ERRORS as e:
+            raise type(e)(f"{file.name}: {format_path((name,))}: {e}") from e
         checksums.append(checksum)
     placed = zip(members, leaves, checksums, strict=True)
     end = 0  # members that share bytes could make a small archive a zip bomb

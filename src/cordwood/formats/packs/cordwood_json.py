@@ -219,12 +219,12 @@ def _spec(packed: PackedType) -> LeafSpec:
 
 @dataclass(frozen=True)
 class Grid:
-    """A shape and its cuts; cells are numbered in C order.
+    """A shape and its cuts; cells are numbered in C order. Make one with `of`.
 
     Attributes:
         shape: the shape.
-        axes: of each axis the starts of its parts, or their number if they are even. Of a grid
-            that was read, `cuts` may take much memory: first check `counts` against the limits.
+        axes: of each axis the starts of its parts, or their number if they are even. Check
+            `counts` against the limits before you use `cuts`: a small file can demand many.
     """
 
     shape: tuple[int, ...]
