@@ -350,6 +350,12 @@ class Managers(RuleBasedStateMachine):
         shutil.rmtree(self.root / str(step), ignore_errors=True)  # of a save that failed
         cordwood.save(self.root / entry, tree_of(step, salt), format=format)
         self.foreign[step] = entry, salt
+        self.versions[step] = self.versions.get(step, 0) + 1
+
+    def stamp(self, step: int) -> int:
+        """Return what tells a step from one saved anew under its number: Flax's have nothing."""
+        is_of_flax = step in self.foreign and self.foreign[step][0] != str(step)
+        return 0 if is_of_flax else self.versions[step]
 
     @precondition(lambda self: self.foreign)
     @rule(who=whos, pick=picks)
@@ -407,9 +413,7 @@ class Managers(RuleBasedStateMachine):
 
     @rule()
     def read_what_is_new(self) -> None:
-        entries = {
-            (step, 0 if step in self.foreign else self.versions[step]) for step in self.numbers()
-        }
+        entries = {(step, self.stamp(step)) for step in self.numbers()}
         new = sorted(entries - (self.read or set()))
         if self.read is None:
             new = new[-1:]
