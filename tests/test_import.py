@@ -13,7 +13,14 @@ from packaging.utils import canonicalize_name
 
 from tests.children import SRC, run_python
 
-PEERS = ["flax", "eformer", "orbax", "safetensors", "equinox", "optax", "chex", "msgspec"]
+PEERS = [
+    *("flax", "eformer", "orbax", "safetensors", "equinox", "optax", "chex", "msgspec"),
+    "tensorstore",
+]
+HEAVY = {
+    *("jax", "jaxlib", "numcodecs", "obstore", "numpy", "ml_dtypes", "msgpack", "rich"),
+    "zstandard",
+}
 FORMATS = [".safetensors", ".msgpack", ".msgpack.zst", ".msgpack.gz"]
 
 IMPORT_SECONDS_MAX = 0.1
@@ -62,10 +69,9 @@ import cordwood.compat.flax
 )
 
 
-def test_import_brings_neither_jax_nor_tensorstore() -> None:
+def test_import_brings_nothing_heavy() -> None:
     loaded = run_python("import cordwood, sys; print(*sorted(sys.modules))").split()
-    heavy = {"jax", "jaxlib", "tensorstore", "numpy", "ml_dtypes", "msgpack", "rich", "zstandard"}
-    assert not heavy & set(loaded)
+    assert not HEAVY & set(loaded)
     assert not set(PEERS) & set(loaded)
 
 
@@ -97,7 +103,7 @@ def test_import_is_quick(statement: str, seconds: float) -> None:
 def test_numpy_trees_need_no_jax(tmp_path: Path, suffix: str) -> None:
     code = ROUND_TRIP.replace(
         "import cordwood.compat.flax",
-        'heavy = {"jax", "jaxlib", "tensorstore", "flax"} & set(sys.modules)\n'
+        'heavy = {"jax", "jaxlib", "numcodecs", "obstore", "flax"} & set(sys.modules)\n'
         'assert not heavy, f"{heavy} came in"',
     )
     run_python(code, str(tmp_path), suffix)
@@ -109,7 +115,7 @@ import sys
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {[*PEERS, "jax", "jaxlib", "tensorstore"]!r}:
+        if name.split(".")[0] in {[*PEERS, "jax", "jaxlib", "numcodecs", "obstore"]!r}:
             raise ModuleNotFoundError(f"{{name}} is blocked in this test", name=name)
 
 sys.meta_path.insert(0, Blocker())
@@ -137,6 +143,11 @@ cordwood.save(path, tree)
 again = cordwood.load(path, like=tree)
 assert again["w"].dtype == jnp.bfloat16 and bool((again["w"] == 1).all())
 assert jax.random.key_data(again["key"]).tolist() == [0, 0]
+for compression in (None, "zstd", "blosc"):
+    path = f"{sys.argv[1]}/zarr-{compression}"
+    cordwood.save(path, tree, layout="zarr", compression=compression)
+    again = cordwood.load(path, like=tree)
+    assert again["w"].dtype == jnp.bfloat16 and bool((again["w"] == 1).all())
 """
     code = isolated + ROUND_TRIP + f"PEERS = {PEERS!r}\n" + jax_round_trip
     run_python(code, str(tmp_path), *FORMATS, flags=("-I", "-S"), JAX_PLATFORMS="cpu")

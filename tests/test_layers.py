@@ -50,7 +50,10 @@ MACHINE_ROOMS = ("cli", "devices", "io", "processes", "storage", "viewer")
 PEERS = {"flax", "eformer", "orbax", "safetensors", "equinox", "optax", "chex", "msgspec"}
 
 # Reached inside the functions that meet them, so that `import cordwood` stays quick.
-LAZY = {"jax", "jaxlib", "tensorstore", "ml_dtypes", "rich", "jinja2", "IPython", "treescope"}
+LAZY = {
+    *("jax", "jaxlib", "ml_dtypes", "rich", "jinja2", "IPython", "treescope"),
+    *("boto3", "numcodecs", "obstore", "tensorstore"),
+}
 
 # A format is no other's business, but the directories hold their trees as safetensors files do,
 # and Orbax's arrays are zarr's.
@@ -304,9 +307,10 @@ def test_jax_is_imported_where_it_is_met(source: Path) -> None:
 
 
 @each(outside("storage", "io"))
-def test_tensorstore_stays_where_bytes_are_moved(source: Path) -> None:
+def test_clients_and_codecs_stay_where_bytes_are_moved(source: Path) -> None:
     for statement in imports_of(source):
-        assert statement.module.split(".")[0] != "tensorstore", where(source, statement)
+        name = statement.module.split(".")[0]
+        assert name not in {"numcodecs", "obstore", "tensorstore"}, where(source, statement)
 
 
 @each([path for path in FILES if path.name != "jax_arrays.py"])

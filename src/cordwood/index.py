@@ -146,7 +146,7 @@ class Pieces(NamedTuple):
 class Codec(NamedTuple):
     """The encoding of a chunk's elements."""
 
-    compressor: str | None  # "zstd", "gzip", "zlib", "deflate", "bz2", "blosc"
+    compressor: str | None  # "zstd", "gzip", "zlib", "deflate", "bz2", "blosc", "lz4"
     order: Literal["C", "F"] = "C"
     swapped: bool = False  # the elements are big-endian
     skip_bytes: int = 0  # in front of the elements, once decompressed

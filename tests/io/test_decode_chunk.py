@@ -14,6 +14,7 @@ import tensorstore as ts
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numcodecs import LZ4
 
 from cordwood import dtypes
 from cordwood.encoding.cordwood_metadata import digests_of
@@ -64,6 +65,7 @@ ENCODERS: dict[str, tuple[str | None, Callable[[bytes], bytes]]] = {
     "zlib": ("zlib", zlib.compress),
     "bz2": ("bz2", bz2.compress),
     "blosc": ("blosc", blosc),
+    "lz4": ("lz4", LZ4().encode),
 }
 
 
@@ -102,7 +104,7 @@ def test_a_cut_chunk_is_refused(name: str, keep: int) -> None:
         )
 
 
-@pytest.mark.parametrize("name", ["zstd", "gzip", "zlib", "bz2"])
+@pytest.mark.parametrize("name", ["zstd", "gzip", "zlib", "bz2", "blosc", "lz4"])
 def test_bytes_after_a_chunk_are_refused(name: str) -> None:
     compressor, encode = ENCODERS[name]
     stored = encode(bytes(1000)) + b"more"

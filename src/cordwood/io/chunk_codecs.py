@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import math
+import threading
 import zlib
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,9 +15,9 @@ import numpy as np
 from cordwood import dtypes
 from cordwood.errors import CorruptionError, UnsupportedFormatError
 from cordwood.io.buffers import ScratchBuffer
+from cordwood.io.threads import run_in_worker
 from cordwood.plan.load_plan import EncodedChunk
 
-_BLOSC_HEADER_BYTES = 16
 _STREAMS: Mapping[str, Callable[[], Any]] = {
     "gzip": partial(zlib.decompressobj, 32 + zlib.MAX_WBITS),
     "zlib": partial(zlib.decompressobj, 32 + zlib.MAX_WBITS),
@@ -93,9 +94,11 @@ def _decompress(
     if compressor in _STREAMS:
         return _stream(_STREAMS[compressor](), data, size, where)
     if compressor == "blosc":
-        return _decompress_blosc(data, size, where)
+        return _decompress_blosc(data, size, where, scratch)
+    if compressor == "lz4":
+        return _decompress_lz4(data, size, where, scratch)
     raise UnsupportedFormatError(
-        f"{where} is compressed with {compressor!r}; expected zstd, gzip, zlib, bz2 or blosc"
+        f"{where} is compressed with {compressor!r}; expected zstd, gzip, zlib, bz2, blosc or lz4"
     )
 
 
@@ -166,34 +169,68 @@ def _stream(decoder: Any, data: memoryview, size: int, where: str) -> bytes:
     return decoded
 
 
-def _decompress_blosc(data: memoryview, size: int, where: str) -> Any:
-    import tensorstore as ts
+# A chunk of blosc begins with a header: its format's version, that of its compressor, flags, the
+# size of an item; then three 32-bit sizes: decompressed, of a block, of the chunk with this header.
+# https://github.com/Blosc/c-blosc/blob/main/README_CHUNK_FORMAT.rst
+_BLOSC_HEADER_BYTES = 16
+_BLOSC_COMPRESSORS = ("blosclz", "lz4", "snappy", "zlib", "zstd")  # bits 5 to 7 of the flags
 
+
+def _decompress_blosc(data: memoryview, size: int, where: str, scratch: ScratchBuffer) -> Any:
     content_size = int.from_bytes(data[4:8], "little")
     if len(data) < _BLOSC_HEADER_BYTES or content_size != size:
         raise _wrong_size(where, size, str(content_size))
-    context = ts.Context()  # its memory:// store is shared with nobody
-    ts.KvStore.open(_MEMORY, context=context).result().write("0", bytes(data)).result()
-    spec = {**_array_of_one_chunk(size, "|u1", {"id": "blosc"}), "open": True}
-    return ts.open(spec, context=context).result().read().result().data
+    # blosc reads as many bytes as the header says, without knowing how many there are.
+    stored_size = int.from_bytes(data[12:16], "little")
+    if stored_size != len(data):
+        raise CorruptionError(
+            f"{where} is damaged: it has {len(data)} bytes, and {stored_size} by its header"
+        )
+    target = scratch.view(size)
+    try:
+        _call_blosc("decompress", data, target)
+    except RuntimeError as e:
+        if data[2] >> 5 == _BLOSC_COMPRESSORS.index("snappy"):
+            raise UnsupportedFormatError(
+                f"{where} is compressed with snappy within blosc; expected one of "
+                f"{', '.join(name for name in _BLOSC_COMPRESSORS if name != 'snappy')}"
+            ) from e
+        raise CorruptionError(f"{where} is damaged: {e}") from e
+    return target
 
 
-_MEMORY = {"driver": "memory"}
+def _call_blosc(name: str, *args: Any) -> Any:
+    """Call a function of numcodecs.blosc in the calling thread alone, without a lock.
+
+    In the main thread numcodecs would let blosc use threads of its own, which store the blocks of
+    a chunk in the order in which they end: not the same bytes each time.
+    """
+    from numcodecs import blosc
+
+    if not blosc._MUTEX_IS_INIT:
+        # At its first call numcodecs makes this lock with `multiprocessing`, which chooses the
+        # start method of processes: a later `multiprocessing.set_start_method` would fail.
+        blosc._MUTEX = threading.Lock()
+        blosc._MUTEX_IS_INIT = True
+    return run_in_worker(partial(getattr(blosc, name), *args))
 
 
-def _array_of_one_chunk(size: int, code: str, compressor: Mapping[str, Any]) -> dict[str, Any]:
-    """Return TensorStore's specification of a zarr array in memory, to encode or decode a chunk."""
-    metadata = {
-        "zarr_format": 2,
-        "shape": [size],
-        "chunks": [size],
-        "dtype": code,
-        "order": "C",
-        "fill_value": None,
-        "filters": None,
-        "compressor": dict(compressor),
-    }
-    return {"driver": "zarr", "kvstore": _MEMORY, "metadata": metadata, "create": True}
+_LZ4_HEADER_BYTES = 4
+
+
+def _decompress_lz4(data: memoryview, size: int, where: str, scratch: ScratchBuffer) -> Any:
+    """Return the content of a block of lz4 after its decompressed size, as numcodecs writes it."""
+    from numcodecs import lz4
+
+    content_size = int.from_bytes(data[:_LZ4_HEADER_BYTES], "little")
+    if len(data) <= _LZ4_HEADER_BYTES or content_size != size:
+        raise _wrong_size(where, size, str(content_size))
+    target = scratch.view(size)
+    try:
+        lz4.decompress(data, target)
+    except RuntimeError as e:
+        raise CorruptionError(f"{where} is damaged: {e}") from e
+    return target
 
 
 # Compression
@@ -201,8 +238,10 @@ def _array_of_one_chunk(size: int, code: str, compressor: Mapping[str, Any]) -> 
 Encoder: TypeAlias = Callable[[np.ndarray[Any, Any]], bytes]
 
 _ZSTD_LEVEL = 1
-# One unsigned type of each size: blosc shuffles the bytes of items of that size.
-_CARRIERS = {1: "|u1", 2: "<u2", 4: "<u4", 8: "<u8", 16: "<c16"}
+_BLOSC_LEVEL = 5
+_BLOSC_SHUFFLE = 2  # of bits
+_BLOSC_BLOCK_SIZE = 0  # blosc chooses
+_BLOSC_ITEM_SIZES = (1, 2, 4, 8, 16)
 
 
 def chunk_encoder(compression: str) -> Encoder:
@@ -223,17 +262,11 @@ def _compress_zstd(array: np.ndarray[Any, Any]) -> bytes:
 
 
 def _compress_blosc(array: np.ndarray[Any, Any]) -> bytes:
-    """Have TensorStore write a zarr array of one chunk to a memory store."""
-    import tensorstore
-
-    code = _CARRIERS.get(array.itemsize, "|u1")
-    carried = _bytes_of(array).view(code)
-    context = tensorstore.Context()
-    compressor = {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 2, "blocksize": 0}
-    spec = _array_of_one_chunk(carried.size, code, compressor)
-    tensorstore.open(spec, context=context).result().write(carried).result()
-    store = tensorstore.KvStore.open(_MEMORY, context=context).result()
-    data: bytes = store.read("0").result().value
+    item_size = array.itemsize if array.itemsize in _BLOSC_ITEM_SIZES else 1
+    elements = _bytes_of(array)
+    data: bytes = _call_blosc(
+        "compress", elements, b"lz4", _BLOSC_LEVEL, _BLOSC_SHUFFLE, _BLOSC_BLOCK_SIZE, item_size
+    )
     return data
 
 

@@ -491,7 +491,7 @@ def test_arrays_of_zarr_3(tmp_path: Path, case: Case) -> None:
     refused(written(tmp_path / "c", GOOD3, case.files), case)
 
 
-@pytest.mark.parametrize("compressor", ["zstd", "gzip", "zlib", "bz2", "blosc"])
+@pytest.mark.parametrize("compressor", ["zstd", "gzip", "zlib", "bz2", "blosc", "lz4"])
 def test_chunks_that_are_not_compressed(tmp_path: Path, compressor: str) -> None:
     """Damage that only a load detects."""
     path = written(tmp_path / "c", GOOD2, zarr2(compressor={"id": compressor}))

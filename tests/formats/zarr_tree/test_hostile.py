@@ -153,7 +153,7 @@ CASES: dict[str, Case] = {
     "a pickle": Case(
         array(compressor={"id": "pickle"}),
         FormatError,
-        "m/w: compressor: expected null or one of blosc, bz2, gzip, zlib, zstd,",
+        "m/w: compressor: expected null or one of blosc, bz2, gzip, lz4, zlib, zstd,",
     ),
     "a chunk missing": Case(
         {"m/w/0.0": None},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numcodecs
 import numpy as np
 import pytest
 import tensorstore
@@ -73,6 +75,27 @@ def test_nested_dicts_by_the_directories(tmp_path: Path, compressor: Any) -> Non
     checked = cordwood.verify(path)
     assert (checked.leaves, checked.verified_bytes) == (4, 0)
     assert checked.unverified_bytes > 0
+
+
+@pytest.mark.parametrize("name", ["blosc", "bz2", "gzip", "lz4", "zlib", "zstd"])
+def test_chunks_that_numcodecs_compressed(tmp_path: Path, name: str) -> None:
+    """Its codec of that name, with its defaults; the last chunk is padded."""
+    codec = numcodecs.get_codec({"id": name})
+    array = np.arange(1500, dtype="<f4")
+    metadata = {
+        "zarr_format": 2,
+        "shape": [1500],
+        "chunks": [1000],
+        "dtype": "<f4",
+        "compressor": codec.get_config(),
+        "fill_value": 0,
+        "filters": None,
+        "order": "C",
+    }
+    (tmp_path / ".zarray").write_text(json.dumps(metadata))
+    for i, part in enumerate([array[:1000], np.resize(array[1000:], 1000)]):
+        (tmp_path / str(i)).write_bytes(codec.encode(part))
+    np.testing.assert_array_equal(cordwood.load(tmp_path), array)
 
 
 def test_what_jax_serialises(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ COMPRESSORS: Mapping[str, Mapping[str, Any]] = {
     "zstd": {"id": "zstd", "level": 1},
     "blosc": {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 2, "blocksize": 0},
 }
-_COMPRESSOR_IDS = ("blosc", "bz2", "gzip", "zlib", "zstd")
+_COMPRESSOR_IDS = ("blosc", "bz2", "gzip", "lz4", "zlib", "zstd")
 
 
 class Shard(NamedTuple):
