@@ -207,7 +207,7 @@ def _call_blosc(name: str, *args: Any) -> Any:
     """
     from numcodecs import blosc
 
-    if not blosc._MUTEX_IS_INIT:
+    if not getattr(blosc, "_MUTEX_IS_INIT", True):
         # At its first call numcodecs makes this lock with `multiprocessing`, which chooses the
         # start method of processes: a later `multiprocessing.set_start_method` would fail.
         blosc._MUTEX = threading.Lock()
