@@ -10,7 +10,7 @@ from cordwood.storage.paths import parse_url
 
 __all__ = ["KINDS", "new_store"]
 
-KINDS = ("memory", "file")
+KINDS = ("memory",)
 _numbers = itertools.count()
 
 

@@ -93,6 +93,15 @@ class Leaves:
         value = self._elements(self._values[leaf], whole=box is None)
         return value if box is None else _within(value, box)
 
+    def release(self, leaf: int, parts: int) -> None:
+        """Count parts of a leaf as written that were taken by `view`; release the leaf if due."""
+        with self._lock:
+            left = self._parts_left.pop(leaf, parts) - parts
+            if left:
+                self._parts_left[leaf] = left
+            else:
+                self._pop(leaf)
+
     def drop(self, leaf: int) -> None:
         """Release a leaf of which nothing needs to be written."""
         with self._lock:

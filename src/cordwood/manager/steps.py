@@ -42,7 +42,7 @@ from cordwood.policies import SavedStep
 from cordwood.storage.directories import modified_seconds, size_on_disk
 from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.storage.paths import parse_url
-from cordwood.storage.step_storage import UNREAD_STAMP, StepEntry, StepStorage, open_step_storage
+from cordwood.storage.step_storage import StepEntry, StepStorage, open_step_storage
 
 _ATTEMPTS = 20  # to read a root at one moment, with no change meanwhile
 _DAMAGED = "damaged: "
@@ -201,7 +201,7 @@ class Steps:
 
         steps: list[Step] = []
         for _ in range(_ATTEMPTS):
-            entries = self.storage.entries(is_wanted, stamps=down_to is None)
+            entries = self.storage.entries(is_wanted)
             for name in list(self._steps):  # other threads may add to it meanwhile
                 if name not in entries and is_wanted(name):
                     self._steps.pop(name, None)
@@ -214,15 +214,15 @@ class Steps:
                     break
             # Entries are read one by one. A step may be committed after it was read as unfinished,
             # and an older one deleted before it is read: it would look as if there were no step.
-            if all(each.finished for each in best_of_each(steps)) or _same(
-                entries, self.storage.entries(is_wanted, stamps=False)
-            ):
+            if all(
+                each.finished for each in best_of_each(steps)
+            ) or entries == self.storage.entries(is_wanted):
                 break
         return steps[::-1]
 
     def unfinished(self) -> list[Step]:
         """Return the unfinished steps; no index is read."""
-        entries = self.storage.entries(lambda name: step_in_name(name) is not None, stamps=False)
+        entries = self.storage.entries(lambda name: step_in_name(name) is not None)
         steps = [self._look(name, entry) for name, entry in entries.items() if entry.stamp is None]
         return [step for step in steps if step is not None and not step.finished]
 
@@ -233,7 +233,7 @@ class Steps:
 
     def names(self) -> list[str]:
         """Return the names of all entries of the root, except hidden ones."""
-        return sorted(self.storage.entries(lambda _: True, stamps=False))
+        return sorted(self.storage.entries(lambda _: True))
 
     def died(self, step: Step) -> bool:
         """Return True if the save of a step began and its process has died, as far as is known."""
@@ -301,8 +301,6 @@ class Steps:
         cached = self._steps.get(name)
         if cached is not None and entry.stamp is not None and cached.stamp == entry.stamp:
             return cached
-        if entry.stamp == UNREAD_STAMP:
-            return self._look(name, entry._replace(stamp=self.storage.stamp(name)))
         number = step_in_name(name)
         is_ours = number is not None and name == step_name(number)
         if number is None or not is_ours or entry.stamp is None:
@@ -322,14 +320,6 @@ class Steps:
             return step
         read = _read(step)  # `checkpoint_7` with an index of cordwood
         return read._replace(stamp=_FOREIGN) if read.damaged else step
-
-
-def _same(before: Mapping[str, StepEntry], after: Mapping[str, StepEntry]) -> bool:
-    """Return True if two readings have the same entries, and the same of them have an index."""
-    return before.keys() == after.keys() and all(
-        entry == after[name] or (after[name].stamp == UNREAD_STAMP and entry.stamp is not None)
-        for name, entry in before.items()
-    )
 
 
 def best_of_each(entries: Sequence[Step]) -> list[Step]:
@@ -458,7 +448,7 @@ def other_checkpoints(place: StepStorage, *, steps: Collection[str]) -> list[Oth
         place: the root.
         steps: the names of the entries that are steps, which are left out.
     """
-    entries = place.entries(lambda name: name not in steps, stamps=False)
+    entries = place.entries(lambda name: name not in steps)
     numbered = sorted_steps(entries, extra=[name for name in entries if _DIGIT.search(name)])
     names = [*numbered, *sorted(entries.keys() - set(numbered))]
     others = []

@@ -20,30 +20,25 @@ import io
 import logging
 import re
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 import numpy as np
 
-from cordwood.encoding.cordwood_metadata import digest_of, digests_of
 from cordwood.errors import CordwoodError, CorruptionError, StorageError, TruncatedError
 from cordwood.index import HeaderDigest, Source
-from cordwood.io.leaves_to_write import FileContents, Leaves
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import Closable, ReadableFile
-from cordwood.io.threads import check_stop
 from cordwood.message_text import first_names
 from cordwood.plan.assign_to_files import FileSizes
-from cordwood.plan.file_plan import FilePlan, build_header, segment_offsets
 from cordwood.storage.object_store_client import (
     ObjectStore,
-    Request,
-    StoredObject,
+    Tag,
     replace_object,
     require_conditional_writes,
-    write_if_unchanged,
 )
+from cordwood.storage.object_uploads import upload_objects
 from cordwood.storage.paths import Url, new_save_id, start_seconds_of
 from cordwood.storage.storage_protocol import (
     IndexChange,
@@ -52,15 +47,11 @@ from cordwood.storage.storage_protocol import (
     wait_until_visible,
 )
 
-_PART_BYTES = 4 << 20  # the size of one request
-_READS_IN_FLIGHT = 8  # the most concurrent requests of one call
-IN_FLIGHT_BYTES = 256 << 20  # the most bytes in concurrent requests of one call that writes
-
 
 class ObjectFile(Closable):
     """An object of known size, as a file.
 
-    The size is given by the index, and checked before the first read.
+    The size is given by the index, and compared with that of the object at each read.
 
     Raises CorruptionError and TruncatedError if the object is missing or has another size.
     """
@@ -68,7 +59,6 @@ class ObjectFile(Closable):
     name: str
     size_bytes: int
     latency_bound = True
-    _checked = False
 
     def __init__(self, store: ObjectStore, name: str, size_bytes: int) -> None:
         self.name = store.url_of(name)
@@ -77,30 +67,26 @@ class ObjectFile(Closable):
         self._key = name
 
     def read(self, offset: int, length: int) -> bytes:
-        whole = bytearray(length)
-        self.read_into(offset, [memoryview(whole)])
-        return bytes(whole)
+        return bytes(self._read(offset, length))
 
     def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
         total = sum(map(len, views))
-        self._require(offset, total)
-        end = offset + total
-        started: deque[Request[StoredObject]] = deque()
-        unfilled = deque(views)
-        for start in range(offset, end, _PART_BYTES):
-            if len(started) == _READS_IN_FLIGHT:
-                _scatter(self._finish(started.popleft()), unfilled)
-            stop, doing = min(start + _PART_BYTES, end), f"reading it at byte {start}"
-            started.append(self._store.start_read(self._key, start, stop, doing=doing))
-        for request in started:
-            _scatter(self._finish(request), unfilled)
+        if total > _REQUEST_BYTES:  # of one caller; units of loads are smaller
+            at = offset
+            for view in views:
+                for start in range(0, len(view), _REQUEST_BYTES):
+                    part = view[start : start + _REQUEST_BYTES]
+                    _scatter(self._read(at, len(part)), [part])
+                    at += len(part)
+            return
+        _scatter(self._read(offset, total), views)
 
     def map(self) -> NoReturn:
         raise io.UnsupportedOperation(
             f"{self.name}: an object in a store cannot be mapped; load it without mmap=True"
         )
 
-    def _require(self, offset: int, length: int) -> None:
+    def _read(self, offset: int, length: int) -> memoryview:
         if offset < 0 or length < 0:
             raise ValueError(f"{self.name}: cannot read {length} bytes at offset {offset}")
         if offset + length > self.size_bytes:
@@ -108,122 +94,51 @@ class ObjectFile(Closable):
                 f"{self.name}: expected {length} bytes at offset {offset}, found "
                 f"{max(0, self.size_bytes - offset)}: it is shorter than what it promises"
             )
-        if not self._checked:
-            self._check_size()
-            self._checked = True
+        if not length:
+            self._require_size(self._store.size_of(self._key))
+            return memoryview(b"")
+        try:
+            part = self._store.read_range(self._key, offset, offset + length)
+        except TruncatedError:
+            self._require_size(self._store.size_of(self._key))
+            raise
+        self._require_size(None if part is None else part.object_bytes)
+        assert part is not None
+        return part.data
 
-    def _check_size(self) -> None:
-        has_byte_at = self._store.has_byte_at
-        longer = has_byte_at(self._key, self.size_bytes)
-        if longer is None:
-            raise self._missing()
-        if longer or (self.size_bytes and not has_byte_at(self._key, self.size_bytes - 1)):
-            kind = CorruptionError if longer else TruncatedError
+    def _require_size(self, size_bytes: int | None) -> None:
+        if size_bytes is None:
+            raise CorruptionError(
+                f"{self.name} is missing: the checkpoint is incomplete; copy or save it again"
+            )
+        if size_bytes != self.size_bytes:
+            kind = CorruptionError if size_bytes > self.size_bytes else TruncatedError
             raise kind(
-                f"{self.name}: expected {self.size_bytes} bytes, found "
-                f"{'more' if longer else 'fewer'}: it is damaged or belongs to another checkpoint; "
-                "copy or save it again"
+                f"{self.name}: expected {self.size_bytes} bytes, found {size_bytes}: it is damaged "
+                "or belongs to another checkpoint; copy or save it again"
             )
 
-    def _missing(self) -> CorruptionError:
-        return CorruptionError(
-            f"{self.name} is missing: the checkpoint is incomplete; copy or save it again"
-        )
 
-    def _finish(self, request: Request[StoredObject]) -> bytes:
-        data = request.result().data
-        if data is None:
-            raise self._missing()
-        return data
-
-
-def _scatter(data: bytes, unfilled: deque[memoryview]) -> None:
-    """Fill byte views one after another, and remove them from the queue as they are full."""
-    source = np.frombuffer(data, np.uint8)
-    while len(source):
-        view = unfilled.popleft()
-        count = min(len(view), len(source))
-        np.copyto(np.frombuffer(view[:count], np.uint8), source[:count])
-        source = source[count:]
-        if count < len(view):
-            unfilled.appendleft(view[count:])
-
-
-def write_objects(
-    store: ObjectStore, files: Iterable[NewDataFile], leaves: Leaves
-) -> list[HeaderDigest]:
-    """Write objects with several concurrent requests; all are stored when this returns.
-
-    At most IN_FLIGHT_BYTES, or one object, are in flight. While an object is passed to TensorStore,
-    which copies it, it is in memory three times. After an exception no more requests are started,
-    and those in flight are waited for, so that the caller can delete all objects.
-
-    Returns the digests of their headers.
-    """
-    started: deque[tuple[int, Request[bytes | None]]] = deque()
-    header_digests: list[HeaderDigest] = []
-    failure: BaseException | None = None
-    bytes_in_flight = 0
-
-    def finish_oldest() -> None:
-        nonlocal bytes_in_flight
-        size, request = started.popleft()
-        bytes_in_flight -= size
-        request.result()
-
-    try:
-        for name, plan in files:
-            while started and bytes_in_flight + plan.size_bytes > IN_FLIGHT_BYTES:
-                finish_oldest()
-            data = build_object(plan, leaves)
-            header = memoryview(data)[: plan.header_bytes]
-            header_digests.append(HeaderDigest(plan.header_bytes, digest_of(header)))
-            started.append((len(data), store.start_write(name, data)))
-            bytes_in_flight += len(data)
-            del data, header
-    except BaseException as e:  # noqa: BLE001  (raised below, once no request is in flight)
-        failure = e
-    while started:
-        try:
-            finish_oldest()
-        except BaseException as e:  # noqa: BLE001
-            failure = failure or e
-    if failure is not None:
-        raise failure
-    return header_digests
-
-
-def build_object(plan: FilePlan, leaves: Leaves) -> bytes:
-    """Return the bytes of an object: filled with the leaves, hashed and sealed.
-
-    Raises ValueError for a plan whose sizes disagree with each other or with the leaves.
-    """
-    ends = segment_offsets(plan)
-    whole = io.BytesIO()  # `getvalue` returns its memory as bytes, without a copy
-    if plan.size_bytes:
-        whole.seek(plan.size_bytes - 1)
-        whole.write(b"\0")
-    with whole.getbuffer() as view:
-        if len(view) > plan.header_bytes:
-            FileContents(plan.segments, ends, leaves.part).fill(view[plan.header_bytes :], 0, 0)
-        if plan.make_header is not None:
-            digests = digests_of(view[plan.header_bytes :], start=plan.header_bytes)
-            view[: plan.header_bytes] = build_header(plan, digests)
-    return whole.getvalue()
+def _scatter(data: memoryview, views: Sequence[memoryview]) -> None:
+    """Copy bytes into views, one after another."""
+    source, at = np.frombuffer(data, np.uint8), 0
+    for view in views:
+        np.copyto(np.frombuffer(view, np.uint8), source[at : at + len(view)])
+        at += len(view)
 
 
 _log = logging.getLogger("cordwood")
 
 GRACE_SECONDS = 24 * 3600  # an older save that has not ended is taken for dead
 _MAX_LIST_BYTES = 1 << 30
+_REQUEST_BYTES = 8 << 20  # the most of one request
 
 
 class ObjectStorage:
     """All objects below a URL, and the naming rules of their format."""
 
     has_links = False
-    # An object is written whole, from memory.
-    file_sizes = FileSizes(pack_bytes=64 << 20, max_packs=512, part_bytes=256 << 20)
+    file_sizes = FileSizes(pack_bytes=1 << 30, max_packs=64, part_bytes=16 << 30)
 
     def __init__(self, url: Url, rules: NamingRules) -> None:
         self.name = str(url)
@@ -234,13 +149,14 @@ class ObjectStorage:
         return self.read_sidecar(self._rules.index_name)
 
     def read_sidecar(self, name: str) -> bytes | None:
-        return self._store.read(name, limit_bytes=self._rules.max_index_bytes).data
+        # An empty object is one that was removed: stores have no conditional deletion.
+        return self._store.read(name, limit_bytes=self._rules.max_index_bytes).data or None
 
     def open(self, sources: Sequence[Source]) -> list[ReadableFile]:
         return [ObjectFile(self._store, source.name, source.size_bytes) for source in sources]
 
     def names(self) -> list[str]:
-        return sorted({name.split("/")[0] for name in self._store.names()} - {""})
+        return self._store.children()
 
     @contextmanager
     def transaction(
@@ -302,10 +218,10 @@ class ObjectStorage:
                 stored = store.read(name, limit_bytes=rules.max_index_bytes)
                 if not _is_map_of_old_data(stored.data or b"", rules):
                     continue
-                if dry_run or write_if_unchanged(store, name, None, stored.generation) is not None:
+                if dry_run or store.write_if(name, b"", stored.tag) is not None:
                     gone.append(name)
         if not dry_run:
-            store.delete([name for name in gone if name in lists])
+            store.delete(gone)
         return gone
 
 
@@ -333,15 +249,10 @@ class ObjectTransaction:
         return wait_until_visible(is_there, probe, timeout_seconds=timeout_seconds)
 
     def write(self, files: Sequence[NewDataFile], leaves: Leaves) -> list[HeaderDigest]:
-        header_digests = write_objects(self._store, self._record_names(files), leaves)
+        self._written += [file.name for file in files]
+        header_digests = upload_objects(self._store, files, leaves)
         self._perhaps_committed = self._others_commit  # once the caller has reported it
         return header_digests
-
-    def _record_names(self, files: Sequence[NewDataFile]) -> Iterator[NewDataFile]:
-        for file in files:
-            check_stop()
-            self._written.append(file.name)
-            yield file
 
     def link(self, folder: str, name: str) -> bool:  # noqa: ARG002
         return False
@@ -363,14 +274,12 @@ class ObjectTransaction:
             self._perhaps_committed = True  # the answer to the write may be lost
             return change.new_index
 
-        generation = replace_object(
-            store, rules.index_name, new_index, limit_bytes=rules.max_index_bytes
-        )
+        tag = replace_object(store, rules.index_name, new_index, limit_bytes=rules.max_index_bytes)
         assert change is not None
         self._confirm(change, old)
         for name, data in change.sidecars.items():
             try:
-                self._write_sidecar(name, data, generation)
+                self._write_sidecar(name, data, tag)
             except Exception as e:  # noqa: BLE001  (the tree is saved)
                 _log.warning(
                     "%s is saved, but %s was not brought in line with it, and tools that read that "
@@ -451,23 +360,25 @@ class ObjectTransaction:
             str(self._store.url),
         )
 
-    def _write_sidecar(self, name: str, data: bytes | None, generation: bytes) -> None:
+    def _write_sidecar(self, name: str, data: bytes | None, tag: Tag | None) -> None:
         """Update a sidecar object to match the index, unless a later save has replaced the index.
 
         The index is checked between the read of the object and its conditional replacement. So of
         two saves the one that replaced the index last also writes the sidecar last.
         """
+        limit_bytes = self._rules.max_index_bytes
 
         class Overtaken(Exception):
             pass
 
         def update(_: bytes | None) -> bytes | None:
-            if self._store.generation(self._rules.index_name) != generation:
+            index = self._store.read(self._rules.index_name, limit_bytes=limit_bytes)
+            if index.tag is None or tag is None or index.tag.e_tag != tag.e_tag:
                 raise Overtaken
             return data
 
         with suppress(Overtaken):
-            replace_object(self._store, name, update, limit_bytes=self._rules.max_index_bytes)
+            replace_object(self._store, name, update, limit_bytes=limit_bytes)
 
     def abandon(self) -> None:
         """Remove what was written, if no index can refer to it.

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 
 from cordwood.errors import StorageError, UnsupportedFormatError
 
-SCHEMES = ("file", "gs", "memory", "s3")
+SCHEMES = ("az", "file", "gs", "http", "https", "memory", "s3")
 
 _NAME_MAX = 255  # bytes in a file name on Linux file systems
 _RANDOM_BYTES = 8

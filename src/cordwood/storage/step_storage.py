@@ -36,9 +36,6 @@ class StepEntry(NamedTuple):
     is_link: bool = False  # a symbolic link to either
 
 
-UNREAD_STAMP = "unasked"  # the stamp of a directory whose index exists but was not looked at
-
-
 class StepStorage(Protocol):
     """A directory of entries, each of which is a checkpoint or will become one."""
 
@@ -49,15 +46,11 @@ class StepStorage(Protocol):
         """Return the path or URL of an entry."""
         ...
 
-    def entries(
-        self, matches: Callable[[str], bool], *, stamps: bool = True
-    ) -> Mapping[str, StepEntry]:
+    def entries(self, matches: Callable[[str], bool]) -> Mapping[str, StepEntry]:
         """Return the entries with certain names; no others are looked at.
 
         Args:
             matches: returns True for the names of these entries.
-            stamps: False: the stamp of an entry with an index may be UNREAD_STAMP; an object store
-                then only lists names.
         """
         ...
 
@@ -141,12 +134,7 @@ class LocalStepStorage:
     def path_of(self, entry: str) -> str:
         return f"{self.name}/{entry}"
 
-    def entries(
-        self,
-        matches: Callable[[str], bool],
-        *,
-        stamps: bool = True,  # noqa: ARG002  (they cost nothing here)
-    ) -> Mapping[str, StepEntry]:
+    def entries(self, matches: Callable[[str], bool]) -> Mapping[str, StepEntry]:
         result = {}
         for each in scan_directory(self.name):
             if each.name.startswith(".") or not matches(each.name):
@@ -277,25 +265,21 @@ class ObjectStepStorage:
     def path_of(self, entry: str) -> str:
         return f"{self.name}/{entry}"
 
-    def entries(
-        self, matches: Callable[[str], bool], *, stamps: bool = True
-    ) -> Mapping[str, StepEntry]:
+    def entries(self, matches: Callable[[str], bool]) -> Mapping[str, StepEntry]:
         result = {}
-        indexes = []
-        for name in self._store.names():
-            entry, slash, inner = name.partition("/")
-            if matches(entry):
-                result[entry] = StepEntry(None, is_file=not slash)
-                indexes += [name] if inner == self._index_name else []
-        found: Mapping[str, Hashable] = dict.fromkeys(indexes, UNREAD_STAMP)
-        if stamps:
-            found = self._store.generations(indexes)
-        for name, stamp in found.items():
-            result[name.partition("/")[0]] = StepEntry(stamp)
+        for each in self._store.entries():
+            entry, slash, inner = each.name.partition("/")
+            if not matches(entry):
+                continue
+            if inner == self._index_name and each.size_bytes:
+                result[entry] = StepEntry(each.tag.e_tag or each.tag.version)
+            else:
+                result.setdefault(entry, StepEntry(None, is_file=not slash))
         return result
 
     def stamp(self, entry: str) -> Hashable | None:
-        return self._store.generation(f"{entry}/{self._index_name}")
+        tag = self._store.tag_of(f"{entry}/{self._index_name}")
+        return None if tag is None else tag.e_tag or tag.version
 
     def remove(self, entries: Iterable[str]) -> list[str]:
         removed = list(entries)

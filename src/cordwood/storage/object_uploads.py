@@ -1,0 +1,274 @@
+"""Uploads of data objects from leaves: hashed first, then sent in parts from a few buffers.
+
+The header of a data file, which holds the digests of all its blocks, comes first, and a store takes
+the bytes of an object in order. So the leaves are read twice: to hash them, and to send them. What
+is sent is hashed again: a leaf that changes between the two is an error, not a damaged checkpoint.
+docs/design/0013-object-stores.md compares this with the alternatives.
+
+The buffers are shared by all uploads of a call. obstore keeps a buffer until its part has been
+stored; then the next part is filled into it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import weakref
+from bisect import bisect_right
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
+
+from cordwood.encoding.cordwood_metadata import BLOCK_BYTES, DIGEST_BYTES, block_count, digest_of
+from cordwood.errors import CordwoodError, StorageError
+from cordwood.index import Digests, HeaderDigest
+from cordwood.io.buffers import PAGE_BYTES, ScratchBuffer, allocate_bytes
+from cordwood.io.leaves_to_write import FileContents, Leaves
+from cordwood.io.progress import METER
+from cordwood.io.threads import check_stop, current_stop_check, default_threads, run_tasks
+from cordwood.plan.file_plan import FilePlan, build_header, leaves_of, segment_offsets
+from cordwood.storage.object_store_client import ObjectStore
+from cordwood.storage.storage_protocol import NewDataFile
+
+PART_BYTES = 8 << 20
+PARTS_IN_FLIGHT = 8  # of one object
+BUFFERS = 12  # of a call, each for one part: the most memory that uploads need
+_UPLOADS = 4  # objects at once
+_PARTS_AHEAD = 2  # of one object: filled, and not asked for yet
+_UNIT_BYTES = 4 << 20
+_POLL_SECONDS = 0.5
+
+
+def upload_objects(
+    store: ObjectStore, files: Sequence[NewDataFile], leaves: Leaves
+) -> list[HeaderDigest]:
+    """Upload data objects; all are stored when this returns.
+
+    After an exception no more uploads are begun, and those in progress are given up, so that the
+    caller can delete all objects. The leaves of an object are released once it is stored.
+
+    Args:
+        store: the store.
+        files: the objects.
+        leaves: the leaves, which expect the parts of the files.
+
+    Returns the digests of their headers.
+
+    Raises OSError, and what `check_stop` raises; ValueError for a plan whose sizes disagree with
+    each other or with the leaves.
+    """
+    results: list[HeaderDigest] = [HeaderDigest(0, b"")] * len(files)
+    buffers = _Buffers()
+    failed = threading.Event()
+
+    def make_worker() -> Callable[[int], None]:
+        def work(task: int) -> None:
+            check_stop()
+            try:
+                results[task] = _upload(store, files[task], leaves, buffers, failed)
+            except BaseException:
+                failed.set()
+                raise
+
+        return work
+
+    run_tasks(len(files), threads=_UPLOADS, make_worker=make_worker)
+    return results
+
+
+class _Buffers:
+    """A limited number of buffers for parts, made when they are first needed."""
+
+    def __init__(self) -> None:
+        self._free: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._made = 0
+
+    def take(self, is_given_up: Callable[[], bool]) -> memoryview:
+        """Return a buffer of a part and a block; wait until one is free."""
+        while not is_given_up():
+            with suppress(queue.Empty):
+                return self._free.get_nowait()
+            with self._lock:
+                is_new = self._made < BUFFERS
+                self._made += is_new
+            if is_new:
+                return allocate_bytes(PART_BYTES + BLOCK_BYTES, alignment=PAGE_BYTES).data
+            with suppress(queue.Empty):
+                return self._free.get(timeout=_POLL_SECONDS)
+        raise StorageError(0, "the upload was given up")
+
+    def lend(self, buffer: memoryview, start: int, stop: int) -> memoryview:
+        """Return a part of a buffer, which comes back once nobody refers to that part."""
+        part = buffer[start:stop]
+        weakref.finalize(part, self._free.put, buffer)
+        return part
+
+
+class _Object:
+    """A data object that is hashed, and then filled part by part."""
+
+    def __init__(self, name: str, plan: FilePlan, leaves: Leaves) -> None:
+        self.name = name
+        self.plan = plan
+        self._ends = segment_offsets(plan)
+        self._contents = FileContents(plan.segments, self._ends, leaves.view)
+        self._digests = Digests(plan.header_bytes, BLOCK_BYTES, self._hash())
+        self.header = build_header(plan, self._digests)
+
+    def _hash(self) -> bytes:
+        base, size = self.plan.header_bytes, self.plan.size_bytes
+        values = bytearray(DIGEST_BYTES * block_count(size - base, BLOCK_BYTES))
+
+        def make_worker() -> Callable[[int], None]:
+            scratch = ScratchBuffer()
+
+            def work(task: int) -> None:
+                check_stop()
+                start = base + task * _UNIT_BYTES
+                unit = scratch.view(min(_UNIT_BYTES, size - start))
+                self._fill(unit, start)
+                digests = _block_digests(unit)
+                at = task * (_UNIT_BYTES // BLOCK_BYTES) * DIGEST_BYTES
+                values[at : at + len(digests)] = digests
+
+            return work
+
+        units = block_count(size - base, _UNIT_BYTES)
+        run_tasks(units, threads=default_threads(), make_worker=make_worker)
+        return bytes(values)
+
+    def _fill(self, buffer: memoryview, start: int) -> None:
+        segment = bisect_right(self._ends, start) - 1
+        self._contents.fill(buffer, segment, start - self._ends[segment])
+
+    def fill_part(self, buffer: memoryview, start: int, stop: int) -> tuple[int, int]:
+        """Fill bytes [start, stop) of the object into a buffer; return where they lie in it.
+
+        The buffer has room for a block more: the block in which the part begins is filled whole, so
+        that its digest can be compared.
+
+        Raises StorageError for bytes that have changed since they were hashed.
+        """
+        base = self.plan.header_bytes
+        head = self.header[start:stop] if start < base else b""
+        buffer[: len(head)] = head
+        first = max(start, base)
+        first -= (first - base) % BLOCK_BYTES
+        data = buffer[len(head) : len(head) + max(0, stop - first)]
+        self._fill(data, first)
+        cut = 0 if stop == self.plan.size_bytes else len(data) % BLOCK_BYTES
+        at = (first - base) // BLOCK_BYTES * DIGEST_BYTES
+        found = _block_digests(data[: len(data) - cut])
+        if self._digests.values[at : at + len(found)] != found:
+            raise StorageError(
+                0,
+                "a leaf changed while it was saved: expected the bytes that were hashed, found "
+                "others; do not write to arrays during a save",
+                self.name,
+            )
+        skip = max(start, base) - first
+        return (0, stop - start) if head else (skip, skip + stop - start)
+
+
+def _block_digests(data: memoryview) -> bytes:
+    return b"".join(
+        [digest_of(data[a : a + BLOCK_BYTES]) for a in range(0, len(data), BLOCK_BYTES)]
+    )
+
+
+def _upload(
+    store: ObjectStore,
+    file: NewDataFile,
+    leaves: Leaves,
+    buffers: _Buffers,
+    failed: threading.Event,
+) -> HeaderDigest:
+    name, plan = file
+    contents = _Object(store.url_of(name), plan, leaves)
+    try:
+        if plan.size_bytes <= PART_BYTES:
+            buffer = buffers.take(failed.is_set)
+            start, stop = contents.fill_part(buffer, 0, plan.size_bytes)
+            part = buffers.lend(buffer, start, stop)
+            store.write(name, part)
+            _advance(plan.size_bytes)
+        else:
+            _upload_parts(store, name, contents, buffers, failed)
+    except (OSError, CordwoodError):
+        # The answer may be lost. The name is of this save alone, and objects appear whole.
+        if failed.is_set() or not _is_stored(store, name, plan.size_bytes):
+            raise
+    for leaf, count in Counter(leaves_of(plan.segments)).items():
+        leaves.release(leaf, count)
+    return HeaderDigest(plan.header_bytes, digest_of(memoryview(contents.header)))
+
+
+def _is_stored(store: ObjectStore, name: str, size_bytes: int) -> bool:
+    with suppress(OSError, CordwoodError):
+        return store.size_of(name) == size_bytes
+    return False
+
+
+def _advance(size_bytes: int) -> None:
+    meter = METER.get()
+    if meter is not None:
+        meter.advance(size_bytes)
+
+
+def _upload_parts(
+    store: ObjectStore,
+    name: str,
+    contents: _Object,
+    buffers: _Buffers,
+    failed: threading.Event,
+) -> None:
+    size = contents.plan.size_bytes
+    context = copy_context()
+    given_up = threading.Event()
+
+    def is_given_up() -> bool:
+        return given_up.is_set() or failed.is_set()
+
+    def fill(start: int) -> memoryview:
+        buffer = buffers.take(is_given_up)
+        stop = min(start + PART_BYTES, size)
+        part = buffers.lend(buffer, *contents.fill_part(buffer, start, stop))
+        _advance(stop - start)
+        return part
+
+    def check() -> None:
+        current_stop_check()()
+        if is_given_up():
+            raise StorageError(0, "another upload has failed", store.url_of(name))
+
+    with ThreadPoolExecutor(_PARTS_AHEAD, "cordwood-upload") as pool:
+
+        async def parts() -> AsyncIterator[memoryview]:
+            loop = asyncio.get_running_loop()
+            starts = iter(range(0, size, PART_BYTES))
+            ahead: deque[asyncio.Future[memoryview]] = deque()
+            while True:
+                for start in starts:
+                    run = partial(context.copy().run, fill, start)
+                    ahead.append(loop.run_in_executor(pool, run))
+                    if len(ahead) >= _PARTS_AHEAD:
+                        break
+                if not ahead:
+                    return
+                yield await ahead.popleft()
+
+        try:
+            store.upload(
+                name,
+                parts,
+                part_bytes=PART_BYTES,
+                parts_in_flight=PARTS_IN_FLIGHT,
+                check=check,
+            )
+        finally:
+            given_up.set()
