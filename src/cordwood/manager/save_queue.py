@@ -303,15 +303,12 @@ class SaveQueue:
         The commit itself replaces other damaged files. Return the step whose files the save may
         link; None to write everything.
         """
-        if parse_url(self._steps.root) is not None:  # there are no links
-            entries, newest = self._steps.entries(start=number), None
-        else:
-            every = self._steps.entries(
-                start=0, down_to=lambda best: best.counts and best.step < number
-            )
-            entries = [each for each in every if each.step >= number]
-            older = [each for each in best_of_each(every) if each.step < number and each.counts]
-            newest = older[0] if older else None
+        every = self._steps.entries(
+            start=0, down_to=lambda best: best.counts and best.step < number
+        )
+        entries = [each for each in every if each.step >= number]
+        older = [each for each in best_of_each(every) if each.step < number and each.counts]
+        newest = older[0] if older else None
         whole = [each.step for each in entries if each.whole]
         if whole and whole[-1] == number:
             raise StepError(
@@ -335,6 +332,8 @@ class SaveQueue:
         self._cleaner.make_room()
         if newest is None or newest.record is None or newest.is_link:
             return None
+        if parse_url(self._steps.root) is not None:  # nothing is written again: no disk decays
+            return newest if self._rewrite_every > 1 else None
         return newest if newest.record.chain + 1 < self._rewrite_every else None
 
     def _report_and_clean(self, report: SaveReport, *, is_first: bool) -> None:

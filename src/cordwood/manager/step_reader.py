@@ -69,9 +69,7 @@ class StepReader:
     def __init__(
         self, root: str | os.PathLike[str], *, timeout_seconds: float = TIMEOUT_SECONDS
     ) -> None:
-        self._steps = Steps(
-            open_step_storage(root, RULES.index_name, timeout_seconds=timeout_seconds)
-        )
+        self._steps = Steps(open_step_storage(root, RULES, timeout_seconds=timeout_seconds))
         self._group = ProcessGroup(self._steps.root, timeout_seconds)
         self._watch = StepWatcher(self._steps, self._group)
         self._restored: int | None = None

@@ -510,7 +510,7 @@ def summarize_steps(path: str, names: Sequence[str]) -> list[StepSummary]:
         names: the names of its steps, as `detect` returns them.
     """
     is_url = parse_url(path) is not None
-    storage = open_step_storage(path, RULES.index_name)
+    storage = open_step_storage(path, RULES)
     entries = {each.entry: each for each in Steps(storage).entries(start=0) if each.finished}
     steps = []
     for name in names:

@@ -470,6 +470,7 @@ def _split(
 # Hard links
 
 MAX_BYTES_PER_LIVE_BYTE = 2  # a linked file has at least one byte of the tree in that many
+MAX_POOLED_BYTES_PER_LIVE_BYTE = 64  # in a store: what is sent again is at most 1/64 of a file
 MIN_UNCHANGED_BYTES = 1 << 20  # fewer unchanged bytes are not written to files of their own
 UNUSED = -1  # the leaf number of a cell that the tree does not have
 _SAMPLE = 64  # cells: if all of them have changed, no other cell is compared
@@ -494,10 +495,15 @@ def cells_of_process(assignment: CellAssignment, process: int) -> set[tuple[int,
     }
 
 
-def should_link(cells: Sequence[StoredCell], same: Collection[int]) -> bool:
+def should_link(
+    cells: Sequence[StoredCell],
+    same: Collection[int],
+    *,
+    bytes_per_live_byte: int = MAX_BYTES_PER_LIVE_BYTE,
+) -> bool:
     """Return True if a file is to be linked; `same` are the positions of its unchanged cells."""
     live = sum([cells[i].length for i in same])
-    return live > 0 and live * MAX_BYTES_PER_LIVE_BYTE >= sum([cell.length for cell in cells])
+    return live > 0 and live * bytes_per_live_byte >= sum([cell.length for cell in cells])
 
 
 def should_separate_unchanged(sizes: Iterable[int]) -> bool:

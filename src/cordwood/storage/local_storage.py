@@ -67,6 +67,7 @@ class LocalStorage:
     """A directory, which need not exist yet, and the naming rules of its format."""
 
     has_links = True
+    has_pool = False
     file_sizes = FileSizes(pack_bytes=1 << 30, max_packs=16, part_bytes=None)
 
     def __init__(self, path: str | os.PathLike[str], rules: NamingRules) -> None:
@@ -82,6 +83,14 @@ class LocalStorage:
 
     def open(self, sources: Sequence[Source]) -> list[ReadableFile]:
         directory = LocalDirectory(self.name)
+        if any(source.name.startswith("../") for source in sources):
+            # A run that was copied from an object store as it is: its pool is beside the step.
+            parent, name = os.path.split(os.path.realpath(self.name))
+            directory = LocalDirectory(parent)
+            paths = [os.path.normpath(f"{name}/{source.name}") for source in sources]
+            sources = [
+                source._replace(name=path) for source, path in zip(sources, paths, strict=True)
+            ]
         if len(sources) > MAX_OPEN_FILES:
             return [directory.file(source.name, source.size_bytes) for source in sources]
         with directory:

@@ -32,6 +32,12 @@ from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import Closable, ReadableFile
 from cordwood.message_text import first_names
 from cordwood.plan.assign_to_files import FileSizes
+from cordwood.storage.object_pool import (
+    GRACE_SECONDS,
+    MAX_LIST_BYTES,
+    ObjectPool,
+    missing_objects,
+)
 from cordwood.storage.object_store_client import (
     ObjectStore,
     Tag,
@@ -39,7 +45,7 @@ from cordwood.storage.object_store_client import (
     require_conditional_writes,
 )
 from cordwood.storage.object_uploads import upload_objects
-from cordwood.storage.paths import Url, new_save_id, start_seconds_of
+from cordwood.storage.paths import POOL, Url, new_save_id, start_seconds_of
 from cordwood.storage.storage_protocol import (
     IndexChange,
     NamingRules,
@@ -129,8 +135,6 @@ def _scatter(data: memoryview, views: Sequence[memoryview]) -> None:
 
 _log = logging.getLogger("cordwood")
 
-GRACE_SECONDS = 24 * 3600  # an older save that has not ended is taken for dead
-_MAX_LIST_BYTES = 1 << 30
 _REQUEST_BYTES = 8 << 20  # the most of one request
 
 
@@ -138,6 +142,7 @@ class ObjectStorage:
     """All objects below a URL, and the naming rules of their format."""
 
     has_links = False
+    has_pool = True
     file_sizes = FileSizes(pack_bytes=1 << 30, max_packs=64, part_bytes=16 << 30)
 
     def __init__(self, url: Url, rules: NamingRules) -> None:
@@ -184,6 +189,10 @@ class ObjectStorage:
         names = store.names()
         if not names:
             raise FileNotFoundError(errno.ENOENT, "there is nothing there", self.name)
+        pooled = []
+        if any(name.startswith(f"{POOL}/") for name in names):
+            pooled = ObjectPool(store, rules).collect(dry_run=dry_run)
+            names = [name for name in names if not name.startswith(f"{POOL}/")]
         old = [name for name in names if self._is_old(name)]
         removed = self._unreferenced(old)
         if removed and not dry_run:
@@ -194,7 +203,7 @@ class ObjectStorage:
             store.delete(removed)
             store.delete([list_name])
         others = [name for name in names if name not in removed]
-        return removed + self._collect_remains(others, dry_run=dry_run)
+        return pooled + removed + self._collect_remains(others, dry_run=dry_run)
 
     def _is_old(self, name: str) -> bool:
         """Return True for data and probes of saves that began longer than GRACE_SECONDS ago."""
@@ -288,7 +297,8 @@ class ObjectTransaction:
                     name,
                     e,
                 )
-        unreferenced = sorted(dropped - change.kept)
+        # Other steps may refer to objects of the pool; `gc` removes those that none refers to.
+        unreferenced = sorted([n for n in dropped - change.kept if not n.startswith("../")])
         try:
             store.delete(unreferenced)
         except Exception as e:  # noqa: BLE001  (the tree is saved)
@@ -343,13 +353,19 @@ class ObjectTransaction:
 
     def _taken(self, added: Collection[str]) -> list[str]:
         """Return the names of data objects that were removed, or are listed for removal."""
+        pooled = {name for name in added if name.startswith("../")}
+        root = ObjectStore(self._store.url.child("../"))
+        missing = missing_objects(root, [name[3:] for name in pooled])
+        added = set(added) - pooled
+        if not added:
+            return missing
         while True:
             names = self._store.names()
             lists = [name for name in names if _is_beside(self._rules, _REMOVAL_LIST, name)]
             contents = [_listed(self._store, name) for name in lists]
             if None not in contents:  # else a `collect` has ended meanwhile: list the names again
                 condemned = {name for listed in contents for name in listed or ()}
-                return sorted(set(added) - (set(names) - condemned))
+                return sorted([*missing, *(added - (set(names) - condemned))])
 
     def _error(self, taken: Sequence[str], state: str) -> StorageError:
         return StorageError(
@@ -409,7 +425,7 @@ def _is_beside(rules: NamingRules, kind: str, name: str) -> bool:
 
 def _listed(store: ObjectStore, name: str) -> list[str] | None:
     """Return the names in the list of a `collect`; None if the list is gone: it has ended."""
-    data = store.read(name, limit_bytes=_MAX_LIST_BYTES).data
+    data = store.read(name, limit_bytes=MAX_LIST_BYTES).data
     return None if data is None else data.decode("utf-8", "replace").split("\n")
 
 

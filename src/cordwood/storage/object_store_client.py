@@ -245,16 +245,11 @@ class ObjectStore:
 
     def url_of(self, name: str) -> str:
         """Return the whole URL of an object, for messages."""
-        return f"{self.url}/{name}" if name else str(self.url)
+        return str(self.url.child(name))
 
     def _key(self, name: str) -> str:
         """Return the key of an object; a name may begin with "../"."""
-        prefix = self._open.prefix
-        while name.startswith("../"):
-            name = name[3:]
-            prefix = prefix.rstrip("/").rpartition("/")[0]
-            prefix = f"{prefix}/" if prefix else ""
-        return f"{prefix}{name}"
+        return self.url.child(name).key
 
     def _request(
         self, name: str, call: Callable[[Any], Awaitable[T]], *, doing: str, stoppable: bool = False
@@ -429,7 +424,7 @@ class ObjectStore:
 
         return self._ask(name, put, doing="replacing it")
 
-    def _own(self, data: bytes | memoryview) -> bytes | memoryview:
+    def _own(self, data: bytes | memoryview) -> Any:
         """Return bytes to send: a copy where the store is memory, which keeps what it is given."""
         from obstore.store import MemoryStore
 

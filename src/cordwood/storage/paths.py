@@ -21,6 +21,10 @@ from cordwood.errors import StorageError, UnsupportedFormatError
 
 SCHEMES = ("az", "file", "gs", "http", "https", "memory", "s3")
 
+# The folder beside the steps of a run in an object store, with the data objects that they share.
+# It comes before the names of steps in a listing, which can so begin after it.
+POOL = ".data"
+
 _NAME_MAX = 255  # bytes in a file name on Linux file systems
 _RANDOM_BYTES = 8
 _TIME_DIGITS = 8  # of the id of a save
@@ -35,6 +39,13 @@ class Url(NamedTuple):
     scheme: str
     bucket: str
     key: str  # no slash at either end, but for file://, where it is the absolute path; may be ""
+
+    def child(self, name: str) -> Url:
+        """Return the URL of what lies below; a name may begin with "../"."""
+        key = self.key
+        while name.startswith("../"):
+            key, name = key.rpartition("/")[0], name[3:]
+        return self._replace(key="/".join(filter(None, (key, name))))
 
     def __str__(self) -> str:
         return f"{self.scheme}://{'/'.join(filter(None, (self.bucket, self.key)))}"
@@ -277,6 +288,15 @@ def new_save_id() -> str:
     """
     seconds = min(max(int(time.time()), 0), 16**_TIME_DIGITS - 1)
     return f"{seconds:0{_TIME_DIGITS}x}{secrets.token_hex(4)}"
+
+
+def pooled_name(save_id: str, name: str) -> str:
+    """Return the name of a data object of the pool, as the index of a step refers to it.
+
+    >>> pooled_name("65f0000000001234", "data-65f0000000001234-0-0.safetensors")
+    '../.data/65f0000000001234/data-65f0000000001234-0-0.safetensors'
+    """
+    return f"../{POOL}/{save_id}/{name}"
 
 
 def start_seconds_of(name: str) -> int | None:

@@ -16,13 +16,21 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import NamedTuple, Protocol
 
-from cordwood.errors import UnsupportedFormatError
+from cordwood.errors import CordwoodError, UnsupportedFormatError
 from cordwood.io.threads import run_in_worker
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import WritableFile, sync_directory
 from cordwood.storage.directories import may_remove, remove_tree, scan_directory
 from cordwood.storage.file_locks import NO_LOCK_ERRORS, is_locked, locked, unlock
-from cordwood.storage.paths import expand_home, parse_url, temporary_path, temporary_prefix
+from cordwood.storage.paths import (
+    POOL,
+    Url,
+    expand_home,
+    parse_url,
+    temporary_path,
+    temporary_prefix,
+)
+from cordwood.storage.storage_protocol import NamingRules
 
 _AWAY = re.compile(r"\.(.+)\.cordwood-[0-9a-f]{16}\.(deleted|damaged)")
 _LOCK_NAME = f"{temporary_prefix('steps')}lock"
@@ -99,13 +107,13 @@ class StepStorage(Protocol):
 
 
 def open_step_storage(
-    root: str | os.PathLike[str], index_name: str, *, timeout_seconds: float | None = None
+    root: str | os.PathLike[str], rules: NamingRules, *, timeout_seconds: float | None = None
 ) -> StepStorage:
     """Return the storage of the steps below a path or URL.
 
     Args:
         root: the path or URL.
-        index_name: the name of the index file, which makes a directory a finished step.
+        rules: the naming rules of their format; its index makes a directory a finished step.
         timeout_seconds: the longest wait for the lock of the root; None: no limit.
 
     Raises UnsupportedFormatError for an unknown URL.
@@ -113,18 +121,20 @@ def open_step_storage(
     root = expand_home(root)
     url = parse_url(root)
     if url is None:
-        return LocalStepStorage(os.fspath(root), index_name, timeout_seconds=timeout_seconds)
+        return LocalStepStorage(os.fspath(root), rules, timeout_seconds=timeout_seconds)
     if url.scheme == "file":
-        return LocalStepStorage(url.key, index_name, timeout_seconds=timeout_seconds)
-    return ObjectStepStorage(str(url), index_name)
+        return LocalStepStorage(url.key, rules, timeout_seconds=timeout_seconds)
+    return ObjectStepStorage(url, rules)
 
 
 class LocalStepStorage:
     """The steps in a local directory, which need not exist yet."""
 
-    def __init__(self, root: str, index_name: str, *, timeout_seconds: float | None = None) -> None:
+    def __init__(
+        self, root: str, rules: NamingRules, *, timeout_seconds: float | None = None
+    ) -> None:
         self.name = os.path.abspath(root)
-        self._index_name = index_name
+        self._index_name = rules.index_name
         self._timeout_seconds = timeout_seconds
 
     def _locked(self) -> AbstractContextManager[None]:
@@ -253,21 +263,22 @@ class LocalStepStorage:
 class ObjectStepStorage:
     """The steps below a URL of an object store."""
 
-    def __init__(self, url: str, index_name: str) -> None:
+    def __init__(self, url: Url, rules: NamingRules) -> None:
+        from cordwood.storage.object_pool import ObjectPool
         from cordwood.storage.object_store_client import ObjectStore
 
-        parsed = parse_url(url)
-        assert parsed is not None
-        self.name = url
-        self._store = ObjectStore(parsed)
-        self._index_name = index_name
+        self.name = str(url)
+        self._store = ObjectStore(url)
+        self._pool = ObjectPool(self._store, rules)
+        self._rules = rules
+        self._index_name = rules.index_name
 
     def path_of(self, entry: str) -> str:
         return f"{self.name}/{entry}"
 
     def entries(self, matches: Callable[[str], bool]) -> Mapping[str, StepEntry]:
         result = {}
-        for each in self._store.entries():
+        for each in self._store.entries(start_after=f"{POOL}0"):
             entry, slash, inner = each.name.partition("/")
             if not matches(entry):
                 continue
@@ -283,10 +294,23 @@ class ObjectStepStorage:
 
     def remove(self, entries: Iterable[str]) -> list[str]:
         removed = list(entries)
+        if not removed:
+            return []
+        shared = frozenset().union(*map(self._references, removed))
         self._store.delete([f"{entry}/{self._index_name}" for entry in removed])
-        objects = self._store.names()
-        self._store.delete([o for o in objects if o.split("/")[0] in removed and "/" in o])
+        objects = self._store.entries(start_after=f"{POOL}0")
+        below = [each.name for each in objects if each.name.partition("/")[0] in removed]
+        self._store.delete([name for name in below if "/" in name])
+        self._pool.remove(shared)
         return removed
+
+    def _references(self, entry: str) -> frozenset[str]:
+        """Return the objects of the pool that an entry refers to; none if that cannot be read."""
+        limit_bytes = self._rules.max_index_bytes
+        with suppress(CordwoodError):  # `gc` removes what only it has used
+            data = self._store.read(f"{entry}/{self._index_name}", limit_bytes=limit_bytes).data
+            return self._pool.references(data or None)
+        return frozenset()
 
     def set_aside(self, entry: str) -> None:
         self._store.delete([f"{entry}/{self._index_name}"])  # objects cannot be renamed

@@ -129,6 +129,11 @@ class Storage(Protocol):
         ...
 
     @property
+    def has_pool(self) -> bool:
+        """True if the steps of a run refer to data files in a pool beside them: an object store."""
+        ...
+
+    @property
     def file_sizes(self) -> FileSizes:
         """The sizes of the files to write."""
         ...

@@ -51,13 +51,16 @@ from cordwood.formats.safetensors.header import INLINE_BYTES, stored_dtype, valu
 from cordwood.index import LEAF, MAX_ARRAY_BYTES, MAX_DIMS, Box, LeafRuns, LeafSpec, leaf_paths
 from cordwood.io.open_files import LocalFile, naming, read_whole
 from cordwood.sharding.boxes import Cuts, cell_box
+from cordwood.storage.paths import POOL
 from cordwood.storage.storage_protocol import NamingRules
 
 INDEX_NAME = "cordwood.json"
 HUGGING_FACE_NAME = "model.safetensors.index.json"
 SAVE_ID = re.compile(r"[0-9a-f]{16}")
+# In an object store the steps of a run share the data files of a pool beside them.
 PACK_NAME = re.compile(
-    rf"data-({SAVE_ID.pattern})-(?P<process>[0-9]{{1,7}})-[0-9]{{1,3}}\.safetensors"
+    rf"(?P<pool>\.\./{re.escape(POOL)}/{SAVE_ID.pattern}/)?"
+    rf"data-(?P<save>{SAVE_ID.pattern})-(?P<process>[0-9]{{1,7}})-[0-9]{{1,3}}\.safetensors"
 )
 VERSION = 1
 MAX_INDEX_BYTES = 100_000_000

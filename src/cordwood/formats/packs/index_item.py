@@ -632,14 +632,14 @@ def hugging_face_index(items: Mapping[str, Item]) -> bytes | None:
     """Return the index that names the file of each tensor; None if it could not describe all.
 
     It could not if a leaf is cut into several tensors, if leaves of two items have one name, if
-    files hold tensors that belong to no leaf, or if there are no arrays.
+    files hold tensors that belong to no leaf or lie elsewhere, or if there are no arrays.
     """
     weight_map: dict[str, str] = {}
     total = count = 0
     for item in items.values():
         if any(packed.grid is not None and packed.grid.cell_count > 1 for packed in item.types):
             return None
-        if any(pack.has_gaps for pack in item.packs):
+        if any(pack.has_gaps or "/" in pack.source.name for pack in item.packs):
             return None
         files = {}
         for pack in item.packs:

@@ -82,7 +82,7 @@ def link_packs(
     """
     folder = f"{path.rpartition('/')[0]}/{base}"
     store = store_at(folder)
-    base_item = _item(store, tree.prefix)
+    base_item = read_item(store, tree.prefix)
     if not store.has_links or base_item is None:
         return NOTHING
     packs: list[WrittenPack] = []
@@ -133,7 +133,7 @@ def link_packs(
     return Links(packs, frozenset(cells), apart, size_bytes)
 
 
-def _item(store: Storage, prefix: str) -> Item | None:
+def read_item(store: Storage, prefix: str) -> Item | None:
     """Return an item of a checkpoint; None if it has just been deleted, or cannot be read."""
     with suppress(CordwoodError, OSError):
         data = store.read_index()
@@ -182,7 +182,7 @@ def _unchanged_cells(
 
 def _log_damage(store: Storage, prefix: str, error: Exception) -> None:
     """Log that a file is damaged, unless the whole checkpoint has been deleted meanwhile."""
-    if _item(store, prefix) is not None:
+    if read_item(store, prefix) is not None:
         _log.warning("%s; what it held is written anew", error)
 
 

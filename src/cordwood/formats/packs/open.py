@@ -225,5 +225,5 @@ def _surplus(store: Storage, items: Mapping[str, Item]) -> Iterator[str]:
     saves = {item.save_id for item in items.values()}
     for name in store.names():
         match = PACK_NAME.fullmatch(name)
-        if match is not None and match[1] in saves and name not in referenced:
+        if match is not None and match["save"] in saves and name not in referenced:
             yield f"{name}: the index does not refer to it, but to others of the same save"

@@ -36,6 +36,12 @@ from cordwood.formats.packs.index_item import (
     written_pack,
 )
 from cordwood.formats.packs.link_unchanged import NOTHING, Links, link_packs
+from cordwood.formats.packs.share_unchanged import (
+    CellDigests,
+    cell_digests_file,
+    digests_of_cells,
+    share_packs,
+)
 from cordwood.formats.safetensors.header import check_metadata
 from cordwood.formats.safetensors.header import plan_save as plan_file
 from cordwood.index import LEAF, Box, LeafSpec, Node
@@ -61,7 +67,7 @@ from cordwood.processes.agreement import (
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.sharding.boxes import shape_of, single_process_grid
 from cordwood.storage.atomic_file import storage_error
-from cordwood.storage.paths import new_save_id
+from cordwood.storage.paths import new_save_id, pooled_name
 from cordwood.storage.storage_protocol import IndexChange, NewDataFile, StorageTransaction
 from cordwood.tree.flatten import DescribedTree, describe_tree
 
@@ -148,16 +154,24 @@ def plan_save(
                     fingerprints=lambda: tree_fingerprints(described, leaves, rendezvous.index),
                     specs=_specs(packed),
                 )
+            process = rendezvous.index
+            in_pool = linking is not None and store.has_pool
+            digests = [digests_of_cells(each, leaves, process) for each in packed if in_pool]
             links = [NOTHING] * len(packed)
-            if linking is not None and base:
-                process = rendezvous.index
+            if base and in_pool:
+                links = [
+                    share_packs(store.name, base, each, known, process=process, leaves=leaves)
+                    for each, known in zip(packed, digests, strict=True)
+                ]
+            elif base:
                 links = [
                     link_packs(save, store.name, base, each, process=process, leaves=leaves)
                     for each in packed
                 ]
+            if linking is not None:
                 linking.linked_bytes += sum([each.size_bytes for each in links])
             written = _write_packs(
-                save, packed, links, leaves, process=rendezvous.index, save_id=common_id
+                save, packed, links, leaves, digests, process=process, save_id=common_id
             )
 
             def commit(reports: list[list[list[WrittenPack]]]) -> None:
@@ -226,13 +240,14 @@ def _known_tensor(
     return tensor_of_type[alike]
 
 
-def pack_name(save_id: str, process: int, number: int) -> str:
+def pack_name(save_id: str, process: int, number: int, *, in_pool: bool = False) -> str:
     """Return the name of a data file, which no other save uses."""
-    return f"data-{save_id}-{process}-{number}.safetensors"
+    name = f"data-{save_id}-{process}-{number}.safetensors"
+    return pooled_name(save_id, name) if in_pool else name
 
 
 def own_packs(
-    tree: PackedTree, packs: Sequence[Pack], process: int, *, save_id: str
+    tree: PackedTree, packs: Sequence[Pack], process: int, *, save_id: str, in_pool: bool = False
 ) -> list[NewDataFile]:
     """Return the files that a process writes.
 
@@ -241,12 +256,13 @@ def own_packs(
         packs: their contents, from `cordwood.plan.assign_to_files`.
         process: the number of the process.
         save_id: 16 hexadecimal digits, of this save alone.
+        in_pool: True to write them to the pool of the run.
     """
     stored = [leaf for leaf, tensor in enumerate(tree.tensors) if tensor is not None]
     paths = [tree.described.specs[leaf].key_path for leaf in stored]
     names = dict(zip(stored, tensor_names(paths).names, strict=True))
     return [
-        NewDataFile(pack_name(save_id, process, n), _plan_pack(tree, pack, names))
+        NewDataFile(pack_name(save_id, process, n, in_pool=in_pool), _plan_pack(tree, pack, names))
         for n, pack in enumerate(packs)
     ]
 
@@ -307,6 +323,7 @@ def _write_packs(
     trees: Sequence[PackedTree],
     links: Sequence[Links],
     leaves: Leaves,
+    digests: Sequence[CellDigests],
     *,
     process: int,
     save_id: str,
@@ -318,15 +335,29 @@ def _write_packs(
         trees: the trees.
         links: of each tree, the files that are linked.
         leaves: the leaves of all trees.
+        digests: of the cells of each tree, if the files go to the pool of a run; else empty.
         process: the number of this process.
         save_id: 16 hexadecimal digits, the same on every process, of this save alone.
     """
     packs = [_files_to_write(*each, process) for each in zip(trees, links, strict=True)]
+    save_ids = [_save_id_of(save_id, number) for number in range(len(trees))]
     files = [
-        own_packs(tree, contents, process, save_id=_save_id_of(save_id, number))
-        for number, (tree, contents) in enumerate(zip(trees, packs, strict=True))
+        own_packs(tree, contents, process, save_id=each, in_pool=bool(digests))
+        for tree, contents, each in zip(trees, packs, save_ids, strict=True)
     ]
     every_file = list(chain.from_iterable(files))
+    for number, known in enumerate(digests):
+        if files[number]:
+            every_file.append(
+                cell_digests_file(
+                    trees[number],
+                    packs[number],
+                    files[number],
+                    known,
+                    process=process,
+                    save_id=save_ids[number],
+                )
+            )
     leaves.expect([leaf for file in every_file for leaf in leaves_of(file.plan.segments)])
     sealed = iter(save.write(every_file, leaves))
     written = []
