@@ -105,6 +105,7 @@ class StepCleaner:
             "no policy keeps it",
         )
         self._remove_unfinished([each for each in every if not each.finished])
+        self._steps.summarize()
         if parse_url(self._steps.root) is None:
             self._tidy([each for each in steps if each.entry not in removed])
 

@@ -28,6 +28,7 @@ from cordwood.formats.stored_step import (
     KEY,
     Record,
     decode_record,
+    encode_record,
     number_in_name,
     parse_step_name,
     sorted_steps,
@@ -53,6 +54,8 @@ _TOOLS = {"packs": "cordwood.save", "zarr": "eFormer"}  # by the format; of othe
 # The files that eFormer writes last: its Checkpointer, and its AsyncCheckpointManager alone.
 _EFORMER_LAST = ("metadata.json", "checkpoint_metadata.json")
 _MAX_METRICS_BYTES = 1 << 20
+_MAX_UNSUMMARIZED = 16  # steps of an object store that are read one by one
+_MAX_SUMMARIZED_RECORD = 4096  # characters; longer ones are read from the index
 _MAX_DETECTED = 1000  # entries of a root without steps
 _MAX_OTHERS = 100
 _DIGIT = re.compile(r"[0-9]")
@@ -151,6 +154,7 @@ class Steps:
         self.root = storage.name
         self._steps: dict[str, Step] = {}
         self._damaged: dict[tuple[str, Hashable | None], str] = {}
+        self._summarized: Mapping[str, tuple[Hashable, str]] = {}  # as last read or written
 
     def all(self) -> list[Step]:
         """Return all steps, finished or not, by number; the better one of two with one number."""
@@ -265,6 +269,13 @@ class Steps:
             if name not in self._steps or self._steps[name].stamp != entries[name].stamp
         ]
         steps: dict[str, Step | None] = {}
+        if len(unread) > _MAX_UNSUMMARIZED:
+            self._summarized = self.storage.read_records()
+            for name in unread:
+                stamp, text = self._summarized.get(name, (None, ""))
+                if stamp is not None and stamp == entries[name].stamp:
+                    steps[name] = self._from_record(name, entries[name], text)
+            unread = [name for name in unread if name not in steps]
 
         def look(number: int) -> None:
             steps[unread[number]] = self._look(unread[number], entries[unread[number]])
@@ -273,6 +284,31 @@ class Steps:
             len(unread), threads=reading_threads(latency_bound=True), make_worker=lambda: look
         )
         return steps
+
+    def _from_record(self, name: str, entry: StepEntry, text: str) -> Step:
+        number = step_in_name(name)
+        assert number is not None
+        step = Step(number, name, self.storage.path_of(name), entry.stamp, None, "")
+        return _with_record(step, text)
+
+    def summarize(self) -> None:
+        """Store the records of all steps in one object, once many are not in it yet.
+
+        So a new process that lists the steps of an object store need not read every index. Does
+        nothing on a disk. Raises OSError.
+        """
+        if parse_url(self.root) is None:
+            return
+        records: dict[str, tuple[Hashable, str]] = {}
+        for step in self.all():
+            if step.record is not None and step.counts and step.stamp is not None:
+                text = encode_record(step.record)
+                if len(text) <= _MAX_SUMMARIZED_RECORD:
+                    records[step.entry] = (step.stamp, text)
+        new = sum(self._summarized.get(name) != record for name, record in records.items())
+        if new > _MAX_UNSUMMARIZED:
+            self.storage.write_records(records)
+            self._summarized = records
 
     def _read_all(
         self, entries: Mapping[str, StepEntry], ahead: Mapping[str, Step | None]
@@ -336,7 +372,6 @@ def _rank(step: Step) -> tuple[bool, bool, bool]:
 
 
 def _read(step: Step) -> Step:
-    where = f"{step.path}/{RULES.index_name}"
     try:
         data = store_at(step.path).read_index()
         if data is None:  # it has just been deleted
@@ -346,15 +381,19 @@ def _read(step: Step) -> Step:
         text = metadata.get(KEY) if type(metadata) is dict else None
         if type(text) is not str:
             return step._replace(problem="saved by cordwood.save", tool="cordwood.save")
-        record = decode_record(text, f"{where}: {KEY}")
-        problem = wrong_step(record, step.entry) if record.step != step.step else ""
-        return step._replace(record=record, problem=problem and _DAMAGED + problem)
+        return _with_record(step, text)
     except OSError as e:  # perhaps for a while only: it is read again the next time
         return step._replace(problem=f"{_UNREAD}{e}", stamp=object())
     except UnsupportedFormatError as e:  # it is not damaged
         return step._replace(problem=_NEWER + str(e))
     except (CorruptionError, FormatError) as e:
         return step._replace(problem=_DAMAGED + str(e).splitlines()[0])
+
+
+def _with_record(step: Step, text: str) -> Step:
+    record = decode_record(text, f"{step.path}/{RULES.index_name}: {KEY}")
+    problem = wrong_step(record, step.entry) if record.step != step.step else ""
+    return step._replace(record=record, problem=problem and _DAMAGED + problem)
 
 
 # Steps that other tools have saved, and checkpoints that are no steps

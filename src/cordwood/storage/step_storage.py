@@ -9,6 +9,7 @@ interrupted deletions have left.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import stat
@@ -34,6 +35,9 @@ from cordwood.storage.storage_protocol import NamingRules
 
 _AWAY = re.compile(r"\.(.+)\.cordwood-[0-9a-f]{16}\.(deleted|damaged)")
 _LOCK_NAME = f"{temporary_prefix('steps')}lock"
+
+
+_RECORDS = f"{POOL}/steps.json"
 
 
 class StepEntry(NamedTuple):
@@ -64,6 +68,17 @@ class StepStorage(Protocol):
 
     def stamp(self, entry: str) -> Hashable | None:
         """Return the stamp of a directory, as in its Entry."""
+        ...
+
+    def read_records(self) -> Mapping[str, tuple[Hashable, str]]:
+        """Return texts by entry that `write_records` has stored, and the stamps of the entries.
+
+        An aid for listings of object stores: any text may be missing, or be of an older index.
+        """
+        ...
+
+    def write_records(self, records: Mapping[str, tuple[Hashable, str]]) -> None:
+        """Store a text for each entry, with the stamp of its index. Raises OSError."""
         ...
 
     def remove(self, entries: Iterable[str]) -> list[str]:
@@ -157,6 +172,12 @@ class LocalStepStorage:
 
     def stamp(self, entry: str) -> Hashable | None:
         return _stamp(f"{self.path_of(entry)}/{self._index_name}")
+
+    def read_records(self) -> Mapping[str, tuple[Hashable, str]]:
+        return {}  # reading an index of a disk costs nothing
+
+    def write_records(self, records: Mapping[str, tuple[Hashable, str]]) -> None:
+        """Do nothing."""
 
     def remove(self, entries: Iterable[str]) -> list[str]:
         names = list(entries)
@@ -291,6 +312,20 @@ class ObjectStepStorage:
     def stamp(self, entry: str) -> Hashable | None:
         tag = self._store.tag_of(f"{entry}/{self._index_name}")
         return None if tag is None else tag.e_tag or tag.version
+
+    def read_records(self) -> Mapping[str, tuple[Hashable, str]]:
+        with suppress(OSError, CordwoodError, ValueError, TypeError):
+            data = self._store.read(_RECORDS, limit_bytes=self._rules.max_index_bytes).data
+            rows = json.loads(data or b"{}")
+            return {
+                entry: (stamp, text)
+                for entry, (stamp, text) in rows.items()
+                if type(stamp) is str and type(text) is str
+            }
+        return {}
+
+    def write_records(self, records: Mapping[str, tuple[Hashable, str]]) -> None:
+        self._store.write(_RECORDS, json.dumps(records, separators=(",", ":")).encode())
 
     def remove(self, entries: Iterable[str]) -> list[str]:
         removed = list(entries)
