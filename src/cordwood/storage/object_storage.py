@@ -32,6 +32,7 @@ from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import Closable, ReadableFile
 from cordwood.message_text import first_names
 from cordwood.plan.assign_to_files import FileSizes
+from cordwood.storage.conditional_writes import replace_object, require_conditional_writes
 from cordwood.storage.object_pool import (
     GRACE_SECONDS,
     MAX_LIST_BYTES,
@@ -41,8 +42,6 @@ from cordwood.storage.object_pool import (
 from cordwood.storage.object_store_client import (
     ObjectStore,
     Tag,
-    replace_object,
-    require_conditional_writes,
 )
 from cordwood.storage.object_uploads import upload_objects
 from cordwood.storage.paths import POOL, Url, new_save_id, start_seconds_of

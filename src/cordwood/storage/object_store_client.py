@@ -1,18 +1,11 @@
-"""A client of object stores, through obstore: requests, uploads, conditional writes.
+"""A client of object stores, through obstore: requests and uploads.
 
 An ObjectStore returns bytes and tags, or raises OSError. All requests run in one event loop, in a
 thread of its own, so any of them can be given up. A request that fails for a temporary reason is
 repeated, and each repetition is a line of the log. A store that has never answered this process is
 given up after the second failure.
 
-A data object is written once, whole, under a name that no other save uses, and never changed. The
-index is the only object that is replaced. Each object has a tag (on S3 its ETag, on GCS its
-generation), which every write changes. A write that names the tag of the last read takes effect
-only if the object still has it. Where a store ignores the condition, two savers of one directory
-lose each other's trees, and nobody notices. So `require_conditional_writes` tests a store before
-anything is saved there.
-
-One file, because a request, its repetitions and its condition decide together what an answer means.
+One file, because a request, its repetitions and its errors decide together what an answer means.
 """
 
 from __future__ import annotations
@@ -35,12 +28,11 @@ from cordwood.errors import (
     LimitError,
     StorageError,
     TruncatedError,
-    UnsupportedFormatError,
 )
 from cordwood.io.progress import WaitLogger
 from cordwood.io.threads import check_stop
 from cordwood.storage.object_store_options import open_store
-from cordwood.storage.paths import Url, new_save_id
+from cordwood.storage.paths import Url
 
 _log = logging.getLogger("cordwood")
 
@@ -117,8 +109,8 @@ def run_request(
 # Failures
 
 
-class _Failure(NamedTuple):
-    """What went wrong with a request."""
+class RequestFailure(NamedTuple):
+    """The failure of a request."""
 
     text: str
     status: int = 0  # of the answer; 0: there was none
@@ -159,28 +151,29 @@ _NO_ANSWER_HINT = (
 )
 
 
-def _failure_of(error: BaseException) -> _Failure:
+def failure_of(error: BaseException) -> RequestFailure:
+    """Return what an exception of obstore says of the failure of a request."""
     text = str(error)
     status = _STATUS.search(text)
     timed_out = isinstance(error, TimeoutError) or "TimedOut" in text or "Timeout" in text
-    return _Failure(text, int(status[1]) if status else 0, timed_out)
+    return RequestFailure(text, int(status[1]) if status else 0, timed_out)
 
 
 def storage_error(error: Exception, where: str, doing: str) -> OSError:
     """Return the exception of ours for one of obstore."""
     text = str(error)
-    failure = _failure_of(error)
+    failure = failure_of(error)
     hint = next((hint for mark, hint in _HINTS.items() if mark in text), "")
     if not hint and not failure.status:
         hint = _NO_ANSWER_HINT
     said = text.partition("\n\nDebug source")[0].replace("\n", " ")
     cause = re.search(r'message: "([^"]+)"|error: "([^"]+)"', text)
+    if len(said) > _MESSAGE_LENGTH:
+        said = f"{said[:_MESSAGE_LENGTH]} ..."
     if failure.timed_out:
         said += " (timed out)"
     elif not failure.status and cause:
         said += f" ({cause[1] or cause[2]})"
-    if len(said) > _MESSAGE_LENGTH:
-        said = f"{said[:_MESSAGE_LENGTH]} ..."
     said += f"; {hint}" if hint else ""
     kind = type(error).__name__
     if failure.status in (401, 403) or kind in ("PermissionDeniedError", "UnauthenticatedError"):
@@ -271,7 +264,7 @@ class ObjectStore:
             try:
                 result = run_request(send(), f"an answer of the store about {url}", check)
             except Exception as e:
-                failure = _failure_of(e)
+                failure = failure_of(e)
                 known = self.location in _answered
                 if failure.status:
                     _answered.add(self.location)
@@ -369,29 +362,25 @@ class ObjectStore:
                 raise
             raise storage_error(e, self.url_of(name), doing) from e
 
-    def _head(self, name: str) -> Any | None:
+    def find(self, name: str) -> ObjectEntry | None:
         """Return the size and the tag of an object; None if there is none."""
         import obstore
 
-        async def head(store: Any) -> Any | None:
+        async def head(store: Any) -> ObjectEntry | None:
             try:
-                return await obstore.head_async(store, self._key(name))
+                meta = await obstore.head_async(store, self._key(name))
             except FileNotFoundError as e:
                 if "NoSuchBucket" in str(e):
                     raise
                 return None
+            return ObjectEntry(name, int(meta["size"]), _tag_of(meta))
 
         return self._ask(name, head, doing="looking for it", stoppable=True)
 
     def size_of(self, name: str) -> int | None:
         """Return the size of an object in bytes; None if there is none."""
-        meta = self._head(name)
-        return None if meta is None else int(meta["size"])
-
-    def tag_of(self, name: str) -> Tag | None:
-        """Return the tag of an object; None if there is none."""
-        meta = self._head(name)
-        return None if meta is None else _tag_of(meta)
+        found = self.find(name)
+        return None if found is None else found.size_bytes
 
     def write(self, name: str, data: bytes | memoryview) -> None:
         """Write a whole object by one request, without a condition. Raises OSError."""
@@ -584,149 +573,14 @@ def _tag_of(meta: Any) -> Tag:
     return Tag(meta.get("e_tag"), meta.get("version"))
 
 
-# Conditional writes
-
-_MAX_ATTEMPTS = 200  # each is lost to another writer; more means a store that ignores conditions
-_MAX_SECONDS_BETWEEN = 2.0
-
-_tested: set[str] = set()  # locations of stores that have passed the test in this process
-_unquoted: set[str] = set()  # locations of stores that take tags without quotes only
+# Locations of stores that take the tag of a condition without its quotes only.
+UNQUOTED: set[str] = set()
 
 
 def _condition(tag: Tag, location: str) -> dict[str, str]:
     """Return the condition that an object has a tag, as obstore takes it."""
     e_tag = tag.e_tag
-    if e_tag is not None and location in _unquoted:
+    if e_tag is not None and location in UNQUOTED:
         e_tag = e_tag.strip('"')
     fields = {"e_tag": e_tag, "version": tag.version}
     return {key: value for key, value in fields.items() if value is not None}
-
-
-def replace_object(
-    store: ObjectStore,
-    name: str,
-    update: Callable[[bytes | None], bytes | None],
-    *,
-    limit_bytes: int,
-) -> Tag | None:
-    """Replace an object by the result of `update`, again and again until no other writer is first.
-
-    Where the answer to a write is lost, the object is read back: if it has the bytes that were
-    written, the write has taken effect.
-
-    Args:
-        store: the store.
-        name: the object.
-        update: computes the new bytes from the current ones; None stands for no object, and an
-            object without bytes for None: stores have no conditional deletion. Called again with
-            the current bytes whenever another writer came first. It must accept its own result as
-            input: a write may have taken effect without our knowledge.
-        limit_bytes: the most bytes that the object may have.
-
-    Returns the new tag.
-
-    Raises StorageError where the store refuses, or after very many attempts; and what `update`
-    raises.
-    """
-    written: bytes | None = None
-    for attempt in range(_MAX_ATTEMPTS):
-        if attempt:
-            seconds = min(_MAX_SECONDS_BETWEEN, 0.001 * 2 ** min(attempt, 16))
-            time.sleep(random.uniform(0, seconds))  # noqa: S311  (not a secret)
-        current = store.read(name, limit_bytes=limit_bytes)
-        if written is not None and current.data == written:
-            return current.tag
-        new = update(current.data or None)
-        if new is None and not current.data:
-            return current.tag
-        data = new or b""
-        try:
-            tag = store.write_if(name, data, current.tag)
-        except OSError:
-            # The request was perhaps repeated: the error may be the answer to the repetition of a
-            # write that has taken effect.
-            stored = _read_back(store, name, limit_bytes)
-            if stored is None or stored.data != data:
-                raise
-            return stored.tag
-        if tag is not None:
-            return tag
-        written = data
-    raise StorageError(
-        errno.EBUSY,
-        f"other writers replaced it {_MAX_ATTEMPTS} times meanwhile; save again",
-        store.url_of(name),
-    )
-
-
-def _read_back(store: ObjectStore, name: str, limit_bytes: int) -> StoredObject | None:
-    try:
-        return store.read(name, limit_bytes=limit_bytes)
-    except (OSError, LimitError):
-        return None
-
-
-def require_conditional_writes(store: ObjectStore, index_name: str) -> None:
-    """Raise UnsupportedFormatError for a store that ignores, or lacks, conditional writes.
-
-    This needs four small writes, once for each store and process; none where the store is the
-    memory of this process.
-    """
-    if store.url.scheme == "memory" or store.location in _tested:
-        return
-    if store.url.scheme in ("http", "https"):
-        raise UnsupportedFormatError(
-            f"{store.url}: {store.url.scheme}:// can only be read; expected a path, or a URL of "
-            "s3://, gs:// or az:// to save to"
-        )
-    name = f".{index_name}.cordwood-{new_save_id()}.tmp"
-    try:
-        problem = find_problem_of_conditions(store, name)
-    finally:
-        with suppress(OSError, CordwoodError):  # gc removes it
-            store.delete([name])
-    if problem:
-        raise UnsupportedFormatError(
-            f"{store.url}: this store ({store.location}) {problem}: saves need conditional writes "
-            "(PUT with If-Match and If-None-Match), or savers of one path would lose each other's "
-            "trees in silence. Save to a store that has them; or save to a local directory and "
-            "copy that to this store as it is: loads work from any"
-        )
-    _tested.add(store.location)
-
-
-def find_problem_of_conditions(store: ObjectStore, name: str) -> str:
-    """Return a description of how conditional writes of a store fail; "" if they work.
-
-    It writes an object of that name, four times; the caller removes it. Some stores take the tag
-    of a condition without its quotes only, against the standard: those are remembered.
-    """
-    try:
-        first = _write_and_confirm(store, name, b"1", None)
-        if first is None:
-            return "does not write an object on the condition that there is none"
-        try:
-            if store.write_if(name, b"2", None) is not None:
-                return "ignores If-None-Match"
-            if _write_and_confirm(store, name, b"3", first) is None:
-                _unquoted.add(store.location)
-                if _write_and_confirm(store, name, b"3", first) is None:
-                    return "does not replace an object on the condition that it has not changed"
-            if store.write_if(name, b"4", first) is not None:
-                return "ignores If-Match"
-        except PermissionError:
-            pass  # nothing can be replaced there, so nothing is lost
-    except StorageError as e:
-        if _failure_of(e.__cause__ or e).status != 501 and "NotSupported" not in repr(e.__cause__):
-            raise
-        return "has none (501)"
-    return ""
-
-
-def _write_and_confirm(store: ObjectStore, name: str, data: bytes, tag: Tag | None) -> Tag | None:
-    """Return the new tag if the condition held, also if the answer was lost."""
-    new = store.write_if(name, data, tag)
-    if new is None:
-        stored = store.read(name, limit_bytes=len(data))
-        new = stored.tag if stored.data == data else None
-    return new

@@ -310,8 +310,8 @@ class ObjectStepStorage:
         return result
 
     def stamp(self, entry: str) -> Hashable | None:
-        tag = self._store.tag_of(f"{entry}/{self._index_name}")
-        return None if tag is None else tag.e_tag or tag.version
+        found = self._store.find(f"{entry}/{self._index_name}")
+        return found.tag.e_tag or found.tag.version if found and found.size_bytes else None
 
     def read_records(self) -> Mapping[str, tuple[Hashable, str]]:
         with suppress(OSError, CordwoodError, ValueError, TypeError):
