@@ -18,6 +18,7 @@ import random
 import re
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from itertools import islice
@@ -31,7 +32,7 @@ from cordwood.errors import (
 )
 from cordwood.io.progress import WaitLogger
 from cordwood.io.threads import check_stop
-from cordwood.storage.object_store_options import open_store
+from cordwood.storage.object_store_options import OpenStore, open_store
 from cordwood.storage.paths import Url
 
 _log = logging.getLogger("cordwood")
@@ -40,7 +41,7 @@ T = TypeVar("T")
 
 _POLL_SECONDS = 0.5
 _RETRIES = 8  # after answers that say "later": about two minutes
-_RETRIES_AFTER_SILENCE = 2  # after a timeout
+_RETRIES_AFTER_SILENCE = 1  # after a timeout, which is half of the time that a stall may take
 _FIRST_RETRIES = 1  # of a store that has never answered
 _MAX_DELAY_SECONDS = 32.0
 _DELETED_AT_ONCE = 1000
@@ -225,16 +226,12 @@ class ObjectStore:
     def __init__(self, url: Url) -> None:
         self.url = url
         self._open = open_store(url)
+        self._has_answered = False
 
     @property
     def location(self) -> str:
         """The bucket and the endpoint, which all objects of one store share."""
         return self._open.where
-
-    @property
-    def stall_seconds(self) -> float:
-        """A request that takes longer has failed."""
-        return self._open.stall_seconds
 
     def url_of(self, name: str) -> str:
         """Return the whole URL of an object, for messages."""
@@ -257,9 +254,7 @@ class ObjectStore:
         while True:
 
             async def send() -> T:
-                return await asyncio.wait_for(
-                    call(self._open.requests), self._open.stall_seconds + _POLL_SECONDS
-                )
+                return await call(self._open.requests)
 
             try:
                 result = run_request(send(), f"an answer of the store about {url}", check)
@@ -270,8 +265,10 @@ class ObjectStore:
                     _answered.add(self.location)
                 limit = _RETRIES_AFTER_SILENCE if failure.timed_out else _RETRIES
                 if not known and not failure.status:
-                    limit = _FIRST_RETRIES
+                    limit = 0 if failure.timed_out and self._has_answered else _FIRST_RETRIES
                 if not failure.is_temporary or attempt >= limit:
+                    if failure.timed_out:
+                        _answered.discard(self.location)
                     raise
                 attempt += 1
                 seconds = _delay_seconds(attempt)
@@ -287,6 +284,7 @@ class ObjectStore:
                 _sleep(seconds, check)
             else:
                 _answered.add(self.location)
+                self._has_answered = True
                 return result
 
     def read(self, name: str, *, limit_bytes: int) -> StoredObject:
@@ -442,47 +440,28 @@ class ObjectStore:
         """
         import obstore
 
-        stop: list[tuple[BaseException, float]] = []  # why, and since when
-        parts_begun = 0
-
-        async def feed() -> AsyncIterator[memoryview]:
-            nonlocal parts_begun
-            async for part in parts():
-                if stop:
-                    raise stop[0][0]
-                parts_begun += 1
-                yield self._own(part)
+        url = self.url_of(name)
+        upload = _Upload(url, self._open, parts_in_flight, check)
 
         async def put() -> None:
             await obstore.put_async(
                 self._open.uploads,
                 self._key(name),
-                feed(),
+                map_parts(upload.feed(parts()), self._own),
                 use_multipart=True,
                 chunk_size=part_bytes,
                 max_concurrency=parts_in_flight,
             )
 
-        def look() -> None:
-            """Let the upload end by an error, so that obstore aborts it; but not for long."""
-            if stop and time.monotonic() - stop[0][1] > _ABORT_SECONDS:
-                raise stop[0][0]
-            try:
-                check()
-            except BaseException as e:  # noqa: BLE001  (raised by the upload)
-                stop.append((e, time.monotonic()))
-
-        url = self.url_of(name)
-        doing = f"parts of {url} to be stored"
         try:
-            run_request(put(), doing, look, progress=lambda: parts_begun)
+            doing = f"parts of {url} to be stored"
+            run_request(put(), doing, upload.check, progress=lambda: upload.stored)
         except Exception as e:
+            if upload.failure is not None:
+                raise upload.failure from None
             if _is_ours(e):
                 raise
             raise storage_error(e, url, "uploading it in parts") from e
-        finally:
-            if stop:
-                raise stop[0][0]
 
     def entries(self, *, start_after: str = "") -> list[ObjectEntry]:
         """Return all objects, sorted by name; only names after `start_after`.
@@ -544,6 +523,99 @@ class ObjectStore:
 
     def __repr__(self) -> str:
         return f"<{self.url}>"
+
+
+async def map_parts(
+    parts: AsyncIterator[memoryview], function: Callable[[memoryview], Any]
+) -> AsyncIterator[Any]:
+    """Yield the result of a function for each part; no part is kept."""
+    async for part in parts:
+        yield function(part)
+
+
+class _Upload:
+    """An upload in parts: how many are on their way, and since when none has arrived.
+
+    Two parts are sent at first, and more at once as they arrive quickly: so a slow link is not
+    shared by so many parts that none arrives in time.
+
+    Attributes:
+        stored: the number of parts that have arrived.
+        failure: why it was given up; None: it was not.
+    """
+
+    def __init__(
+        self, url: str, opened: OpenStore, most_at_once: int, check: Callable[[], None]
+    ) -> None:
+        self.stored = 0
+        self.failure: BaseException | None = None
+        self._url = url
+        self._open = opened
+        self._most_at_once = most_at_once
+        self._check = check
+        self._begun = 0
+        self._at_once = 2
+        self._last_seconds = time.monotonic()
+        self._failed_seconds = 0.0
+
+    async def feed(self, parts: AsyncIterator[memoryview]) -> AsyncIterator[memoryview]:
+        """Yield the parts, but no more at once than may be on their way."""
+        loop, arrived = asyncio.get_running_loop(), asyncio.Event()
+
+        def count(begun_seconds: float) -> None:
+            self.stored += 1
+            self._last_seconds = time.monotonic()
+            is_quick = self._last_seconds - begun_seconds < self._open.stall_seconds / 8
+            self._at_once = min(self._at_once + is_quick, self._most_at_once)
+            loop.call_soon_threadsafe(arrived.set)
+
+        async for part in parts:
+            while True:
+                if self.failure is not None:
+                    raise self.failure
+                arrived.clear()
+                if self._begun - self.stored < self._at_once:
+                    break
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(arrived.wait(), _POLL_SECONDS)
+            if self._begun == self.stored:
+                self._last_seconds = time.monotonic()
+            self._begun += 1
+            weakref.finalize(part, count, time.monotonic())
+            yield part
+
+    def check(self) -> None:
+        """Raise StorageError once no part has arrived for too long.
+
+        What the check of the caller raises ends `feed`, so that obstore aborts the upload; only if
+        that takes long it is raised here.
+        """
+        now = time.monotonic()
+        if self.failure is not None:
+            if now - self._failed_seconds > _ABORT_SECONDS:
+                raise self.failure
+            return
+        try:
+            self._check()
+        except BaseException as e:  # noqa: BLE001  (raised by the upload)
+            self.failure, self._failed_seconds = e, now
+            return
+        # With all parts there, the store puts them together, which may take longer.
+        limit = self._open.stall_seconds * (1 if self._begun > self.stored else 5)
+        if self._begun and now - self._last_seconds > limit:
+            self.failure = silence(self._url, self._open)
+            raise self.failure
+
+
+def silence(url: str, opened: OpenStore) -> StorageError:
+    """Return the error of a store that does not answer, and expect no answer for a while."""
+    _answered.discard(opened.where)
+    return StorageError(
+        errno.ETIMEDOUT,
+        f"the store ({opened.where}) has acknowledged no byte for {opened.stall_seconds:.0f} s; "
+        "look at the network, or allow more by CORDWOOD_STALL_SECONDS",
+        url,
+    )
 
 
 def _go_on() -> None:

@@ -20,7 +20,7 @@ from cordwood.storage.paths import Url, parse_url
 
 STALL_SECONDS = 60.0
 CONNECT_SECONDS = 4.0  # twice this, and a pause, are less than 10 s
-UPLOAD_RETRIES = 4  # of each part of an upload
+UPLOAD_RETRIES = 8  # of each part of an upload
 _DEFAULT_REGION = "us-east-1"  # accepted by stores without regions
 _REGION_SECONDS = 4.0
 
@@ -33,7 +33,7 @@ class OpenStore(NamedTuple):
         uploads: the obstore store for uploads in parts; obstore repeats each part.
         where: the bucket and its endpoint, for messages; equal for all URLs of one bucket.
         prefix: what all keys begin with; "" or with a slash at its end.
-        stall_seconds: a request that takes longer has failed.
+        stall_seconds: a transfer without an acknowledged byte for so long has failed.
     """
 
     requests: Any
@@ -95,8 +95,8 @@ def storage_options(
         store: an open store of obstore, which is used as it is; its options, retries and timeouts
             are its own. The key of a URL is looked up in it.
         profile: a profile of ~/.aws, for s3://; needs boto3.
-        stall_seconds: a request without an answer for so long has failed, and is repeated at most
-            twice. The slowest link must carry 8 parts of 8 MiB in that time.
+        stall_seconds: a transfer without an acknowledged byte for so long fails. A request waits
+            half of it, and is repeated once. A link must carry two parts of 8 MiB in that time.
         client_options: as obstore takes them: `proxy_url`, `root_certificate`, ...
         **config: as obstore takes them: for s3:// `endpoint`, `region`, `access_key_id`,
             `secret_access_key`, `session_token`, `virtual_hosted_style_request`,
@@ -168,7 +168,8 @@ def _open_bucket(url: Url, options: dict[str, Any]) -> OpenStore:
     config = {k: v for k, v in options.items() if k not in ("store", "profile", "stall_seconds")}
     client: Any = {"connect_timeout": timedelta(seconds=CONNECT_SECONDS)}
     stall = options.get("stall_seconds") or _stall_seconds()
-    client["timeout"] = timedelta(seconds=stall)
+    client["timeout"] = timedelta(hours=6)  # of a whole request: what counts is progress
+    client["read_timeout"] = timedelta(seconds=stall / 2)
     client.update(config.pop("client_options", {}))
     where = f"{url.scheme}://{url.bucket}"
     if options.get("store") is not None:
@@ -198,8 +199,11 @@ def _open_bucket(url: Url, options: dict[str, Any]) -> OpenStore:
         where = f"{where} at {endpoint}"
     try:
         requests, uploads = (
-            kind(url.bucket, **config, client_options=client, retry_config=retries)
-            for retries in (_NO_RETRIES, _UPLOAD_RETRIES)
+            kind(url.bucket, **config, client_options={**client, **waits}, retry_config=retries)
+            for waits, retries in (
+                ({}, _NO_RETRIES),
+                ({"read_timeout": timedelta(seconds=stall)}, _UPLOAD_RETRIES),
+            )
         )
     except (exceptions.BaseError, ValueError, TypeError) as e:
         text = str(e).partition("\n")[0]
