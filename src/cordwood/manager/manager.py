@@ -90,7 +90,9 @@ class CheckpointManager(StepReader):
             of a step are hard links to those of the step before, which are read and checked first.
             Each step is complete by itself all the same. After this many steps everything is
             written again, so that a bad sector does not damage all steps. 1: write everything
-            always. Object stores, and file systems without hard links, have no links.
+            always. File systems without hard links have no links. In an object store the steps
+            refer to the data objects of one pool, which are compared by their digests alone, and
+            nothing is written again after any number of steps.
         preemption_seconds: how long the job may run after SIGTERM. The next `save` after the signal
             saves whatever the policy says, if there is time, waits for the commit, and then
             `preempted` is true: end the loop. None: do not handle SIGTERM.
