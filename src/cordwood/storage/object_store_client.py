@@ -53,7 +53,7 @@ _MESSAGE_LENGTH = 300
 
 
 class _Loop:
-    """An event loop in a daemon thread; a child process after a fork has its own."""
+    """The event loop, in a daemon thread."""
 
     process = 0
     loop: asyncio.AbstractEventLoop | None = None
@@ -62,7 +62,13 @@ class _Loop:
     @classmethod
     def get(cls) -> asyncio.AbstractEventLoop:
         with cls.lock:
-            if cls.loop is None or cls.process != os.getpid():
+            if cls.loop is not None and cls.process != os.getpid():
+                raise StorageError(
+                    errno.ENOTSUP,
+                    "this process was forked from one that had used an object store, and no "
+                    "request works in it: start it by 'spawn' or 'forkserver' of multiprocessing",
+                )
+            if cls.loop is None:
                 cls.loop, cls.process = asyncio.new_event_loop(), os.getpid()
                 threading.Thread(
                     target=cls.loop.run_forever, name="cordwood-requests", daemon=True
@@ -71,7 +77,7 @@ class _Loop:
 
 
 def run_request(
-    call: Coroutine[Any, Any, T],
+    call: Callable[[], Coroutine[Any, Any, T]],
     doing: str,
     check: Callable[[], None],
     *,
@@ -80,13 +86,14 @@ def run_request(
     """Run a coroutine in the event loop, and wait for it; a long wait is logged.
 
     Args:
-        call: the coroutine.
+        call: makes the coroutine.
         doing: what is waited for, for the log.
         check: called twice a second; if it raises, the coroutine is cancelled.
         progress: a number that changes with each step of the coroutine, after which the wait
             begins anew.
     """
-    future = asyncio.run_coroutine_threadsafe(call, _Loop.get())
+    loop = _Loop.get()
+    future = asyncio.run_coroutine_threadsafe(call(), loop)
     waiting, at = WaitLogger(doing), progress()
     try:
         while True:
@@ -257,7 +264,7 @@ class ObjectStore:
                 return await call(self._open.requests)
 
             try:
-                result = run_request(send(), f"an answer of the store about {url}", check)
+                result = run_request(send, f"an answer of the store about {url}", check)
             except Exception as e:
                 failure = failure_of(e)
                 known = self.location in _answered
@@ -455,7 +462,7 @@ class ObjectStore:
 
         try:
             doing = f"parts of {url} to be stored"
-            run_request(put(), doing, upload.check, progress=lambda: upload.stored)
+            run_request(put, doing, upload.check, progress=lambda: upload.stored)
         except Exception as e:
             if upload.failure is not None:
                 raise upload.failure from None
