@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,8 +13,6 @@ import pytest
 
 from cordwood.errors import StorageError, UnsupportedFormatError
 from cordwood.storage import syscalls
-from cordwood.storage.object_store_client import ObjectStore
-from cordwood.storage.paths import parse_url
 from cordwood.storage.step_storage import (
     LocalStepStorage,
     ObjectStepStorage,
@@ -24,47 +21,53 @@ from cordwood.storage.step_storage import (
     open_step_storage,
 )
 from tests.faults.systems import CountingSystem, FailingSystem
-
-_numbers = itertools.count()
+from tests.storage.conformance import FolderFiles
+from tests.storage.stores import KINDS, StoredObjects, new_url
 
 
 class Root:
-    """A root of steps, and a way to put files there."""
+    """A root of steps, and its files: a directory, or a URL of an object store."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
-        self.kind = kind
-        self.folder = folder / "run"
-        self.url = f"memory://tests-of-steps/{next(_numbers)}"
+    def __init__(self, where: Path | str) -> None:
+        self.where = where
+        self.is_local = isinstance(where, Path)
+        self.contents: MutableMapping[str, bytes]
+        self.contents = FolderFiles(where) if isinstance(where, Path) else StoredObjects(where)
+
+    @property
+    def folder(self) -> Path:
+        assert isinstance(self.where, Path)
+        return self.where
 
     def place(self) -> StepStorage:
-        return open_step_storage(str(self.folder) if self.kind == "local" else self.url, "index")
+        return open_step_storage(str(self.where), "index")
 
-    def put(self, name: str) -> None:
-        if self.kind == "local":
-            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (self.folder / name).write_bytes(b"1")
-        else:
-            self._store().start_write(name, b"1").result()
+    def put(self, name: str, data: bytes = b"1") -> None:
+        self.contents[name] = data
 
     def files(self) -> list[str]:
-        if self.kind == "local":
-            paths = self.folder.rglob("*")
-            return sorted(str(f.relative_to(self.folder)) for f in paths if f.is_file())
-        return self._store().names()
-
-    def _store(self) -> ObjectStore:
-        url = parse_url(self.url)
-        assert url is not None
-        return ObjectStore(url)
+        return sorted(self.contents)
 
 
 def look(place: StepStorage) -> Mapping[str, StepEntry]:
     return place.entries(lambda _: True)
 
 
-@pytest.fixture(params=["local", "memory"])
-def root(request: pytest.FixtureRequest, tmp_path: Path) -> Root:
-    return Root(request.param, tmp_path)
+@pytest.fixture(params=["local", *KINDS])
+def root(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Root]:
+    if request.param == "local":
+        yield Root(tmp_path / "run")
+    else:
+        with new_url(request.param, monkeypatch) as url:
+            yield Root(url)
+
+
+@pytest.fixture(params=KINDS)
+def objects(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Root]:
+    with new_url(request.param, monkeypatch) as url:
+        yield Root(url)
 
 
 def test_nothing_is_there(root: Root) -> None:
@@ -88,6 +91,28 @@ def test_entries(root: Root) -> None:
     root.put("20/index")
     assert look(root.place())["20"].stamp is not None
     assert list(root.place().entries(lambda name: name == "20")) == ["20"]
+
+
+def test_a_stamp_changes_with_the_index(root: Root) -> None:
+    root.put("10/index")
+    place = root.place()
+    stamp = place.stamp("10")
+    assert stamp is not None
+    assert look(place)["10"].stamp == stamp
+    root.put("10/data")
+    assert place.stamp("10") == stamp
+    root.put("10/index", b"another")
+    assert place.stamp("10") not in (None, stamp)
+    assert look(place)["10"].stamp == place.stamp("10")
+    assert place.stamp("20") is None
+
+
+def test_an_index_without_bytes_is_none(objects: Root) -> None:
+    """Saves cannot delete an index on a condition; they empty it."""
+    objects.put("10/index", b"")
+    objects.put("10/data")
+    assert look(objects.place()) == {"10": StepEntry(None)}
+    assert objects.place().stamp("10") is None
 
 
 def test_links(tmp_path: Path) -> None:
@@ -127,7 +152,7 @@ def test_what_is_set_aside_lies_there_until_its_step_is_saved(root: Root) -> Non
     assert any(name.endswith("/data") for name in root.files())
     root.put("10/index")
     place.remove_leftovers()
-    if root.kind == "local":
+    if root.is_local:
         assert root.files() == ["10/index"]
 
 
@@ -163,7 +188,7 @@ def test_removal(root: Root) -> None:
     place = root.place()
     assert place.remove(["10", "30"]) == ["10", "30"]
     assert root.files() == ["20/data", "20/index"]
-    if root.kind == "local":
+    if root.is_local:
         assert sorted(os.listdir(root.folder)) == ["20"]
         assert place.remove(["10", "20"]) == ["20"]  # another manager was quicker with 10
 
@@ -177,7 +202,7 @@ def test_a_path_and_a_url_of_a_file_are_one_place(tmp_path: Path) -> None:
 
 
 def test_what_is_in_use_stays(tmp_path: Path) -> None:
-    root = Root("local", tmp_path)
+    root = Root(tmp_path / "run")
     root.put("10/index")
     root.put("20/index")
     held = root.folder / "10" / ".index.cordwood-0123456789abcdef.tmp"
@@ -198,7 +223,7 @@ def calls_of_removal(tmp_path: Path) -> list[str]:
 
 
 def filled(folder: Path) -> Root:
-    root = Root("local", folder)
+    root = Root(folder / "run")
     for step in (10, 20):
         root.put(f"{step}/index")
         root.put(f"{step}/data-1")
@@ -247,7 +272,7 @@ def test_a_pin(tmp_path: Path) -> None:
 
 
 def test_there_are_no_pins_in_object_stores() -> None:
-    place = Root("memory", Path()).place()
+    place = open_step_storage("memory://tests-of-steps/pins", "index")
     assert not place.in_use("10")
     with pytest.raises(UnsupportedFormatError, match="no locks in an object store"), place.pin("1"):
         pytest.fail("nothing is pinned")
