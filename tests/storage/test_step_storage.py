@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.errors import StorageError, UnsupportedFormatError
+from cordwood.errors import LimitError, StorageError, UnsupportedFormatError
 from cordwood.storage import syscalls
 from cordwood.storage.step_storage import (
     LocalStepStorage,
@@ -20,9 +20,18 @@ from cordwood.storage.step_storage import (
     StepStorage,
     open_step_storage,
 )
+from cordwood.storage.storage_protocol import NamingRules
 from tests.faults.systems import CountingSystem, FailingSystem
 from tests.storage.conformance import FolderFiles
 from tests.storage.stores import KINDS, StoredObjects, new_url
+
+RULES = NamingRules(
+    "index",
+    1 << 16,
+    (),
+    lambda name: name.startswith("data-"),
+    lambda index: frozenset([each for each in (index or b"").decode().split() if each != "1"]),
+)
 
 
 class Root:
@@ -40,7 +49,7 @@ class Root:
         return self.where
 
     def place(self) -> StepStorage:
-        return open_step_storage(str(self.where), "index")
+        return open_step_storage(str(self.where), RULES)
 
     def put(self, name: str, data: bytes = b"1") -> None:
         self.contents[name] = data
@@ -181,6 +190,30 @@ def test_whoever_saves_uses_an_entry(tmp_path: Path, name: str) -> None:
     assert root.place().remove(["10"]) == ["10"]
 
 
+def test_a_removal_takes_what_no_other_step_refers_to(objects: Root) -> None:
+    objects.put(".data/01/data-a")
+    objects.put(".data/01/data-b")
+    objects.put("10/index", b"../.data/01/data-a ../.data/01/data-b")
+    objects.put("20/index", b"../.data/01/data-b")
+    place = objects.place()
+    assert sorted(look(place)) == ["10", "20"]
+    assert place.remove(["10"]) == ["10"]
+    assert objects.files() == [".data/01/data-b", "20/index"]
+    assert place.remove(["20"]) == ["20"]
+    assert objects.files() == []
+
+
+def test_a_removal_takes_nothing_where_an_index_cannot_be_read(objects: Root) -> None:
+    """It may refer to anything."""
+    objects.put(".data/01/data-a")
+    objects.put("10/index", b"../.data/01/data-a")
+    objects.put("20/index", bytes(RULES.max_index_bytes + 1))
+    place = objects.place()
+    with pytest.raises(LimitError):
+        place.remove(["10"])
+    assert objects.files() == [".data/01/data-a", "20/index"]
+
+
 def test_removal(root: Root) -> None:
     for step in (10, 20, 30):
         root.put(f"{step}/index")
@@ -194,11 +227,11 @@ def test_removal(root: Root) -> None:
 
 
 def test_a_path_and_a_url_of_a_file_are_one_place(tmp_path: Path) -> None:
-    place = open_step_storage(tmp_path.as_uri(), "index")
+    place = open_step_storage(tmp_path.as_uri(), RULES)
     assert isinstance(place, LocalStepStorage)
     assert place.name == str(tmp_path)
     assert place.path_of("7") == f"{tmp_path}/7"
-    assert isinstance(open_step_storage("memory://a", "index"), ObjectStepStorage)
+    assert isinstance(open_step_storage("memory://a", RULES), ObjectStepStorage)
 
 
 def test_what_is_in_use_stays(tmp_path: Path) -> None:
@@ -252,7 +285,7 @@ def test_an_empty_entry(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "8").mkdir()
     (tmp_path / "8" / "notes").write_text("")
-    place = open_step_storage(tmp_path, "index")
+    place = open_step_storage(tmp_path, RULES)
     for entry in ("7", "8", "9"):
         place.remove_empty(entry)
     assert os.listdir(tmp_path) == ["8"]
@@ -272,7 +305,7 @@ def test_a_pin(tmp_path: Path) -> None:
 
 
 def test_there_are_no_pins_in_object_stores() -> None:
-    place = open_step_storage("memory://tests-of-steps/pins", "index")
+    place = open_step_storage("memory://tests-of-steps/pins", RULES)
     assert not place.in_use("10")
     with pytest.raises(UnsupportedFormatError, match="no locks in an object store"), place.pin("1"):
         pytest.fail("nothing is pinned")
@@ -299,7 +332,7 @@ def test_a_lock_of_the_root_that_somebody_holds_is_not_waited_for_beyond_the_tim
     tmp_path: Path,
 ) -> None:
     folder = filled(tmp_path).folder
-    place = open_step_storage(str(folder), "index", timeout_seconds=0.05)
+    place = open_step_storage(str(folder), RULES, timeout_seconds=0.05)
     fd = os.open(folder / ".steps.cordwood-lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(fd, fcntl.LOCK_EX)
     before = place.entries(lambda _: True)
