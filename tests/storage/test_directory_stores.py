@@ -19,8 +19,9 @@ from cordwood.index import HeaderDigest, Source
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.plan.file_plan import FilePlan, LeafBytes
 from cordwood.storage.local_storage import LocalStorage
-from cordwood.storage.object_storage import GRACE_SECONDS, ObjectStorage
-from cordwood.storage.object_store_client import ObjectStore, replace_object
+from cordwood.storage.object_pool import GRACE_SECONDS
+from cordwood.storage.object_storage import ObjectStorage
+from cordwood.storage.object_store_client import ObjectStore, Tag, replace_object
 from cordwood.storage.paths import new_save_id, start_seconds_of
 from cordwood.storage.storage_protocol import (
     IndexChange,
@@ -328,7 +329,7 @@ def test_an_answer_that_is_lost_on_the_way(objects: Place, monkeypatch: pytest.M
     save(objects, "x", f"{NOW}-1")
     replace = replace_object
 
-    def failing(store: ObjectStore, name: str, *args: Any, **kwargs: Any) -> bytes:
+    def failing(store: ObjectStore, name: str, *args: Any, **kwargs: Any) -> Tag | None:
         replace(store, name, *args, **kwargs)
         raise StorageError(5, "the connection was lost", name)
 
@@ -347,7 +348,7 @@ def test_what_lies_beside_is_the_last_saves(
     replace = replace_object
     calls = 0
 
-    def overtaken(store: ObjectStore, name: str, *args: Any, **kwargs: Any) -> bytes:
+    def overtaken(store: ObjectStore, name: str, *args: Any, **kwargs: Any) -> Tag | None:
         nonlocal calls
         calls += 1
         if calls == 2:  # the first save has replaced the index, and comes to what lies beside
