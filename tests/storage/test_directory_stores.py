@@ -18,10 +18,11 @@ from cordwood.errors import CorruptionError, StorageError, TruncatedError
 from cordwood.index import HeaderDigest, Source
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.plan.file_plan import FilePlan, LeafBytes
+from cordwood.storage.conditional_writes import replace_object
 from cordwood.storage.local_storage import LocalStorage
 from cordwood.storage.object_pool import GRACE_SECONDS
 from cordwood.storage.object_storage import ObjectStorage
-from cordwood.storage.object_store_client import ObjectStore, Tag, replace_object
+from cordwood.storage.object_store_client import ObjectStore, Tag
 from cordwood.storage.paths import new_save_id, start_seconds_of
 from cordwood.storage.storage_protocol import (
     IndexChange,

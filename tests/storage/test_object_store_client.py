@@ -10,8 +10,9 @@ import pytest
 from obstore import exceptions
 
 from cordwood.errors import LimitError, StorageError, TruncatedError
-from cordwood.storage import object_store_client
-from cordwood.storage.object_store_client import ObjectStore, replace_object, storage_error
+from cordwood.storage import conditional_writes, object_store_client
+from cordwood.storage.conditional_writes import replace_object
+from cordwood.storage.object_store_client import ObjectStore, Tag, storage_error
 from tests.storage.stores import KINDS, new_url, open_url
 from tests.threads import in_threads
 
@@ -22,6 +23,11 @@ LIMIT = 1 << 20
 def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
     with new_url(request.param, monkeypatch) as url:
         yield open_url(url)
+
+
+def tag_of(store: ObjectStore, name: str) -> Tag | None:
+    found = store.find(name)
+    return None if found is None else found.tag
 
 
 def test_objects_there_and_back(store: ObjectStore) -> None:
@@ -166,16 +172,24 @@ def test_replace_can_remove(store: ObjectStore) -> None:
 
 
 def test_a_tag_is_that_of_the_last_replacement(store: ObjectStore) -> None:
-    assert store.tag_of("a") is None
+    assert tag_of(store, "a") is None
     first = replace_object(store, "a", lambda old: b"1", limit_bytes=LIMIT)
-    assert store.tag_of("a") == first == store.read("a", limit_bytes=LIMIT).tag
+    assert tag_of(store, "a") == first == store.read("a", limit_bytes=LIMIT).tag
     second = replace_object(store, "a", lambda old: b"2", limit_bytes=LIMIT)
-    assert store.tag_of("a") == second == store.read("a", limit_bytes=LIMIT).tag
+    assert tag_of(store, "a") == second == store.read("a", limit_bytes=LIMIT).tag
     assert first != second
     (entry,) = store.entries()
     assert first is not None
     assert second is not None
     assert entry.tag.e_tag == second.e_tag != first.e_tag
+
+
+def test_tags_of_other_objects(store: ObjectStore) -> None:
+    assert tag_of(store, "not there") is None
+    store.write("a", b"1")
+    store.write("b", b"2")
+    assert store.write_if("a", b"3", tag_of(store, "b")) is None
+    assert store.read("a", limit_bytes=LIMIT).data == b"1"
 
 
 @pytest.mark.parametrize("first", [None, b"old"])
@@ -224,7 +238,7 @@ def test_replace_passes_on_what_its_update_raises(store: ObjectStore) -> None:
 
 
 def test_replace_gives_up_in_the_end(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_store_client, "_MAX_ATTEMPTS", 4)
+    monkeypatch.setattr(conditional_writes, "_MAX_ATTEMPTS", 4)
     calls = 0
 
     def lose(old: bytes | None) -> bytes:
@@ -384,7 +398,7 @@ def test_a_write_whose_answer_is_lost_is_read_back(
 
     monkeypatch.setattr(obstore, "put_async", lose)
     tag = replace_object(store, "index", lambda old: b"1", limit_bytes=LIMIT)
-    assert tag == store.tag_of("index")
+    assert tag == tag_of(store, "index")
     assert store.read("index", limit_bytes=LIMIT).data == b"1"
 
 
