@@ -20,7 +20,8 @@ from cordwood.storage import object_store_client, object_store_options
 from cordwood.testing import assert_trees_equal
 from tests.storage.stores import StoredObjects
 
-TREE = {"a": np.arange(3_000_000, dtype=np.int32), "b": [np.float32(2.5), "text"]}
+LARGE = np.arange(3_000_000, dtype=np.int32)
+TREE = {"a": LARGE, "b": [np.float32(2.5), "text"]}
 
 
 class Pages(ThreadingHTTPServer):
@@ -101,7 +102,7 @@ def test_a_checkpoint_is_loaded(pages: Pages, url: str) -> None:
     assert_trees_equal(cordwood.load(f"{url}/", to="numpy"), TREE)
     with cordwood.open(url) as checkpoint:
         assert checkpoint.metadata == {"by": "me"}
-        np.testing.assert_array_equal(checkpoint["a"][1000:1007], TREE["a"][1000:1007])
+        np.testing.assert_array_equal(checkpoint["a"][1000:1007], LARGE[1000:1007])
     assert {method for method, _ in pages.requests} <= {"GET", "HEAD"}
 
 
