@@ -10,10 +10,11 @@ import pytest
 
 from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.paths import parse_url
+from tests.storage.web_stores import web_store
 
 __all__ = ["KINDS", "StoredObjects", "new_url", "open_url"]
 
-KINDS = ("memory",)
+KINDS = ("memory", "s3", "gs")
 _LIMIT_BYTES = 1 << 30
 _numbers = itertools.count()
 
@@ -21,7 +22,11 @@ _numbers = itertools.count()
 @contextmanager
 def new_url(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Yield the URL of an empty store."""
-    yield f"{kind}://tests/{next(_numbers)}"
+    if kind == "memory":
+        yield f"memory://tests/{next(_numbers)}"
+    else:
+        with web_store(kind, monkeypatch) as web:
+            yield f"{web.url}/tests/{next(_numbers)}"
 
 
 def open_url(url: str) -> ObjectStore:

@@ -424,7 +424,7 @@ MISSING_FEATURE = exceptions.GenericError("Server returned non-2xx status code: 
         (BUSY, False, 9),
         (BUSY, True, 9),
         (LATE, False, 2),
-        (LATE, True, 3),
+        (LATE, True, 2),
         (FORBIDDEN, False, 1),
         (FORBIDDEN, True, 1),
         (MISSING_FEATURE, True, 1),
