@@ -313,6 +313,13 @@ def test_clients_and_codecs_stay_where_bytes_are_moved(source: Path) -> None:
         assert name not in {"numcodecs", "obstore", "tensorstore"}, where(source, statement)
 
 
+@each([path for path in FILES if path.stem not in ("object_store_client", "object_store_options")])
+def test_obstore_is_known_to_two_modules(source: Path) -> None:
+    for statement in imports_of(source):
+        name = statement.module.split(".")[0]
+        assert name not in {"boto3", "botocore", "obstore"}, where(source, statement)
+
+
 @each([path for path in FILES if path.name != "jax_arrays.py"])
 def test_private_names_of_jax_are_in_one_file(source: Path) -> None:
     for statement in imports_of(source):

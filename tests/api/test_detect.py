@@ -181,8 +181,8 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path / "none.npz", "memory://test-detect/none"):
         with pytest.raises(FileNotFoundError):
             cordwood.detect(path)
-    with pytest.raises(UnsupportedFormatError, match="the scheme 'https' is unknown"):
-        cordwood.detect("https://example.com/model.safetensors")
+    with pytest.raises(UnsupportedFormatError, match="the scheme 'ftp' is unknown"):
+        cordwood.detect("ftp://example.com/model.safetensors")
 
 
 @pytest.mark.parametrize("pattern", ["{}", "step_{}", "step-{:08d}", "checkpoint_{}", "run-{}"])

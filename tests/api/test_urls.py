@@ -8,14 +8,16 @@ from __future__ import annotations
 import io
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+import obstore
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from obstore import exceptions
 
 import cordwood
 from cordwood.errors import (
@@ -26,30 +28,38 @@ from cordwood.errors import (
 )
 from cordwood.plan.assign_to_files import FileSizes
 from cordwood.storage.object_storage import ObjectStorage
-from cordwood.storage.object_store_client import ObjectStore, storage_error
-from cordwood.storage.paths import parse_url
+from cordwood.storage.paths import local_or_url
 from cordwood.testing import assert_trees_equal
+from tests.storage.conformance import FolderFiles
+from tests.storage.stores import KINDS, StoredObjects, new_url
 
-_numbers = itertools.count()
 SMALL = FileSizes(pack_bytes=1000, max_packs=512, part_bytes=600)
 
 
-@pytest.fixture(params=["path", "file", "memory"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture(params=["path", "file", *KINDS])
+def url(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
     path = tmp_path / "run 1" / "ckpt"
-    kinds = {"path": str(path), "file": path.as_uri(), "memory": memory_url()}
-    return kinds[request.param]
+    if request.param == "path":
+        yield str(path)
+    elif request.param == "file":
+        yield path.as_uri()
+    else:
+        with new_url(request.param, monkeypatch) as url:
+            yield f"{url}/run 1/ckpt"
 
 
-def memory_url() -> str:
-    return f"memory://tests-of-urls/{next(_numbers)}"
+@pytest.fixture(params=KINDS)
+def object_url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    with new_url(request.param, monkeypatch) as url:
+        yield f"{url}/ckpt"
 
 
-def store_of(url: str) -> ObjectStore:
-    """Return the store of a URL, or of the directory at a path."""
-    parsed = parse_url(url if "://" in url else Path(url).as_uri())
-    assert parsed is not None
-    return ObjectStore(parsed)
+def files_of(url: str) -> MutableMapping[str, bytes]:
+    """Return the files at a path or URL."""
+    local = local_or_url(url)
+    return StoredObjects(url) if "://" in str(local) else FolderFiles(Path(local))
 
 
 def tree() -> dict[str, Any]:
@@ -76,30 +86,26 @@ def test_a_file_url_is_the_path(tmp_path: Path) -> None:
     assert cordwood.load(tmp_path / "x.safetensors") == {"w": 2}
 
 
-def test_objects_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_are_small(object_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cells too large for an object are cut, and go together again."""
     monkeypatch.setattr(ObjectStorage, "file_sizes", SMALL)
     saved = tree()
-    url = memory_url()
-    cordwood.save(url, saved)
-    store = store_of(url)
-    data = [name for name in store.names() if name.startswith("data-")]
-    assert len(data) > 3
-    sizes = [len(store.read(name, limit_bytes=1 << 20).data or b"") for name in data]
+    cordwood.save(object_url, saved)
+    sizes = [len(data) for name, data in files_of(object_url).items() if name.startswith("data-")]
+    assert len(sizes) > 3
     assert max(sizes) < 4096 + 2000  # the header's room, and the data
-    assert_trees_equal(cordwood.load(url, like=saved), saved)
-    cordwood.verify(url)
+    assert_trees_equal(cordwood.load(object_url, like=saved), saved)
+    cordwood.verify(object_url)
 
 
 def test_damage(url: str) -> None:
     cordwood.save(url, {"a": {"w": np.arange(1000)}})
-    store = store_of(url)
-    (name,) = [name for name in store.names() if name.startswith("data-")]
-    data = store.read(name, limit_bytes=1 << 20).data
-    assert data is not None
+    files = files_of(url)
+    (name,) = [name for name in files if name.startswith("data-")]
+    data = files[name]
 
     def put(damaged: bytes) -> None:
-        store.start_write(name, damaged).result()
+        files[name] = damaged
 
     put(data[:5000] + bytes([data[5000] ^ 1]) + data[5001:])
     with pytest.raises(CorruptionError, match=name):
@@ -112,50 +118,44 @@ def test_damage(url: str) -> None:
     put(data + b"\0")
     with pytest.raises(CorruptionError, match=f"{name}: expected 12096 bytes"):
         cordwood.load(url)
-    store.delete([name])
+    del files[name]
     with pytest.raises(CorruptionError, match=f"{name} is missing"):
         cordwood.load(url)
     with pytest.raises(CorruptionError, match=f"{name} is missing"):
         cordwood.verify(url)
 
 
-def test_a_store_that_fails_keeps_the_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    url = memory_url()
-    cordwood.save(url, {"w": np.arange(5)})
-    before = store_of(url).names()
+def test_a_store_that_fails_keeps_the_old(object_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cordwood.save(object_url, {"w": np.arange(5)})
+    before = dict(files_of(object_url))
     monkeypatch.setattr(ObjectStorage, "file_sizes", SMALL)
-    start_write = ObjectStore.start_write
-    calls = 0
+    put = obstore.put_async
+    calls = itertools.count(1)
 
-    class Failed:
-        def result(self) -> None:
-            failure = ValueError("UNAVAILABLE: the network is gone")
-            raise storage_error(failure, url, "writing it")
+    async def failing(*args: Any, **named: Any) -> Any:
+        if next(calls) == 3:
+            raise exceptions.GenericError("status: 400 Bad Request: the network is gone")
+        return await put(*args, **named)
 
-    def failing(self: ObjectStore, name: str, data: bytes, **named: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        return Failed() if calls == 3 else start_write(self, name, data, **named)
-
-    monkeypatch.setattr(ObjectStore, "start_write", failing)
-    with pytest.raises(StorageError, match="the store failed while writing it: UNAVAILABLE"):
-        cordwood.save(url, [np.arange(300) for _ in range(8)])
-    assert calls > 3
-    assert store_of(url).names() == before
-    assert_trees_equal(cordwood.load(url), {"w": np.arange(5)})
+    monkeypatch.setattr(obstore, "put_async", failing)
+    with pytest.raises(StorageError, match=r"the store failed while writing it: .* is gone"):
+        cordwood.save(object_url, [np.arange(300) for _ in range(8)])
+    assert next(calls) > 3
+    monkeypatch.undo()
+    assert dict(files_of(object_url)) == before
+    assert_trees_equal(cordwood.load(object_url), {"w": np.arange(5)})
 
 
-def test_objects_cannot_be_mapped() -> None:
-    url = memory_url()
-    cordwood.save(url, {"w": np.arange(5)})
+def test_objects_cannot_be_mapped(object_url: str) -> None:
+    cordwood.save(object_url, {"w": np.arange(5)})
     with pytest.raises(io.UnsupportedOperation, match="without mmap=True"):
-        cordwood.load(url, mmap=True)
+        cordwood.load(object_url, mmap=True)
 
 
 @pytest.mark.parametrize(
     ("url", "options", "message"),
     [
-        ("zz://bucket/x", {}, "expected a path, or a URL of one of file://, gs://, memory://, s3"),
+        ("zz://bucket/x", {}, "expected a path, or a URL of one of az://, file://, gs://, http"),
         ("memory://bucket/x.safetensors", {}, "an object store holds directories"),
         ("memory://bucket/x", {"format": "msgpack"}, "an object store holds directories"),
         ("memory://bucket/x", {"layout": "zarr"}, "the layout 'zarr' needs a local path"),

@@ -34,6 +34,7 @@ from tests.manager.linked_runs import (
     occupied_bytes,
     train,
 )
+from tests.storage.stores import KINDS, StoredObjects, new_url
 
 KIB, MIB = 1 << 10, 1 << 20
 FROZEN = np.arange(100_000, dtype=np.float32)
@@ -307,14 +308,20 @@ def test_without_hard_links_all_is_written(
     check(tmp_path)
 
 
-def test_object_stores_have_no_links(reports: list[SaveReport]) -> None:
-    with CheckpointManager(
-        "memory://linking/run", background=False, on_save=reports.append
-    ) as manager:
-        manager.save(0, small_tree(0))
-        manager.save(1, small_tree(1))
-    assert [report.linked_bytes for report in reports] == [0, 0]
-    assert_trees_equal(cordwood.load("memory://linking/run/1"), small_tree(1))
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_in_object_stores_share_objects(
+    kind: str, reports: list[SaveReport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Objects have no links: the index of a step refers to those of an older one."""
+    with new_url(kind, monkeypatch) as url:
+        with CheckpointManager(url, background=False, keep=1, on_save=reports.append) as manager:
+            for step in range(4):
+                manager.save(step, small_tree(step))
+        assert [report.linked_bytes for report in reports] == [0, *[FROZEN.nbytes] * 3]
+        assert_trees_equal(cordwood.load(f"{url}/3"), small_tree(3))
+        assert cordwood.verify(f"{url}/3").unverified_bytes == 0
+        data = [name for name in StoredObjects(url) if name.startswith(".data/")]
+        assert len([name for name in data if name.endswith(".safetensors")]) == 2
 
 
 def test_what_is_not_a_managers_step_is_no_base(tmp_path: Path, reports: list[SaveReport]) -> None:

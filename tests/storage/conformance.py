@@ -57,7 +57,10 @@ class FolderFiles(MutableMapping[str, bytes]):
         self.folder = folder
 
     def __getitem__(self, name: str) -> bytes:
-        return (self.folder / name).read_bytes()
+        try:
+            return (self.folder / name).read_bytes()
+        except FileNotFoundError:
+            raise KeyError(name) from None
 
     def __setitem__(self, name: str, data: bytes) -> None:
         path = self.folder / name

@@ -1,23 +1,61 @@
-"""Object stores for tests: in memory and on the local disk, each under a key of its own."""
+"""Object stores for tests: each under a key of its own, and its objects as a mapping."""
 
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+
+import pytest
 
 from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.paths import parse_url
+from tests.storage.web_stores import web_store
 
-__all__ = ["KINDS", "new_store"]
+__all__ = ["KINDS", "StoredObjects", "new_url", "open_url"]
 
-KINDS = ("memory",)
+KINDS = ("memory", "s3", "gs")
+_LIMIT_BYTES = 1 << 30
 _numbers = itertools.count()
 
 
-def new_store(kind: str, folder: Path) -> ObjectStore:
-    """Return an empty store."""
-    number = next(_numbers)
-    text = f"memory://tests/{number}" if kind == "memory" else f"{folder.as_uri()}/store-{number}"
-    url = parse_url(text)
-    assert url is not None
-    return ObjectStore(url)
+@contextmanager
+def new_url(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Yield the URL of an empty store."""
+    if kind == "memory":
+        yield f"memory://tests/{next(_numbers)}"
+    else:
+        with web_store(kind, monkeypatch) as web:
+            yield f"{web.url}/tests/{next(_numbers)}"
+
+
+def open_url(url: str) -> ObjectStore:
+    """Return the store of a URL."""
+    parsed = parse_url(url)
+    assert parsed is not None
+    return ObjectStore(parsed)
+
+
+class StoredObjects(MutableMapping[str, bytes]):
+    """The objects below a URL, by their names."""
+
+    def __init__(self, url: str) -> None:
+        self._store = open_url(url)
+
+    def __getitem__(self, name: str) -> bytes:
+        data = self._store.read(name, limit_bytes=_LIMIT_BYTES).data
+        if data is None:
+            raise KeyError(name)
+        return data
+
+    def __setitem__(self, name: str, data: bytes) -> None:
+        self._store.write(name, data)
+
+    def __delitem__(self, name: str) -> None:
+        self._store.delete([name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._store.names())
+
+    def __len__(self) -> int:
+        return len(self._store.names())

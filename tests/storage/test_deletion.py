@@ -13,6 +13,7 @@ import pytest
 
 import cordwood
 from cordwood import CheckpointManager
+from cordwood.formats.packs.cordwood_json import RULES
 from cordwood.storage import syscalls
 from cordwood.storage.directories import remove_tree
 from cordwood.storage.staging_directory import StagingDirectory
@@ -84,12 +85,16 @@ def swept_damage(root: Path) -> tuple[Path, Callable[[], object]]:
     fill(leftover)
     (root / "1").mkdir()
     (root / "1/index").touch()
-    return leftover / "sub", LocalStepStorage(str(root), "index").remove_leftovers
+    return leftover / "sub", LocalStepStorage(
+        str(root), RULES._replace(index_name="index")
+    ).remove_leftovers
 
 
 def retained_steps(root: Path) -> tuple[Path, Callable[[], object]]:
     fill(root / "1")
-    return root / ".1.*.deleted/sub", lambda: LocalStepStorage(str(root), "index").remove(["1"])
+    return root / ".1.*.deleted/sub", lambda: LocalStepStorage(
+        str(root), RULES._replace(index_name="index")
+    ).remove(["1"])
 
 
 def stage_of_a_killed_save(root: Path) -> tuple[Path, Callable[[], object]]:
@@ -263,10 +268,11 @@ _AS_NOBODY = """
     import os, sys
     import numpy as np
     import cordwood
+    from cordwood.formats.packs.cordwood_json import RULES
     from cordwood.storage.step_storage import LocalStepStorage
 
     def work(root):
-        LocalStepStorage(root, "cordwood.json").remove_leftovers()
+        LocalStepStorage(root, RULES).remove_leftovers()
         cordwood.save(root + "/1", {"w": np.ones(3)}, layout="zarr")
         return cordwood.gc(root + "/1")
 
@@ -299,6 +305,6 @@ def test_leftovers_of_the_owner_of_the_root_go(shared_root: Path, ending: str) -
 @needs_root
 def test_the_superuser_sweeps_the_leftovers_of_all(shared_root: Path) -> None:
     leftover = [leave(shared_root, ending, NOBODY) for ending in ("stage", "deleted")]
-    LocalStepStorage(str(shared_root), "cordwood.json").remove_leftovers()
+    LocalStepStorage(str(shared_root), RULES).remove_leftovers()
     assert cordwood.gc(shared_root / "1") == [str(leftover[0])]
     assert files_in(shared_root) == []

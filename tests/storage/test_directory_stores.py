@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,12 @@ from cordwood.errors import CorruptionError, StorageError, TruncatedError
 from cordwood.index import HeaderDigest, Source
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.plan.file_plan import FilePlan, LeafBytes
+from cordwood.storage.conditional_writes import replace_object
 from cordwood.storage.local_storage import LocalStorage
-from cordwood.storage.object_storage import GRACE_SECONDS, ObjectStorage
-from cordwood.storage.object_store_client import ObjectStore, replace_object
-from cordwood.storage.paths import new_save_id, parse_url, start_seconds_of
+from cordwood.storage.object_pool import GRACE_SECONDS
+from cordwood.storage.object_storage import ObjectStorage
+from cordwood.storage.object_store_client import ObjectStore, Tag
+from cordwood.storage.paths import new_save_id, start_seconds_of
 from cordwood.storage.storage_protocol import (
     IndexChange,
     NamingRules,
@@ -30,6 +31,8 @@ from cordwood.storage.storage_protocol import (
     Storage,
     Transaction,
 )
+from tests.storage.conformance import FolderFiles
+from tests.storage.stores import KINDS, StoredObjects, new_url, open_url
 from tests.threads import in_threads
 
 HEADER = b"h" * 4096
@@ -41,36 +44,38 @@ RULES = NamingRules(
     lambda index: frozenset(name for names in json.loads(index or "{}").values() for name in names),
 )
 NOW = f"data-{new_save_id()}"
-_numbers = itertools.count()
 
 
 class Place:
-    """A storage location, and its real contents."""
+    """A storage location, and its real contents: a directory, or a URL of an object store."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
-        self.path = folder / "a" / "b"
-        url = f"memory://tests-of-stores/{next(_numbers)}"
-        self.url = parse_url(url if kind == "memory" else self.path.as_uri())
-        self.kind = kind
+    def __init__(self, where: Path | str) -> None:
+        self.where = where
+        self.is_local = isinstance(where, Path)
+        self.files: MutableMapping[str, bytes]
+        self.files = FolderFiles(where) if isinstance(where, Path) else StoredObjects(where)
 
     def store(self) -> Storage:
-        if self.kind == "local":
-            return LocalStorage(self.path, RULES)
-        assert self.url is not None
-        return ObjectStorage(self.url, RULES)
+        if isinstance(self.where, Path):
+            return LocalStorage(self.where, RULES)
+        return ObjectStorage(open_url(self.where).url, RULES)
 
-    def raw(self) -> ObjectStore:
-        assert self.url is not None
-        return ObjectStore(self.url)
+    def beside(self) -> Place:
+        """Return another place."""
+        if isinstance(self.where, Path):
+            return Place(self.where.parent / "elsewhere" / self.where.name)
+        return Place(f"{self.where}/elsewhere")
 
     def found(self) -> list[str]:
-        return self.raw().names()
+        """Return the names of all files, but for an index or sidecar that a save has emptied."""
+        emptied = {name for name in ("index", "beside") if self.content(name) == b""}
+        return sorted(self.files.keys() - emptied)
 
     def content(self, name: str) -> bytes | None:
-        return self.raw().read(name, limit_bytes=1 << 20).data
+        return self.files.get(name)
 
     def put(self, name: str, data: bytes) -> None:
-        self.raw().start_write(name, data).result()
+        self.files[name] = data
 
 
 def seconds_of(name: str) -> int:
@@ -79,14 +84,21 @@ def seconds_of(name: str) -> int:
     return began
 
 
-@pytest.fixture(params=["local", "memory", "file"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return Place(request.param, tmp_path)
+@pytest.fixture(params=["local", *KINDS])
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Place]:
+    if request.param == "local":
+        yield Place(tmp_path / "a" / "b")
+    else:
+        with new_url(request.param, monkeypatch) as url:
+            yield Place(url)
 
 
-@pytest.fixture(params=["memory", "file"])
-def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return Place(request.param, tmp_path)
+@pytest.fixture(params=KINDS)
+def objects(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    with new_url(request.param, monkeypatch) as url:
+        yield Place(url)
 
 
 def sevens() -> Leaves:
@@ -146,6 +158,7 @@ def test_a_save_and_the_next(place: Place) -> None:
     assert place.content(f"{NOW}-1") == HEADER + b"\7" * 100
     save(place, "y", f"{NOW}-3")
     assert place.found() == [f"{NOW}-1", f"{NOW}-2", f"{NOW}-3", "index"]
+    assert store.read_sidecar("beside") is None
     place.put("notes.txt", b"kept")
     save(place, "x", f"{NOW}-4")
     assert place.found() == [f"{NOW}-3", f"{NOW}-4", "index", "notes.txt"]
@@ -176,7 +189,7 @@ def test_reading_what_is_and_is_not_as_the_index_says(place: Place, count: int) 
         read(4197)
     with pytest.raises(CorruptionError, match="-0: expected 4195 bytes, found"):
         read(4195)
-    place.raw().delete([names[0]])
+    del place.files[names[0]]
     with pytest.raises(CorruptionError, match="-0 is missing"):
         read(4196)
 
@@ -228,7 +241,7 @@ def test_another_process_commits(place: Place) -> None:
     assert place.found() == [f"{NOW}-1", f"{NOW}-2", "index"]
     with pytest.raises(ZeroDivisionError):
         save_and(place, f"{NOW}-3", then=fail, others_commit=True)
-    remaining = [f"{NOW}-3"] if place.kind != "local" else []
+    remaining = [] if place.is_local else [f"{NOW}-3"]
     assert place.found() == [f"{NOW}-1", f"{NOW}-2", *remaining, "index"]
 
 
@@ -236,7 +249,7 @@ def test_a_commit_needs_all_that_was_written(place: Place) -> None:
     save(place, "x", f"{NOW}-1")
 
     def then(saving: Transaction) -> None:
-        place.raw().delete([f"{NOW}-3"])
+        del place.files[f"{NOW}-3"]
         saving.commit(put("x", f"{NOW}-2", f"{NOW}-3"))
 
     with pytest.raises(StorageError, match=f"{NOW}-3.* found nothing") as raised:
@@ -268,7 +281,7 @@ def test_collecting(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     save(place, "x", f"{NOW}-1")
     place.put(f"{NOW}-dead", b"")
     place.put("mine", b"")
-    if place.kind != "local":
+    if not place.is_local:
         assert store.collect(dry_run=True) == []
         later = seconds_of(NOW) + GRACE_SECONDS + 1
         monkeypatch.setattr(time, "time", lambda: later)
@@ -288,8 +301,8 @@ def test_a_living_save_is_left_alone(place: Place) -> None:
     assert place.found() == [f"{NOW}-2", f"{NOW}-3", "index"]
 
 
-def test_a_mark_is_seen_where_the_place_is_the_same(place: Place, tmp_path: Path) -> None:
-    elsewhere = Place(place.kind, tmp_path / "elsewhere")
+def test_a_mark_is_seen_where_the_place_is_the_same(place: Place) -> None:
+    elsewhere = place.beside()
     with place.store().transaction(others_commit=False) as saving:
         mark = saving.create_probe()
         for other_place, expected in ((place, True), (elsewhere, False)):
@@ -317,7 +330,7 @@ def test_an_answer_that_is_lost_on_the_way(objects: Place, monkeypatch: pytest.M
     save(objects, "x", f"{NOW}-1")
     replace = replace_object
 
-    def failing(store: ObjectStore, name: str, *args: Any, **kwargs: Any) -> bytes:
+    def failing(store: ObjectStore, name: str, *args: Any, **kwargs: Any) -> Tag | None:
         replace(store, name, *args, **kwargs)
         raise StorageError(5, "the connection was lost", name)
 
@@ -336,7 +349,7 @@ def test_what_lies_beside_is_the_last_saves(
     replace = replace_object
     calls = 0
 
-    def overtaken(store: ObjectStore, name: str, *args: Any, **kwargs: Any) -> bytes:
+    def overtaken(store: ObjectStore, name: str, *args: Any, **kwargs: Any) -> Tag | None:
         nonlocal calls
         calls += 1
         if calls == 2:  # the first save has replaced the index, and comes to what lies beside

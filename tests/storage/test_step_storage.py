@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from cordwood.errors import StorageError, UnsupportedFormatError
+from cordwood.errors import LimitError, StorageError, UnsupportedFormatError
 from cordwood.storage import syscalls
-from cordwood.storage.object_store_client import ObjectStore
-from cordwood.storage.paths import parse_url
 from cordwood.storage.step_storage import (
     LocalStepStorage,
     ObjectStepStorage,
@@ -23,48 +20,63 @@ from cordwood.storage.step_storage import (
     StepStorage,
     open_step_storage,
 )
+from cordwood.storage.storage_protocol import NamingRules
 from tests.faults.systems import CountingSystem, FailingSystem
+from tests.storage.conformance import FolderFiles
+from tests.storage.stores import KINDS, StoredObjects, new_url
 
-_numbers = itertools.count()
+RULES = NamingRules(
+    "index",
+    1 << 16,
+    (),
+    lambda name: name.startswith("data-"),
+    lambda index: frozenset([each for each in (index or b"").decode().split() if each != "1"]),
+)
 
 
 class Root:
-    """A root of steps, and a way to put files there."""
+    """A root of steps, and its files: a directory, or a URL of an object store."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
-        self.kind = kind
-        self.folder = folder / "run"
-        self.url = f"memory://tests-of-steps/{next(_numbers)}"
+    def __init__(self, where: Path | str) -> None:
+        self.where = where
+        self.is_local = isinstance(where, Path)
+        self.contents: MutableMapping[str, bytes]
+        self.contents = FolderFiles(where) if isinstance(where, Path) else StoredObjects(where)
+
+    @property
+    def folder(self) -> Path:
+        assert isinstance(self.where, Path)
+        return self.where
 
     def place(self) -> StepStorage:
-        return open_step_storage(str(self.folder) if self.kind == "local" else self.url, "index")
+        return open_step_storage(str(self.where), RULES)
 
-    def put(self, name: str) -> None:
-        if self.kind == "local":
-            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (self.folder / name).write_bytes(b"1")
-        else:
-            self._store().start_write(name, b"1").result()
+    def put(self, name: str, data: bytes = b"1") -> None:
+        self.contents[name] = data
 
     def files(self) -> list[str]:
-        if self.kind == "local":
-            paths = self.folder.rglob("*")
-            return sorted(str(f.relative_to(self.folder)) for f in paths if f.is_file())
-        return self._store().names()
-
-    def _store(self) -> ObjectStore:
-        url = parse_url(self.url)
-        assert url is not None
-        return ObjectStore(url)
+        return sorted(self.contents)
 
 
 def look(place: StepStorage) -> Mapping[str, StepEntry]:
     return place.entries(lambda _: True)
 
 
-@pytest.fixture(params=["local", "memory"])
-def root(request: pytest.FixtureRequest, tmp_path: Path) -> Root:
-    return Root(request.param, tmp_path)
+@pytest.fixture(params=["local", *KINDS])
+def root(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Root]:
+    if request.param == "local":
+        yield Root(tmp_path / "run")
+    else:
+        with new_url(request.param, monkeypatch) as url:
+            yield Root(url)
+
+
+@pytest.fixture(params=KINDS)
+def objects(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Root]:
+    with new_url(request.param, monkeypatch) as url:
+        yield Root(url)
 
 
 def test_nothing_is_there(root: Root) -> None:
@@ -88,6 +100,28 @@ def test_entries(root: Root) -> None:
     root.put("20/index")
     assert look(root.place())["20"].stamp is not None
     assert list(root.place().entries(lambda name: name == "20")) == ["20"]
+
+
+def test_a_stamp_changes_with_the_index(root: Root) -> None:
+    root.put("10/index")
+    place = root.place()
+    stamp = place.stamp("10")
+    assert stamp is not None
+    assert look(place)["10"].stamp == stamp
+    root.put("10/data")
+    assert place.stamp("10") == stamp
+    root.put("10/index", b"another")
+    assert place.stamp("10") not in (None, stamp)
+    assert look(place)["10"].stamp == place.stamp("10")
+    assert place.stamp("20") is None
+
+
+def test_an_index_without_bytes_is_none(objects: Root) -> None:
+    """Saves cannot delete an index on a condition; they empty it."""
+    objects.put("10/index", b"")
+    objects.put("10/data")
+    assert look(objects.place()) == {"10": StepEntry(None)}
+    assert objects.place().stamp("10") is None
 
 
 def test_links(tmp_path: Path) -> None:
@@ -127,7 +161,7 @@ def test_what_is_set_aside_lies_there_until_its_step_is_saved(root: Root) -> Non
     assert any(name.endswith("/data") for name in root.files())
     root.put("10/index")
     place.remove_leftovers()
-    if root.kind == "local":
+    if root.is_local:
         assert root.files() == ["10/index"]
 
 
@@ -156,6 +190,30 @@ def test_whoever_saves_uses_an_entry(tmp_path: Path, name: str) -> None:
     assert root.place().remove(["10"]) == ["10"]
 
 
+def test_a_removal_takes_what_no_other_step_refers_to(objects: Root) -> None:
+    objects.put(".data/01/data-a")
+    objects.put(".data/01/data-b")
+    objects.put("10/index", b"../.data/01/data-a ../.data/01/data-b")
+    objects.put("20/index", b"../.data/01/data-b")
+    place = objects.place()
+    assert sorted(look(place)) == ["10", "20"]
+    assert place.remove(["10"]) == ["10"]
+    assert objects.files() == [".data/01/data-b", "20/index"]
+    assert place.remove(["20"]) == ["20"]
+    assert objects.files() == []
+
+
+def test_a_removal_takes_nothing_where_an_index_cannot_be_read(objects: Root) -> None:
+    """It may refer to anything."""
+    objects.put(".data/01/data-a")
+    objects.put("10/index", b"../.data/01/data-a")
+    objects.put("20/index", bytes(RULES.max_index_bytes + 1))
+    place = objects.place()
+    with pytest.raises(LimitError):
+        place.remove(["10"])
+    assert objects.files() == [".data/01/data-a", "20/index"]
+
+
 def test_removal(root: Root) -> None:
     for step in (10, 20, 30):
         root.put(f"{step}/index")
@@ -163,21 +221,21 @@ def test_removal(root: Root) -> None:
     place = root.place()
     assert place.remove(["10", "30"]) == ["10", "30"]
     assert root.files() == ["20/data", "20/index"]
-    if root.kind == "local":
+    if root.is_local:
         assert sorted(os.listdir(root.folder)) == ["20"]
         assert place.remove(["10", "20"]) == ["20"]  # another manager was quicker with 10
 
 
 def test_a_path_and_a_url_of_a_file_are_one_place(tmp_path: Path) -> None:
-    place = open_step_storage(tmp_path.as_uri(), "index")
+    place = open_step_storage(tmp_path.as_uri(), RULES)
     assert isinstance(place, LocalStepStorage)
     assert place.name == str(tmp_path)
     assert place.path_of("7") == f"{tmp_path}/7"
-    assert isinstance(open_step_storage("memory://a", "index"), ObjectStepStorage)
+    assert isinstance(open_step_storage("memory://a", RULES), ObjectStepStorage)
 
 
 def test_what_is_in_use_stays(tmp_path: Path) -> None:
-    root = Root("local", tmp_path)
+    root = Root(tmp_path / "run")
     root.put("10/index")
     root.put("20/index")
     held = root.folder / "10" / ".index.cordwood-0123456789abcdef.tmp"
@@ -198,7 +256,7 @@ def calls_of_removal(tmp_path: Path) -> list[str]:
 
 
 def filled(folder: Path) -> Root:
-    root = Root("local", folder)
+    root = Root(folder / "run")
     for step in (10, 20):
         root.put(f"{step}/index")
         root.put(f"{step}/data-1")
@@ -227,7 +285,7 @@ def test_an_empty_entry(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "8").mkdir()
     (tmp_path / "8" / "notes").write_text("")
-    place = open_step_storage(tmp_path, "index")
+    place = open_step_storage(tmp_path, RULES)
     for entry in ("7", "8", "9"):
         place.remove_empty(entry)
     assert os.listdir(tmp_path) == ["8"]
@@ -247,7 +305,7 @@ def test_a_pin(tmp_path: Path) -> None:
 
 
 def test_there_are_no_pins_in_object_stores() -> None:
-    place = Root("memory", Path()).place()
+    place = open_step_storage("memory://tests-of-steps/pins", RULES)
     assert not place.in_use("10")
     with pytest.raises(UnsupportedFormatError, match="no locks in an object store"), place.pin("1"):
         pytest.fail("nothing is pinned")
@@ -274,7 +332,7 @@ def test_a_lock_of_the_root_that_somebody_holds_is_not_waited_for_beyond_the_tim
     tmp_path: Path,
 ) -> None:
     folder = filled(tmp_path).folder
-    place = open_step_storage(str(folder), "index", timeout_seconds=0.05)
+    place = open_step_storage(str(folder), RULES, timeout_seconds=0.05)
     fd = os.open(folder / ".steps.cordwood-lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(fd, fcntl.LOCK_EX)
     before = place.entries(lambda _: True)

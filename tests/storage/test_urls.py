@@ -17,6 +17,9 @@ from cordwood.storage.paths import SCHEMES, Url, parse_url
         ("gs://bucket/run 1/step%20?a#b", Url("gs", "bucket", "run 1/step%20?a#b")),
         ("s3://bucket/a/b/", Url("s3", "bucket", "a/b")),
         ("s3://bucket", Url("s3", "bucket", "")),
+        ("az://container/a", Url("az", "container", "a")),
+        ("http://host:8000/a/b", Url("http", "host:8000", "a/b")),
+        ("https://host/a/", Url("https", "host", "a")),
         ("gs://bucket/", Url("gs", "bucket", "")),
         ("file:///tmp/a%20b/", Url("file", "", "/tmp/a b")),
         ("file://localhost/tmp/x", Url("file", "", "/tmp/x")),
@@ -42,7 +45,7 @@ def test_urls(text: str, expected: Url) -> None:
         Path("/tmp/memory:/x"),
         Path("sub/file:/x"),
         Path("gs"),
-        Path("http://x"),
+        Path("ftp://x"),
     ],
 )
 def test_paths_are_no_urls(path: str | Path) -> None:
@@ -58,8 +61,12 @@ def test_a_path_made_of_a_url_is_refused(scheme: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("http://host/x", "'http' is unknown; expected a path, or a URL of one of file://, gs://"),
-        ("gcs://b/x", "memory://, s3://"),
+        (
+            "ftp://host/x",
+            "'ftp' is unknown; expected a path, or a URL of one of az://, file://, gs://, http://",
+        ),
+        ("gcs://b/x", "https://, memory://, s3://"),
+        ("http:///x", "expected a bucket after the scheme"),
         ("zz://", "'zz' is unknown"),
         ("gs://", "expected a bucket after the scheme, as in gs://bucket/run/step-100"),
         ("s3:///run", "expected a bucket after the scheme"),

@@ -314,6 +314,12 @@ def _amazon_region(bucket: str) -> str | None:
     return headers.get("x-amz-bucket-region")
 
 
+_EMULATOR_TOKEN = {"token": "emulator", "expires_at": None}
+
+
 def _gcs_config() -> dict[str, Any]:
     endpoint = gcs_endpoint()
-    return {} if endpoint is None else {"base_url": endpoint, "skip_signature": True}
+    if endpoint is None:
+        return {}
+    # With skip_signature obstore still asks for a token before it writes.
+    return {"base_url": endpoint, "credential_provider": lambda: _EMULATOR_TOKEN}

@@ -252,15 +252,19 @@ def _upload_parts(
             loop = asyncio.get_running_loop()
             starts = iter(range(0, size, PART_BYTES))
             ahead: deque[asyncio.Future[memoryview]] = deque()
-            while True:
-                for start in starts:
-                    run = partial(context.copy().run, fill, start)
-                    ahead.append(loop.run_in_executor(pool, run))
-                    if len(ahead) >= _PARTS_AHEAD:
-                        break
-                if not ahead:
-                    return
-                yield await ahead.popleft()
+            try:
+                while True:
+                    for start in starts:
+                        run = partial(context.copy().run, fill, start)
+                        ahead.append(loop.run_in_executor(pool, run))
+                        if len(ahead) >= _PARTS_AHEAD:
+                            break
+                    if not ahead:
+                        return
+                    yield await ahead.popleft()
+            finally:
+                for future in ahead:  # else their errors are logged
+                    future.cancel()
 
         try:
             store.upload(
