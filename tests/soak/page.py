@@ -16,6 +16,7 @@ SECTIONS = (
     "A run of two processes",
     "Failures of one process",
     "Two managers of one root",
+    "An object store",
     "A full disk",
     "Power cuts",
 )

@@ -104,11 +104,6 @@ def require_conditional_writes(store: ObjectStore, index_name: str) -> None:
     """
     if store.url.scheme == "memory" or store.location in _tested:
         return
-    if store.url.scheme in ("http", "https"):
-        raise UnsupportedFormatError(
-            f"{store.url}: {store.url.scheme}:// can only be read; expected a path, or a URL of "
-            "s3://, gs:// or az:// to save to"
-        )
     name = f".{index_name}.cordwood-{new_save_id()}.tmp"
     try:
         problem = find_problem_of_conditions(store, name)
@@ -141,6 +136,7 @@ def find_problem_of_conditions(store: ObjectStore, name: str) -> str:
             if _write_and_confirm(store, name, b"3", first) is None:
                 UNQUOTED.add(store.location)
                 if _write_and_confirm(store, name, b"3", first) is None:
+                    UNQUOTED.discard(store.location)
                     return "does not replace an object on the condition that it has not changed"
             if store.write_if(name, b"4", first) is not None:
                 return "ignores If-Match"

@@ -160,6 +160,9 @@ class ObjectStorage:
         return [ObjectFile(self._store, source.name, source.size_bytes) for source in sources]
 
     def names(self) -> list[str]:
+        if self._store.url.scheme in ("http", "https"):  # web servers list nothing
+            small = (self._rules.index_name, *self._rules.sidecars)
+            return sorted([name for name in small if self._store.find(name)])
         return self._store.children()
 
     @contextmanager

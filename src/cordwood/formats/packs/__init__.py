@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from cordwood.errors import UnsupportedFormatError
 from cordwood.formats.format_protocol import (
     IndexListing,
     Match,
@@ -74,11 +75,19 @@ class PacksFormat:
         return store_at(path).collect(dry_run=dry_run)
 
 
-def store_at(path: Path) -> Storage:
-    """Return the directory of packs at a path or URL, which need not exist yet."""
+def store_at(path: Path, *, to_save: bool = False) -> Storage:
+    """Return the directory of packs at a path or URL, which need not exist yet.
+
+    Raises UnsupportedFormatError with `to_save` for a URL that can only be read.
+    """
     from cordwood.formats.packs.cordwood_json import RULES
 
     url = parse_url(path)
+    if to_save and url is not None and url.scheme in ("http", "https"):
+        raise UnsupportedFormatError(
+            f"{url}: {url.scheme}:// can only be read; expected a path, or a URL of s3://, gs:// "
+            "or az:// to save to"
+        )
     if url is None or url.scheme == "file":  # such a URL must use the same locks as the path
         from cordwood.storage.local_storage import LocalStorage
 

@@ -102,7 +102,7 @@ def plan_save(
         save_id: for tests.
     """
     prefix, metadata, _, max_shard_bytes, linking, items = options
-    store = store_at(path)
+    store = store_at(path, to_save=True)
     file_sizes = store.file_sizes
     if max_shard_bytes is not None:
         file_sizes = file_sizes._replace(pack_bytes=max_shard_bytes, max_packs=_MAX_PACKS)
@@ -427,7 +427,7 @@ def refuse_foreign(path: str | os.PathLike[str]) -> None:
 
     It may if there is nothing, a checkpoint, or only files that dead saves have left.
     """
-    store = store_at(path)
+    store = store_at(path, to_save=True)
     try:
         data = store.read_index()
         names = store.names() if data is None else []
