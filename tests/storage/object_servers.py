@@ -198,7 +198,7 @@ def carry_out(
     request: Request,
     refusal_of: Callable[[Request, Stored | None], Response | None],
 ) -> Response:
-    """Return the response to a request; `refusal_of` returns the refusal of a write by its condition."""
+    """Return the response to a request; `refusal_of` checks the condition of a write."""
     key, query = request.key, request.query
     if request.method in ("GET", "HEAD"):
         return _get(bucket, request)
@@ -334,7 +334,7 @@ def _get(bucket: Bucket, request: Request) -> Response:
     return Response(206, _slice(stored.pieces, start, stop), headers)
 
 
-def _slice(pieces: Sequence[Data], start: int, stop: int) -> list[memoryview]:
+def _slice(pieces: Sequence[Data | memoryview], start: int, stop: int) -> list[memoryview]:
     """Return the bytes from start to stop of pieces, without a copy."""
     views, offset = [], 0
     for piece in pieces:
@@ -460,7 +460,7 @@ class ObjectHandler(BaseHTTPRequestHandler):
             return self.rfile.read(size)
         data = bytearray(size)
         view = memoryview(data)
-        offset = self.rfile.readinto1(view)  # type: ignore[attr-defined]
+        offset = self.rfile.readinto1(view)
         while offset < size:
             count = self.connection.recv_into(view[offset:], 0, socket.MSG_WAITALL)
             if count == 0:
@@ -477,7 +477,7 @@ class ObjectHandler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             return
-        pieces: Sequence[Any] = response.pieces
+        pieces = response.pieces
         if cut:
             pieces = _slice(response.pieces, 0, size // 2)
             self.close_connection = True
