@@ -35,6 +35,13 @@ class FileSizes(NamedTuple):
     pack_bytes: int  # approximate size of a file; a cell is never in two files
     max_packs: int  # files of a process; if more would be needed, each one is larger
     part_bytes: int | None  # a larger cell is cut, if an axis allows it; None: never
+    few_packs: int = 0  # if more would be needed, each one is larger, up to large_pack_bytes
+    large_pack_bytes: int = 0
+
+    def are_too_many(self, count: int, pack_bytes: int) -> bool:
+        """Return True if files of that size are too many, so that each must be larger."""
+        is_small = pack_bytes < self.large_pack_bytes
+        return count > self.max_packs or (is_small and count > self.few_packs)
 
 
 class ShardedLeaf(NamedTuple):
@@ -410,8 +417,10 @@ def packs_of_ranges(
     outline = tuple([tuple(items[key]) for key in keys])
     forced = sum([not key[0] for key in keys])
     limit = sizes.pack_bytes
-    while len(bins := _bins(groups, outline, forced, limit, cache)) > sizes.max_packs:
+    bins = _bins(groups, outline, forced, limit, cache)
+    while sizes.are_too_many(len(bins), limit):
         limit *= 2
+        bins = _bins(groups, outline, forced, limit, cache)
     return tuple(
         [
             Pack(

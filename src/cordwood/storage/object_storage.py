@@ -21,7 +21,9 @@ import logging
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import NoReturn
 
 import numpy as np
@@ -142,7 +144,14 @@ class ObjectStorage:
 
     has_links = False
     has_pool = True
-    file_sizes = FileSizes(pack_bytes=1 << 30, max_packs=64, part_bytes=16 << 30)
+    # Several are hashed and sent at once, so a small tree has a few; a large one few for its size.
+    file_sizes = FileSizes(
+        pack_bytes=64 << 20,
+        max_packs=64,
+        part_bytes=16 << 30,
+        few_packs=4,
+        large_pack_bytes=2 << 30,
+    )
 
     def __init__(self, url: Url, rules: NamingRules) -> None:
         self.name = str(url)
@@ -172,8 +181,6 @@ class ObjectStorage:
         others_commit: bool,
         timeout_seconds: float | None = None,  # noqa: ARG002  (there are no locks to wait for)
     ) -> Iterator[ObjectTransaction]:
-        if not others_commit:
-            require_conditional_writes(self._store, self._rules.index_name)
         save = ObjectTransaction(self._store, self._rules, others_commit=others_commit)
         try:
             yield save
@@ -246,6 +253,12 @@ class ObjectTransaction:
         self._perhaps_committed = False
         self._written: list[str] = []
         self._marks: list[str] = []
+        # Tried while the leaves are hashed; no byte of them is sent before the answer.
+        self._trial = None if others_commit else ThreadPoolExecutor(1, "cordwood-conditions")
+        self._conditions: Future[None] | None = None
+        if self._trial is not None:
+            try_conditions = partial(require_conditional_writes, store, rules.index_name)
+            self._conditions = self._trial.submit(try_conditions)
 
     def create_probe(self) -> str:
         name = _name_beside(self._rules, _PROBE)
@@ -261,9 +274,14 @@ class ObjectTransaction:
 
     def write(self, files: Sequence[NewDataFile], leaves: Leaves) -> list[HeaderDigest]:
         self._written += [file.name for file in files]
-        header_digests = upload_objects(self._store, files, leaves)
+        header_digests = upload_objects(self._store, files, leaves, ready=self._require_conditions)
         self._perhaps_committed = self._others_commit  # once the caller has reported it
         return header_digests
+
+    def _require_conditions(self) -> None:
+        """Raise UnsupportedFormatError if the store has no conditional writes."""
+        if self._conditions is not None:
+            self._conditions.result()
 
     def link(self, folder: str, name: str) -> bool:  # noqa: ARG002
         return False
@@ -273,6 +291,7 @@ class ObjectTransaction:
 
     def commit(self, update: Callable[[bytes | None], IndexChange]) -> None:
         rules, store = self._rules, self._store
+        self._require_conditions()
         old: bytes | None = None
         change: IndexChange | None = None
         dropped: set[str] = set()
@@ -408,7 +427,9 @@ class ObjectTransaction:
                 self._store.delete(self._written)
 
     def release(self) -> None:
-        """Remove the probes."""
+        """Remove the probes, and end the trial of conditions."""
+        if self._trial is not None:
+            self._trial.shutdown()
         with suppress(OSError, CordwoodError):  # `collect` does it
             self._store.delete(self._marks)
 

@@ -35,8 +35,8 @@ from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.storage_protocol import NewDataFile
 
 PART_BYTES = 8 << 20
-PARTS_IN_FLIGHT = 8  # of one object
-BUFFERS = 12  # of a call, each for one part: the most memory that uploads need
+PARTS_IN_FLIGHT = 12  # of one object
+BUFFERS = 18  # of a call, each for one part: the most memory that uploads need
 _UPLOADS = 4  # objects at once
 _PARTS_AHEAD = 2  # of one object: filled, and not asked for yet
 _UNIT_BYTES = 4 << 20
@@ -44,7 +44,11 @@ _POLL_SECONDS = 0.5
 
 
 def upload_objects(
-    store: ObjectStore, files: Sequence[NewDataFile], leaves: Leaves
+    store: ObjectStore,
+    files: Sequence[NewDataFile],
+    leaves: Leaves,
+    *,
+    ready: Callable[[], None] = lambda: None,
 ) -> list[HeaderDigest]:
     """Upload data objects; all are stored when this returns.
 
@@ -55,6 +59,7 @@ def upload_objects(
         store: the store.
         files: the objects.
         leaves: the leaves, which expect the parts of the files.
+        ready: called before the first byte is sent; raises what must stop that.
 
     Returns the digests of their headers.
 
@@ -69,7 +74,7 @@ def upload_objects(
         def work(task: int) -> None:
             check_stop()
             try:
-                results[task] = _upload(store, files[task], leaves, buffers, failed)
+                results[task] = _upload(store, files[task], leaves, buffers, failed, ready)
             except BaseException:
                 failed.set()
                 raise
@@ -187,9 +192,11 @@ def _upload(
     leaves: Leaves,
     buffers: _Buffers,
     failed: threading.Event,
+    ready: Callable[[], None],
 ) -> HeaderDigest:
     name, plan = file
     contents = _Object(store.url_of(name), plan, leaves)
+    ready()
     try:
         if plan.size_bytes <= PART_BYTES:
             buffer = buffers.take(failed.is_set)

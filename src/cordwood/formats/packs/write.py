@@ -105,7 +105,7 @@ def plan_save(
     store = store_at(path, to_save=True)
     file_sizes = store.file_sizes
     if max_shard_bytes is not None:
-        file_sizes = file_sizes._replace(pack_bytes=max_shard_bytes, max_packs=_MAX_PACKS)
+        file_sizes = FileSizes(max_shard_bytes, _MAX_PACKS, file_sizes.part_bytes)
     trees: dict[str, Any] = {**(items or {}), prefix or "": tree}
     check_metadata(metadata)
     packed: list[PackedTree] = []
