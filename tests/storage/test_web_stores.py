@@ -417,6 +417,10 @@ def test_an_answer_that_is_none_is_an_error_of_the_store(web: WebStore) -> None:
     assert count >= 2
     for number in range(1, count + 1):
         web.requests.clear()
-        web.hook = lambda _, number=number: Answer(304) if len(web.requests) == number else None
+
+        def refuse(_: Request, number: int = number) -> Answer | None:
+            return Answer(304) if len(web.requests) == number else None
+
+        web.hook = refuse
         with pytest.raises(StorageError, match=url):
             cordwood.load(url)
