@@ -128,7 +128,6 @@ def test_damage(url: str) -> None:
 def test_a_store_that_fails_keeps_the_old(object_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cordwood.save(object_url, {"w": np.arange(5)})
     before = dict(files_of(object_url))
-    monkeypatch.setattr(ObjectStorage, "file_sizes", SMALL)
     put = obstore.put_async
     calls = itertools.count(1)
 
@@ -137,11 +136,12 @@ def test_a_store_that_fails_keeps_the_old(object_url: str, monkeypatch: pytest.M
             raise exceptions.GenericError("status: 400 Bad Request: the network is gone")
         return await put(*args, **named)
 
-    monkeypatch.setattr(obstore, "put_async", failing)
-    with pytest.raises(StorageError, match=r"the store failed while writing it: .* is gone"):
-        cordwood.save(object_url, [np.arange(300) for _ in range(8)])
-    assert next(calls) > 3
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectStorage, "file_sizes", SMALL)
+        patch.setattr(obstore, "put_async", failing)
+        with pytest.raises(StorageError, match=r"the store failed while writing it: .* is gone"):
+            cordwood.save(object_url, [np.arange(300) for _ in range(8)])
+        assert next(calls) > 3
     assert dict(files_of(object_url)) == before
     assert_trees_equal(cordwood.load(object_url), {"w": np.arange(5)})
 

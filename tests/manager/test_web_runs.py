@@ -27,7 +27,7 @@ def filled(web: WebStore, count: int) -> str:
     cordwood.save(f"{url}/0", {"w": np.zeros(3)})
     for name in web.names("run/0"):
         for step in range(1, count):
-            web.put(f"run/{step}/{name}", web.objects[f"run/0/{name}"][0], lambda _: True)
+            web.put(f"run/{step}/{name}", web.objects[f"run/0/{name}"].data)
     web.requests.clear()
     web.most_at_once = 0
     return url
@@ -37,14 +37,14 @@ def index_requests(web: WebStore) -> Counter[str]:
     return Counter(each.key for each in web.requests if each.key.endswith("/cordwood.json"))
 
 
-def test_steps_are_asked_in_parallel_and_three_times_at_most(web: WebStore) -> None:
-    """One listing; of each step its version, that it is not too large, and its index."""
+def test_steps_are_asked_in_parallel_and_once(web: WebStore) -> None:
+    """One listing, which has the version of each index; the records of many; and each index."""
     url = filled(web, 200)
     at_once = threading.Semaphore(0)
     waiting: list[Request] = []
 
     def hook(request: Request) -> None:
-        if request.method == "GET" and len(waiting) < 8:
+        if request.key.endswith("/cordwood.json") and len(waiting) < 8:
             waiting.append(request)
             if len(waiting) == 8:
                 at_once.release(8)
@@ -54,15 +54,26 @@ def test_steps_are_asked_in_parallel_and_three_times_at_most(web: WebStore) -> N
     reader = StepReader(url)
     assert len(reader.steps()) == 200
     assert web.count("LIST") == 1
-    assert max(index_requests(web).values()) <= 3
-    assert len(web.requests) <= 1 + 3 * 200
+    assert sorted(index_requests(web).values()) == [1] * 200
+    assert len(web.requests) == 1 + 1 + 200
     assert web.most_at_once >= 8
     web.requests.clear()
     assert len(reader.steps()) == 200
-    assert len(web.requests) == 1 + 200, "what is known is asked for its version alone"
+    assert [request.method for request in web.requests] == ["LIST"], "all is known"
 
 
-def test_a_save_asks_each_step_once(web: WebStore) -> None:
+def test_a_new_process_reads_the_records_of_many_steps_at_once(web: WebStore) -> None:
+    url = f"{web.url}/run"
+    with CheckpointManager(url, background=False) as manager:
+        for step in range(20):
+            manager.save(step, {"w": np.full(3, step)})
+    web.requests.clear()
+    assert StepReader(url).steps() == list(range(20))
+    assert web.count("GET", r"/\.data/steps\.json") == 1
+    assert set(index_requests(web)) == {f"run/{step}/cordwood.json" for step in (17, 18, 19)}
+
+
+def test_a_save_asks_no_step_twice(web: WebStore) -> None:
     url = filled(web, 30)
     with CheckpointManager(url, keep=40) as manager:
         manager.save(30, {"w": np.zeros(3)})
@@ -72,7 +83,7 @@ def test_a_save_asks_each_step_once(web: WebStore) -> None:
         manager.wait()
         asked = index_requests(web)
         assert asked["run/30/cordwood.json"] <= 2, "it was the newest before, and is looked for"
-        assert {asked[f"run/{step}/cordwood.json"] for step in range(30)} == {1}
+        assert {asked[f"run/{step}/cordwood.json"] for step in range(30)} == {0}
         assert web.count("LIST") <= 8
 
 
@@ -95,7 +106,8 @@ def test_a_bucket_is_a_root(web: WebStore) -> None:
         for step in (1, 2):
             manager.save(step, {"w": np.full(3, step)})
     assert StepReader(f"{web.url}/").steps() == [2]
-    assert {key.partition("/")[0] for key in web.objects} == {"2"}
+    assert {key.partition("/")[0] for key in web.objects} == {".data", "2"}
+    assert len({key.split("/")[1] for key in web.objects if key.startswith(".data/")}) == 1
 
 
 def test_a_run_that_was_deleted_in_part_is_cleaned_up(

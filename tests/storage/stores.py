@@ -21,11 +21,12 @@ _numbers = itertools.count()
 
 @contextmanager
 def new_url(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Yield the URL of an empty store."""
+    """Yield the URL of an empty store, which takes parts of uploads of any size."""
     if kind == "memory":
         yield f"memory://tests/{next(_numbers)}"
     else:
         with web_store(kind, monkeypatch) as web:
+            web.min_part_size = 1
             yield f"{web.url}/tests/{next(_numbers)}"
 
 

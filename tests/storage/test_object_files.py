@@ -37,7 +37,7 @@ def arrays() -> list[np.ndarray]:
     ]
 
 
-@pytest.mark.parametrize("part", [1000, 4 << 20])
+@pytest.mark.parametrize("part", [100_000, 4 << 20])
 def test_loading_from_an_object(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:

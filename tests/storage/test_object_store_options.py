@@ -88,20 +88,20 @@ def test_requests_are_not_repeated_by_obstore_and_parts_of_uploads_are() -> None
 
 @pytest.mark.usefixtures("keys")
 def test_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    def timeouts() -> tuple[float, Any]:
+    def timeouts() -> tuple[float, str, str]:
         found = opened("s3://bucket")
-        assert found.requests.client_options == found.uploads.client_options
-        return found.stall_seconds, found.requests.client_options["timeout"]
+        requests, uploads = found.requests.client_options, found.uploads.client_options
+        assert requests["connect_timeout"] == uploads["connect_timeout"] == "4s"
+        return found.stall_seconds, requests["read_timeout"], uploads["read_timeout"]
 
-    assert timeouts() == (60, "1m")
+    assert timeouts() == (60, "30s", "1m")
     for text in ("no", "0", "-1", ""):
         monkeypatch.setenv("CORDWOOD_STALL_SECONDS", text)
-        assert timeouts() == (60, "1m")
+        assert timeouts() == (60, "30s", "1m")
     monkeypatch.setenv("CORDWOOD_STALL_SECONDS", "0.5")
-    assert timeouts() == (0.5, "500ms")
-    with storage_options("s3://bucket", stall_seconds=7):
-        assert timeouts() == (7, "7s")
-    assert opened("s3://bucket").requests.client_options["connect_timeout"] == "4s"
+    assert timeouts() == (0.5, "250ms", "500ms")
+    with storage_options("s3://bucket", stall_seconds=14):
+        assert timeouts() == (14, "7s", "14s")
 
 
 @pytest.mark.usefixtures("keys")
@@ -264,7 +264,7 @@ def test_a_store_that_is_open_keeps_its_options() -> None:
         assert url is not None
         store = ObjectStore(url)
     assert store.location == "s3://bucket at http://localhost:1"
-    assert store.stall_seconds == 3
+    assert store._open.stall_seconds == 3
 
 
 @pytest.mark.usefixtures("keys")
@@ -272,7 +272,7 @@ def test_options_of_the_client() -> None:
     with storage_options("s3://bucket", client_options={"proxy_url": "http://proxy:1"}):
         client = opened("s3://bucket").requests.client_options
     assert client["proxy_url"] == "http://proxy:1"
-    assert client["timeout"] == "1m"
+    assert client["read_timeout"] == "30s"
 
 
 def test_a_store_of_ones_own() -> None:
