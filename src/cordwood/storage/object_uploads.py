@@ -12,6 +12,7 @@ stored; then the next part is filled into it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import threading
 import weakref
@@ -31,8 +32,10 @@ from cordwood.io.leaves_to_write import FileContents, Leaves
 from cordwood.io.progress import METER
 from cordwood.io.threads import check_stop, current_stop_check, default_threads, run_tasks
 from cordwood.plan.file_plan import FilePlan, build_header, leaves_of, segment_offsets
-from cordwood.storage.object_store_client import ObjectStore
+from cordwood.storage.object_store_client import ObjectStore, failure_of
 from cordwood.storage.storage_protocol import NewDataFile
+
+_log = logging.getLogger("cordwood")
 
 PART_BYTES = 8 << 20
 PARTS_IN_FLIGHT = 12  # of one object
@@ -205,7 +208,7 @@ def _upload(
             store.write(name, part)
             _advance(plan.size_bytes)
         else:
-            _upload_parts(store, name, contents, buffers, failed)
+            _upload_again(store, name, contents, buffers, failed)
     except (OSError, CordwoodError):
         # The answer may be lost. The name is of this save alone, and objects appear whole.
         if failed.is_set() or not _is_stored(store, name, plan.size_bytes):
@@ -225,6 +228,24 @@ def _advance(size_bytes: int) -> None:
     meter = METER.get()
     if meter is not None:
         meter.advance(size_bytes)
+
+
+def _upload_again(
+    store: ObjectStore,
+    name: str,
+    contents: _Object,
+    buffers: _Buffers,
+    failed: threading.Event,
+) -> None:
+    """Upload an object in parts, a second time where the first failed for a temporary reason."""
+    try:
+        _upload_parts(store, name, contents, buffers, failed)
+    except StorageError as e:
+        if failed.is_set() or e.__cause__ is None or not failure_of(e.__cause__).is_temporary:
+            raise
+        if not _is_stored(store, name, contents.plan.size_bytes):
+            _log.warning("%s; it is uploaded once more", e)
+            _upload_parts(store, name, contents, buffers, failed)
 
 
 def _upload_parts(
