@@ -867,7 +867,7 @@ try:
     main()
 except SystemExit as e:
     assert e.code == 0, e.code
-heavy = {"jax", "jaxlib", "numpy", "tensorstore", "rich", "ml_dtypes"} & set(sys.modules)
+heavy = {"jax", "jaxlib", "numpy", "numcodecs", "obstore", "rich", "ml_dtypes"} & set(sys.modules)
 assert not heavy, heavy
 """
 

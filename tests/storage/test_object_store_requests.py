@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,8 @@ import pytest
 import cordwood
 from cordwood.errors import StorageError
 from cordwood.io import progress
-from cordwood.storage import object_store_client, object_store_options
+from cordwood.storage import object_store_client, object_store_options, object_uploads
+from cordwood.storage.object_store_options import storage_options
 from cordwood.testing import assert_trees_equal
 from tests.storage.web_stores import Answer, Request, WebStore, web_store
 from tests.threads import until
@@ -184,3 +187,103 @@ def test_nothing_but_the_log_is_written_to_stderr(
         monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere/credentials")
         cordwood.save(f"{web.url}/run", TREE)
     assert capfd.readouterr().err == ""
+
+
+@contextmanager
+def stalled(web: WebStore, monkeypatch: pytest.MonkeyPatch, method: str = "") -> Iterator[None]:
+    """Let requests have no answer, and fail after a second, in the block."""
+    go = threading.Event()
+    with monkeypatch.context() as patch:
+        patch.setenv("CORDWOOD_STALL_SECONDS", "1")
+        web.hook = lambda r: Answer(None, delay=go) if method in ("", r.method) else None
+        try:
+            yield
+        finally:
+            web.hook = lambda _: None
+            go.set()
+
+
+@pytest.mark.parametrize("has_answered", [False, True])
+def test_a_store_that_falls_silent_is_given_up(
+    web: WebStore, monkeypatch: pytest.MonkeyPatch, has_answered: bool
+) -> None:
+    url = f"{web.url}/run"
+    if has_answered:
+        cordwood.save(url, TREE)
+    web.requests.clear()
+    with stalled(web, monkeypatch):
+        with pytest.raises(StorageError, match="timed out") as caught:
+            cordwood.load(url)
+        assert url in str(caught.value)
+        assert len(web.requests) == 2, "it is asked once more"
+
+
+def test_an_upload_of_which_no_part_arrives_is_given_up(
+    web: WebStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_uploads, "PART_BYTES", 10_000)
+    monkeypatch.setattr(object_store_client, "_ABORT_SECONDS", 0.1)
+    url = f"{web.url}/run"
+    cordwood.save(url, TREE)
+    with stalled(web, monkeypatch, "PUT_PART"):
+        with pytest.raises(StorageError, match="acknowledged no byte") as caught:
+            cordwood.save(url, {"w": np.arange(50_000)})
+        assert f"{url}/data-" in str(caught.value)
+        assert "CORDWOOD_STALL_SECONDS" in str(caught.value)
+    assert_trees_equal(cordwood.load(url), TREE)
+    web.uploads.clear()  # who gives up an upload that hangs cannot abort it
+
+
+def test_options_of_a_program_replace_those_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with web_store("s3", monkeypatch) as web:
+        endpoint = os.environ["AWS_ENDPOINT_URL"]
+        for name in ("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_ACCESS_KEY_ID"):
+            monkeypatch.setenv(name, "http://127.0.0.1:1")
+        with storage_options(
+            web.url,
+            endpoint=endpoint,
+            region="eu-west-1",
+            access_key_id="key",
+            secret_access_key="secret",
+        ):
+            cordwood.save(f"{web.url}/run", TREE)
+            assert_trees_equal(cordwood.load(f"{web.url}/run"), TREE)
+        count = len(web.requests)
+        with pytest.raises(OSError, match="nothing listens at that address"):
+            cordwood.load(f"{web.url}/run")
+        assert len(web.requests) == count
+
+
+def test_an_answer_that_is_cut_off_is_asked_for_again(web: WebStore) -> None:
+    url = f"{web.url}/run"
+    cordwood.save(url, TREE)
+    web.requests.clear()
+    cut: list[str] = []
+
+    def hook(request: Request) -> Answer | None:
+        if request.method != "GET" or cut.count(request.key) == 2:
+            return None
+        cut.append(request.key)
+        return Answer(None, cut=True)
+
+    web.hook = hook
+    assert_trees_equal(cordwood.load(url), TREE)
+    assert len(cut) >= 4, "of the index and of the data, twice each"
+
+
+def test_a_bucket_that_is_not_there(web: WebStore) -> None:
+    url = web.url.replace("bucket", "none")
+    with pytest.raises(FileNotFoundError, match="create the bucket") as caught:
+        cordwood.load(f"{url}/run")
+    assert f"{url}/run" in str(caught.value)
+    with pytest.raises(FileNotFoundError, match="create the bucket"):
+        cordwood.save(f"{url}/run", TREE)
+
+
+def test_keys_that_the_store_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    with web_store("s3", monkeypatch) as web:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "other")
+        with pytest.raises(PermissionError, match="does not know this AWS_ACCESS_KEY_ID"):
+            cordwood.load(f"{web.url}/run")

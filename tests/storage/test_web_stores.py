@@ -333,10 +333,26 @@ def test_a_store_that_ignores_conditions_is_refused(
 
 
 def test_a_store_that_refuses_every_condition_is_refused(web: WebStore) -> None:
-    """Ceph 16 answers so to the ETags that clients send."""
     web.hook = lambda r: Answer(412) if is_put(r, ".tmp") and web.count("PUT") > 1 else None
     with pytest.raises(UnsupportedFormatError, match="conditional writes"):
         cordwood.save(f"{web.url}/run", NEW)
+
+
+@pytest.mark.parametrize("form", ["any", "quoted", "bare"])
+def test_stores_take_tags_with_quotes_or_without(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ceph 16 takes the ETag of a condition without its quotes alone, against the standard."""
+    with web_store("s3", monkeypatch) as web:
+        web.takes_tags = form
+        for tree in (OLD, NEW, OLD):
+            cordwood.save(f"{web.url}/run", tree)
+            assert_trees_equal(cordwood.load(f"{web.url}/run"), tree)
+        tags = [r.headers["if-match"] for r in web.requests if "if-match" in r.headers]
+        last = tags[-1]
+        assert last == (last.strip('"') if form == "bare" else f'"{last.strip(chr(34))}"')
+        refused = [name for name in web.objects if name.endswith(".tmp")]
+        assert refused == []
 
 
 def test_a_store_without_conditions_is_refused(web: WebStore) -> None:
