@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from functools import partial
 from typing import NoReturn
 
@@ -258,7 +259,7 @@ class ObjectTransaction:
         self._conditions: Future[None] | None = None
         if self._trial is not None:
             try_conditions = partial(require_conditional_writes, store, rules.index_name)
-            self._conditions = self._trial.submit(try_conditions)
+            self._conditions = self._trial.submit(copy_context().run, try_conditions)
 
     def create_probe(self) -> str:
         name = _name_beside(self._rules, _PROBE)
@@ -415,7 +416,11 @@ class ObjectTransaction:
             return data
 
         with suppress(Overtaken):
-            replace_object(self._store, name, update, limit_bytes=limit_bytes)
+            if data is not None:
+                replace_object(self._store, name, update, limit_bytes=limit_bytes)
+            elif self._store.find(name) is not None:
+                update(None)
+                self._store.delete([name])  # without a condition: it may be absent at any time
 
     def abandon(self) -> None:
         """Remove what was written, if no index can refer to it.
