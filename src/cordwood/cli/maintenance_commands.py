@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from cordwood.cli.arguments import PATH, SOURCE, format_option
+from cordwood.cli.arguments import LOCAL_PATH, PATH, SOURCE, format_option
 from cordwood.cli.output import columns, fail, json_option, print_answer
 from cordwood.errors import CordwoodError
 from cordwood.message_text import counted, size_text
@@ -59,7 +59,7 @@ def _share(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
 @click.option("--seed", type=int, help="The seed of the random sample.")
 @click.option(
     "--resume",
-    type=PATH,
+    type=LOCAL_PATH,
     metavar="FILE",
     help="Record verified files in FILE, and skip those that it lists.",
 )

@@ -6,17 +6,19 @@ All objects of the tests are below one name of their own, and are removed at the
 from __future__ import annotations
 
 import os
+import re
 import statistics
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
 from cordwood.errors import CordwoodError
-from cordwood.io.threads import check_stop, map_in_threads
+from cordwood.io.threads import check_stop, map_in_threads, reading_threads
 from cordwood.message_text import size_text
 from cordwood.storage import object_store_client
+from cordwood.storage.conditional_writes import find_problem_of_conditions
 from cordwood.storage.doctor import Finding
-from cordwood.storage.object_store_client import ObjectStore, find_problem_of_conditions
+from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.object_uploads import PART_BYTES, PARTS_IN_FLIGHT
 from cordwood.storage.paths import Url, new_save_id
 
@@ -26,9 +28,7 @@ _NAMES = ("small", "condition", "parts", "large")
 _SMALL = b"a small object of cordwood doctor"
 
 
-def examine_store(
-    url: Url, *, index_name: str, trial_bytes: int = _TRIAL_BYTES
-) -> list[Finding]:
+def examine_store(url: Url, *, index_name: str, trial_bytes: int = _TRIAL_BYTES) -> list[Finding]:
     """Try the requests of saves and loads below a URL, and remove all objects of the tests.
 
     Args:
@@ -57,18 +57,19 @@ def examine_store(
         text = f"{_text(e)}: saves do not work, loads may"
         return [Finding("listing", True, True, "works"), Finding("write", False, True, text)]
     try:
-        return [
+        findings = [
             Finding("write", True, True, "works"),
             _tried("read", lambda: _read(store), "neither loads nor saves work"),
             _tried("range", lambda: _read_range(store), "loads do not work"),
             _conditions(store),
             _replacement(store),
-            _tried("multipart upload", lambda: _upload_parts(store), "saves do not work"),
             _tried("listing", lambda: _list(store), "saves, managers and gc do not work"),
             _latency(store, "small"),
-            *_rates(store, trial_bytes),
-            _deletion(store),
+            _tried("multipart upload", lambda: _upload_parts(store), "saves do not work"),
         ]
+        if findings[-1].good:
+            findings += _rates(store, trial_bytes)
+        return [*findings, _deletion(store)]
     except BaseException:
         with suppress(OSError, CordwoodError):
             store.delete(_NAMES)
@@ -90,8 +91,12 @@ def _deletion(store: ObjectStore) -> Finding:
 
 
 def _text(error: BaseException) -> str:
-    """Return the message of an error, without the name of the object."""
-    return (getattr(error, "strerror", None) or str(error)).rstrip(".")
+    """Return in short what a store has answered, or the whole message of an error."""
+    text = getattr(error, "strerror", None) or str(error)
+    status = re.search(r"status code: (\d{3} [A-Za-z ]*[A-Za-z])", text)
+    if isinstance(error, PermissionError):
+        return f"refused ({status[1]})" if status else "refused"
+    return f"failed ({status[1]})" if status else text
 
 
 def _tried(name: str, attempt: Callable[[], None], consequence: str) -> Finding:
@@ -127,8 +132,8 @@ def _conditions(store: ObjectStore) -> Finding:
         problem = _text(e)
     if problem:
         return Finding("conditional writes", False, True, f"{problem}: {consequence}")
-    unquoted = store.location in object_store_client._unquoted
-    form = "with tags without quotes" if unquoted else "with tags as the store returns them"
+    is_bare = store.location in object_store_client.UNQUOTED
+    form = "with tags without quotes" if is_bare else "with tags as the store returns them"
     return Finding("conditional writes", True, True, f"work, {form}")
 
 
@@ -139,7 +144,7 @@ def _replacement(store: ObjectStore) -> Finding:
         text = "refused: saves to new paths work, a checkpoint is not replaced"
         return Finding("replacement", False, False, text)
     except (OSError, CordwoodError) as e:
-        return Finding("replacement", False, False, _text(e))
+        return Finding("replacement", False, True, _text(e))
     return Finding("replacement", True, False, "works")
 
 
@@ -175,7 +180,8 @@ def _rates(store: ObjectStore, size: int) -> list[Finding]:
 
     def download() -> None:
         parts = [(start,) for start in range(0, size, PART_BYTES)]
-        for is_right in map_in_threads(read, parts):
+        threads = reading_threads(latency_bound=True)
+        for is_right in map_in_threads(read, parts, threads=threads):
             _require(is_right, "the bytes that were uploaded")
 
     def read(start: int) -> bool:
@@ -204,7 +210,7 @@ def _upload(store: ObjectStore, name: str, size: int) -> None:
     async def parts() -> AsyncIterator[memoryview]:
         for start in range(0, size, PART_BYTES):
             rest = size - start
-            yield part if rest >= PART_BYTES else memoryview(bytes(rest))
+            yield part[:] if rest >= PART_BYTES else memoryview(bytes(rest))
 
     store.upload(
         name,
