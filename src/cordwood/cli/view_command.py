@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from cordwood.cli.arguments import LOCAL_PATH, PATH, SOURCE, format_option, prefix_option
+from cordwood.cli.arguments import LOCAL_PATH, SOURCE, format_option, prefix_option
 from cordwood.cli.output import json_option, print_answer, print_json, print_text
 from cordwood.message_text import printable, size_text
 
