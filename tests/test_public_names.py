@@ -47,7 +47,7 @@ NAMESPACES = {
     """,
     "cordwood.results": """
         Conversion Detected Diff LeafDiff PlannedStep Progress Restored RetentionPlan SaveReport
-        Stateful Verification
+        Stateful StorageOptions Verification
     """,
     "cordwood.state_dict": """
         current_path from_state_dict is_serializable register_serialization_state to_state_dict
