@@ -38,6 +38,7 @@ demo: $(STAMP) $(MINILM)
 
 mistakes: $(STAMP)
 	$(BIN)/python -m demo.mistakes
+	$(BIN)/python -m tests.docs.store_mistakes
 
 # Strict: -W makes each warning an error, -n warns of each link that leads nowhere, -E reads all
 # pages again, with their warnings; viewcode would keep old pages of sources.

@@ -21,7 +21,8 @@ NAMESPACES = {
         KeepEvery KeepLast PendingSave StepReader StoredLeaf convert detect diff from_bytes
         from_state_dict gc load load_from_file match_partition_rules msgpack_restore
         msgpack_serialize open register_serialization_state release_memory save save_async
-        save_to_file to_bytes to_state_dict tree_deserialize_leaves tree_serialize_leaves verify
+        save_to_file storage_options to_bytes to_state_dict tree_deserialize_leaves
+        tree_serialize_leaves verify
     """,
     "cordwood.compat.eformer.serialization": """
         is_array_like join_key leaf_key_paths match_partition_rules tree_deserialize_leaves
@@ -46,7 +47,7 @@ NAMESPACES = {
     """,
     "cordwood.results": """
         Conversion Detected Diff LeafDiff PlannedStep Progress Restored RetentionPlan SaveReport
-        Stateful Verification
+        Stateful StorageOptions Verification
     """,
     "cordwood.state_dict": """
         current_path from_state_dict is_serializable register_serialization_state to_state_dict
@@ -96,6 +97,9 @@ SIGNATURES = {
     "detect": ["path"],
     "verify": ["path", "*", "sample", "seed", "resume", "progress", "format", "max_bytes"],
     "gc": ["path", "*", "dry_run"],
+    "storage_options": [
+        *["url", "*", "store", "profile", "stall_seconds", "client_options", "config"],
+    ],
     "CheckpointManager": [
         *["root", "*", "save", "keep", "background", "on_save", "rewrite_every"],
         *["preemption_seconds", "timeout_seconds", "progress"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,10 +11,21 @@ from demo.mistakes.catalogue import CHAPTERS
 from demo.mistakes.libraries import LIBRARIES
 from demo.mistakes.mistake import NOT_ASKED, Mistake, Outcome
 
-__all__ = ["PAGE", "Record", "as_markdown", "cut", "read_record", "write_record"]
+__all__ = [
+    "PAGE",
+    "Record",
+    "StoreMistake",
+    "as_markdown",
+    "cut",
+    "read_record",
+    "read_store_mistakes",
+    "write_record",
+    "write_store_mistakes",
+]
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "mistakes.md"
 _RECORD = Path(__file__).parent / "outcomes.json"
+_STORES = Path(__file__).parent / "stores.json"
 _MAX_LINES, _MAX_COLUMNS = 10, 320
 
 _HEAD = """# Common mistakes and their error messages
@@ -29,6 +40,22 @@ returned.
 messages of cordwood, and with those of the other libraries if the versions below are installed.
 
 """
+
+_STORES_HEAD = """## Object stores
+
+These mistakes were made with cordwood only, against an S3 server at http://127.0.0.1:9000. Each
+message arrives within 10 seconds. [`cordwood doctor s3://bucket/run`](how-to/object-stores.md)
+says the same before a job starts. `python -m tests.docs.store_mistakes` makes them again.
+"""
+
+
+class StoreMistake(NamedTuple):
+    """A mistake with an object store, and what cordwood raises; or, without an error, logs."""
+
+    title: str
+    how: str
+    error: str  # the name of its class; "" without an error
+    text: str
 
 
 class Record(NamedTuple):
@@ -53,6 +80,16 @@ def write_record(record: Record) -> None:
     text = json.dumps(record._asdict(), indent=1, ensure_ascii=False)
     _RECORD.write_text(text + "\n")
     PAGE.write_text(as_markdown(record))
+
+
+def read_store_mistakes() -> list[StoreMistake]:
+    """Return the last record of the mistakes with object stores."""
+    return [StoreMistake(*each) for each in json.loads(_STORES.read_text())]
+
+
+def write_store_mistakes(mistakes: Sequence[StoreMistake]) -> None:
+    """Write the record of the mistakes with object stores."""
+    _STORES.write_text(json.dumps(mistakes, indent=1, ensure_ascii=False) + "\n")
 
 
 def cut(outcome: Outcome) -> Outcome:
@@ -81,6 +118,10 @@ def as_markdown(record: Record) -> str:
         lines += ["", f"## {chapter}"]
         for mistake in mistakes:
             lines += ["", *_section(mistake, record.outcomes[mistake.title])]
+    lines += ["", *_STORES_HEAD.splitlines()]
+    for each in read_store_mistakes():
+        lines += ["", f"### {each.title}", "", f"{each.how[:1].upper()}{each.how[1:]}.", ""]
+        lines += ["```text", f"{each.error or 'no error'}: {each.text}", "```"]
     return "\n".join(lines) + "\n"
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cordwood.manager.step_items import Stateful as Stateful
     from cordwood.policies import PlannedStep as PlannedStep
     from cordwood.policies import RetentionPlan as RetentionPlan
+    from cordwood.storage.object_store_options import StorageOptions as StorageOptions
 
 _MODULE_OF = {
     "Conversion": "cordwood.api.convert",
@@ -33,6 +34,7 @@ _MODULE_OF = {
     "RetentionPlan": "cordwood.policies",
     "SaveReport": "cordwood.manager.save_queue",
     "Stateful": "cordwood.manager.step_items",
+    "StorageOptions": "cordwood.storage.object_store_options",
     "Verification": "cordwood.api.verify",
 }
 

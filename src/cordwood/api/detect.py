@@ -95,7 +95,10 @@ def _steps(path: str, steps: Sequence[str]) -> Detected:
 def _in_a_store(url: str) -> Detected:
     names = store_at(url).names()
     if not names:
-        raise FileNotFoundError(errno.ENOENT, "there is nothing", url)
+        what = "there is nothing"
+        if url.startswith(("http://", "https://")):
+            what = "there is no checkpoint, and a web server lists no steps: name one of them"
+        raise FileNotFoundError(errno.ENOENT, what, url)
     if DEFAULT.index_name in names:
         return Detected(DEFAULT.name, DEFAULT.description, url)
     steps = sorted_steps(names)

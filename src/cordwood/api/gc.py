@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from cordwood.errors import UnsupportedFormatError
 from cordwood.formats.format_protocol import WritableFormat, is_collectable
 from cordwood.formats.registry import DEFAULT, written_format
 from cordwood.io.threads import run_in_worker
@@ -30,6 +31,7 @@ def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> list[str]:
     Raises:
         FileNotFoundError: there is no directory at `path`.
         CorruptionError, FormatError: its index cannot be read, so nothing is removed.
+        UnsupportedFormatError: `path` is a URL of a web server.
 
     >>> from cordwood import save
     >>> save("step-7", {"w": 1.5})
@@ -40,7 +42,13 @@ def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> list[str]:
 
 
 def _collect(path: str | os.PathLike[str], *, dry_run: bool) -> list[str]:
-    if parse_url(path) is not None:
+    url = parse_url(path)
+    if url is not None:
+        if url.scheme in ("http", "https"):
+            raise UnsupportedFormatError(
+                f"{url}: {url.scheme}:// can only be read, so there is nothing to remove; expected "
+                "a path, or a URL of s3://, gs:// or az://"
+            )
         format: WritableFormat = DEFAULT
         beside: list[str] = []
     else:

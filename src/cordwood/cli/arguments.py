@@ -30,7 +30,25 @@ class _Source(click.Path):
         return newest_step(path) if path.rpartition("/")[2] == _LATEST else value
 
 
+class _LocalPath(click.Path):
+    """The path of a file or directory that the command itself writes; no URL of a store."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from cordwood.errors import CordwoodError
+        from cordwood.storage.paths import local_or_url, parse_url
+
+        try:
+            path = str(local_or_url(value))
+            is_local = parse_url(path) is None
+        except (CordwoodError, ValueError) as e:
+            self.fail(str(e), param, ctx)
+        if not is_local:
+            self.fail(f"expected a local path, found {value}", param, ctx)
+        return path
+
+
 PATH, SOURCE = click.Path(readable=False), _Source()  # used unchanged: they may be URLs
+LOCAL_PATH = _LocalPath(readable=False)
 
 prefix_option = click.option("--prefix", help="The tree to use, if the directory holds several.")
 format_option = click.option(

@@ -6,7 +6,14 @@ from typing import Any
 
 import click
 
-from cordwood.cli.arguments import PATH, SOURCE, cast_option, patterns_option, rename_option
+from cordwood.cli.arguments import (
+    LOCAL_PATH,
+    PATH,
+    SOURCE,
+    cast_option,
+    patterns_option,
+    rename_option,
+)
 from cordwood.cli.output import json_option, print_answer
 from cordwood.errors import CordwoodError
 
@@ -67,7 +74,7 @@ Examples:
 )
 @click.option(
     "--scratch",
-    type=PATH,
+    type=LOCAL_PATH,
     metavar="DIR",
     help="The directory for the decompressed copy of a compressed SOURCE.",
 )

@@ -136,9 +136,6 @@ def info_command(path: str, prefix: str | None, format: str | None, as_json: boo
 
     If the directory holds several trees, list each of them; --prefix prints more about one.
     """
-    from cordwood.storage.directories import size_on_disk
-    from cordwood.storage.paths import parse_url
-
     trees = list_trees(path, format=format) if prefix is None else [prefix]
     named = [tree for tree in trees if tree] if len(trees) > 1 else []
     listings = {tree: list_leaves(path, prefix=tree) for tree in named}
@@ -147,7 +144,7 @@ def info_command(path: str, prefix: str | None, format: str | None, as_json: boo
         summary["format"] = listings[named[0]].format
     else:
         summary |= _summary(list_leaves(path, prefix=prefix, format=format))
-    summary["disk_bytes"] = None if parse_url(path) is not None else size_on_disk(path)
+    summary["disk_bytes"] = _stored_bytes(path, trees)
     if named:
         summary["trees"] = [{"prefix": tree, **_sizes(listings[tree].rows)} for tree in named]
     if prefix is None and summary["format"] == "orbax":
@@ -160,6 +157,21 @@ def info_command(path: str, prefix: str | None, format: str | None, as_json: boo
         text += f"\nfor more about one tree: cordwood info {shlex.quote(path)} --prefix "
         text += shlex.quote(named[0])
     print_text(text)
+
+
+def _stored_bytes(path: str, trees: Sequence[str]) -> int:
+    """Return the size of the files at a path; at a URL, of the objects that its index names."""
+    from cordwood.api.checkpoint import open as open_checkpoint
+    from cordwood.storage.directories import size_on_disk
+    from cordwood.storage.paths import local_or_url, parse_url
+
+    if parse_url(local_or_url(path)) is None:
+        return size_on_disk(path)
+    sizes: dict[str, int] = {}
+    for tree in trees:
+        with open_checkpoint(path, prefix=tree or None) as checkpoint:
+            sizes.update({each.name: each.size_bytes for each in checkpoint.index.sources})
+    return sum(sizes.values())
 
 
 def _orbax_items(path: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from cordwood.cli.arguments import PATH, SOURCE, format_option, prefix_option
+from cordwood.cli.arguments import LOCAL_PATH, SOURCE, format_option, prefix_option
 from cordwood.cli.output import json_option, print_answer, print_json, print_text
 from cordwood.message_text import printable, size_text
 
@@ -37,7 +37,7 @@ Examples:
 @click.option(
     "--export",
     "file",
-    type=PATH,
+    type=LOCAL_PATH,
     metavar="FILE.html",
     help="Write the views into one file instead, and open no browser.",
 )
@@ -53,7 +53,7 @@ Examples:
 @format_option
 @click.option(
     "--scratch",
-    type=PATH,
+    type=LOCAL_PATH,
     metavar="DIR",
     help="The directory for the decompressed copy of a compressed file. Default: in memory.",
 )
