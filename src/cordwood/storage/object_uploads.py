@@ -125,7 +125,10 @@ class _Object:
         self.plan = plan
         self._ends = segment_offsets(plan)
         self._contents = FileContents(plan.segments, self._ends, leaves.view)
-        self._digests = Digests(plan.header_bytes, BLOCK_BYTES, self._hash())
+        digests = plan.digests
+        if digests is None or digests.block_bytes != BLOCK_BYTES:
+            digests = Digests(plan.header_bytes, BLOCK_BYTES, self._hash())
+        self._digests = digests
         self.header = build_header(plan, self._digests)
 
     def _hash(self) -> bytes:
