@@ -9,7 +9,6 @@ together, step by step.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import time
@@ -382,12 +381,10 @@ class _Copier:
 
 def _is_same(current: bytes | None, content: StepContent, path: str) -> bool:
     """Return True if a path has the same index, False for none. Raises FileExistsError."""
-    if current is not None and current != content.index:
+    if current is not None and current != content.index_bytes:
         raise FileExistsError(
-            errno.EEXIST,
-            "there is a checkpoint already, and another one than that to copy; copy replaces "
-            "nothing: remove it, or copy to another path",
-            path,
+            f"{path}: there is a checkpoint already, and another one than that to copy; copy "
+            "replaces nothing: remove it, or copy to another path"
         )
     return current is not None
 
@@ -411,10 +408,8 @@ def _copy_file(source: str, destination: str) -> _Copier:
         if kind_at(destination) != "nothing":
             if not _same_bytes(file, destination):
                 raise FileExistsError(
-                    errno.EEXIST,
-                    "there is another file already; copy replaces nothing: remove it, or copy to "
-                    "another path",
-                    destination,
+                    f"{destination}: there is another file already; copy replaces nothing: remove "
+                    "it, or copy to another path"
                 )
             copied.steps_there, copied.skipped_bytes = [""], file.size_bytes
             return copied

@@ -43,7 +43,7 @@ _LOCAL_FILES_AT_ONCE = 2
 class StepContent(NamedTuple):
     """A step as it is copied."""
 
-    index: bytes
+    index_bytes: bytes
     sidecar: bytes | None
     files: Mapping[str, Source]  # by their new names
 
@@ -52,7 +52,7 @@ class StepContent(NamedTuple):
         sizes = {name: file.size_bytes for name, file in self.files.items()}
         beside = {HUGGING_FACE_NAME: self.sidecar}
         names = frozenset(self.files)
-        return IndexChange(self.index, sizes, beside, kept=names, dropped=frozenset())
+        return IndexChange(self.index_bytes, sizes, beside, kept=names, dropped=frozenset())
 
 
 def content_of(data: bytes, *, name: str, in_pool: bool) -> StepContent:
@@ -109,8 +109,8 @@ def write_files(
     url = parse_url(destination)
     with ExitStack() as stack:
         opened = origin.open([content.files[name] for name in names])
-        for each in opened:
-            stack.enter_context(each)
+        for file in opened:
+            stack.enter_context(file)
         threads = reading_threads(latency_bound=origin.has_pool)
         pairs = [(file, content.files[n]) for n, file in zip(names, opened, strict=True)]
         copies = map_in_threads(partial(_FileCopy, counts=url is None), pairs, threads=threads)
@@ -181,7 +181,8 @@ class _FileCopy:
             raise self._failure
 
     def _same_header(self, digests: Digests) -> bytes:
-        del digests  # those of the header were compared with each block
+        del digests  # each block was compared with those of the header
+        self._advance(len(self._header))
         return self._header
 
     def _read(self, box: Box) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -204,6 +205,9 @@ class _FileCopy:
         except BaseException as e:
             self._failure = e
             raise
+        self._advance(len(target))
+
+    def _advance(self, size_bytes: int) -> None:
         meter = METER.get()
         if self._counts and meter is not None:
-            meter.advance(len(target), self._file.name)
+            meter.advance(size_bytes, self._file.name)
