@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import itertools
 import json
+import signal
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from cordwood.errors import (
 )
 from cordwood.formats.packs import copied_files
 from cordwood.formats.packs.cordwood_json import decode_index, encode_index
+from cordwood.io.threads import check_stop
 from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.paths import parse_url
 from cordwood.testing import assert_trees_equal
@@ -155,16 +158,14 @@ def test_another_checkpoint_is_never_replaced(destination: Place, tmp_path: Path
 def test_a_checkpoint_that_comes_meanwhile_is_not_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cordwood.api import copy
-
     cordwood.save(tmp_path / "a", tree(1))
 
     def write(*arguments: Any) -> None:
         monkeypatch.undo()
-        copy.write_files(*arguments)
+        copied_files.write_files(*arguments)
         cordwood.save(tmp_path / "b", tree(2))
 
-    monkeypatch.setattr(copy, "write_files", write)
+    monkeypatch.setattr("cordwood.api.copy.write_files", write)
     with pytest.raises(FileExistsError, match="copy replaces nothing"):
         cordwood.copy(tmp_path / "a", tmp_path / "b")
     assert_trees_equal(cordwood.load(tmp_path / "b"), tree(2))
@@ -447,6 +448,9 @@ def test_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(self: Any, start: int, target: memoryview) -> None:
         if next(calls) == 3:
             signal.raise_signal(signal.SIGINT)
+            while True:  # until the main thread has noticed
+                check_stop()
+                time.sleep(0.01)
         read(self, start, target)
 
     for target in (str(tmp_path / "b"), in_memory()):
@@ -502,7 +506,7 @@ def test_shared_files_are_copied_once(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_copied_pool_goes_on(tmp_path: Path) -> None:
-    """What a later save needs to refer to older objects is copied with them."""
+    """The digests by which a later save refers to older objects are copied with them."""
     run, target = in_memory(), in_memory()
     shared_run(run)
     cordwood.copy(run, target)
@@ -539,11 +543,9 @@ def test_an_unfinished_step_is_not_copied(tmp_path: Path, caplog: pytest.LogCapt
 def test_a_step_that_is_deleted_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from cordwood.api import copy
-
     for run in (str(tmp_path / "run"), in_memory()):
         save_run(run)
-        write = copy.write_files
+        write = copied_files.write_files
 
         def deleting(
             origin: Any, *arguments: Any, run: str = run, write: Callable[..., None] = write
@@ -553,7 +555,7 @@ def test_a_step_that_is_deleted_meanwhile(
                     manager.delete(1)
             write(origin, *arguments)
 
-        monkeypatch.setattr(copy, "write_files", deleting)
+        monkeypatch.setattr("cordwood.api.copy.write_files", deleting)
         target = tmp_path / f"copy-{next(_numbers)}"
         assert cordwood.copy(run, target).steps == ("0", "2")
         assert "deleted while it was copied" in caplog.text
@@ -564,17 +566,15 @@ def test_a_step_that_is_deleted_meanwhile(
 def test_a_checkpoint_that_is_replaced_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cordwood.api import copy
-
     cordwood.save(tmp_path / "a", tree(1))
-    write = copy.write_files
+    write = copied_files.write_files
 
     def replacing(*arguments: Any) -> None:
         monkeypatch.undo()
         cordwood.save(tmp_path / "a", tree(2))
         write(*arguments)
 
-    monkeypatch.setattr(copy, "write_files", replacing)
+    monkeypatch.setattr("cordwood.api.copy.write_files", replacing)
     cordwood.copy(tmp_path / "a", tmp_path / "b")
     assert_trees_equal(cordwood.load(tmp_path / "b"), tree(2))
 
