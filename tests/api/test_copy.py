@@ -7,7 +7,8 @@ import itertools
 import json
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.paths import parse_url
 from cordwood.testing import assert_trees_equal
 from tests.children import run_python
+from tests.storage.web_stores import web_store
 
 MIB = 1 << 20
 _numbers = itertools.count()
@@ -42,19 +44,42 @@ def in_memory() -> str:
     return f"memory://copies/place-{next(_numbers)}"
 
 
-@pytest.fixture(params=["local", "memory"])
-def source(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return new_place(request.param, tmp_path / "source")
+KINDS = ["local", "memory", "s3", "gs"]
+PAIRS = [
+    *itertools.product(["local", "memory"], repeat=2),
+    *itertools.product(["s3", "gs"], ["local", "memory"]),
+    *itertools.product(["local", "memory"], ["s3", "gs"]),
+    *[("s3", "s3"), ("gs", "gs")],
+]
 
 
-@pytest.fixture(params=["local", "memory"])
-def destination(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return new_place(request.param, tmp_path / "destination")
+@pytest.fixture(params=PAIRS, ids="-".join)
+def places(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Place, Place]]:
+    """Yield functions that return a path or URL for a name: of a source, and of a destination."""
+    with ExitStack() as stack:
+        for kind in sorted({*request.param} & {"s3", "gs"}):
+            stack.enter_context(web_store(kind, monkeypatch))
+        kinds = zip(request.param, ("source", "destination"), strict=True)
+        roots = [new_place(kind, tmp_path / name) for kind, name in kinds]
+        yield roots[0], roots[1]
+
+
+@pytest.fixture
+def source(places: tuple[Place, Place]) -> Place:
+    return places[0]
+
+
+@pytest.fixture
+def destination(places: tuple[Place, Place]) -> Place:
+    return places[1]
 
 
 def new_place(kind: str, folder: Path) -> Place:
     """Return paths below a directory, or URLs below a new URL."""
-    root = str(folder) if kind == "local" else in_memory()
+    roots = {"local": str(folder), "memory": in_memory()}
+    root = roots.get(kind, f"{kind}://bucket/{folder.name}")
     return lambda name: f"{root}/{name}"
 
 
@@ -147,6 +172,7 @@ def test_https_is_no_destination(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "a"]
 
 
+@pytest.mark.parametrize("places", [("local", kind) for kind in KINDS], indirect=True)
 def test_another_checkpoint_is_never_replaced(destination: Place, tmp_path: Path) -> None:
     cordwood.save(tmp_path / "a", tree(1))
     cordwood.save(destination("b"), tree(2))
@@ -196,6 +222,7 @@ def test_a_place_within_the_other(a: str, b: str, tmp_path: Path) -> None:
             cordwood.copy(f"{root}/{a}", f"{root}/{b}")
 
 
+@pytest.mark.parametrize("places", [(kind, "local") for kind in KINDS], indirect=True)
 def test_nothing_to_copy(source: Place, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         cordwood.copy(source("nothing"), tmp_path / "b")
@@ -205,6 +232,7 @@ def test_nothing_to_copy(source: Place, tmp_path: Path) -> None:
 # Damage and hostile indexes
 
 
+@pytest.mark.parametrize("places", [("local", kind) for kind in KINDS], indirect=True)
 def test_damage_in_the_source_stops_the_copy(destination: Place, tmp_path: Path) -> None:
     cordwood.save(tmp_path / "a", {"w": np.arange(2.5 * MIB, dtype=np.uint8)})
     path = data_file(tmp_path / "a")
@@ -322,6 +350,7 @@ def test_files_that_are_there_are_checked(tmp_path: Path) -> None:
     cordwood.verify(tmp_path / "b")
 
 
+@pytest.mark.parametrize("places", [("local", kind) for kind in KINDS], indirect=True)
 def test_verify_finds_and_mends_damage(destination: Place, tmp_path: Path) -> None:
     cordwood.save(tmp_path / "a", tree())
     target = destination("b")
@@ -663,12 +692,17 @@ MEMORY = """
 """
 
 
-def test_peak_memory(tmp_path: Path) -> None:
-    source = tmp_path / "a"
-    values: Mapping[str, Any] = {str(i): np.full(100 * MIB, i, np.uint8) for i in range(5)}
-    cordwood.save(source, values, max_shard_bytes=100 * MIB)
-    cordwood.save(f"{source}-small", {"x": np.ones(3)})
-    assert int(run_python(MEMORY, str(source), str(tmp_path / "b"))) < 100 * MIB
+@pytest.mark.parametrize(
+    "places",
+    [("local", "local"), ("local", "s3"), ("s3", "local"), ("s3", "s3")],
+    indirect=True,
+    ids="-".join,
+)
+def test_peak_memory(source: Place, destination: Place) -> None:
+    values = {str(i): np.full(100 * MIB, i, np.uint8) for i in range(4)}
+    cordwood.save(source("a"), values, max_shard_bytes=100 * MIB)
+    cordwood.save(source("a-small"), {"x": np.ones(3)})
+    assert int(run_python(MEMORY, source("a"), destination("b"))) < 200 * MIB
 
 
 def test_the_command(tmp_path: Path) -> None:
