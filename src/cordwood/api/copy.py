@@ -208,7 +208,7 @@ def _copy(source: str, destination: str, verify: bool, report: Any) -> _Copier:
     if is_local and kind_at(source) == "a file":
         with report_progress(0, report):
             return _copy_file(source, destination)
-    root, target = store_at(source), store_at(destination)
+    root, target = store_at(source), store_at(destination, to_save=True)
     if target.has_pool:
         with target.transaction(others_commit=False):
             pass  # a store that cannot be saved to is refused before anything is read
