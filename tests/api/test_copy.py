@@ -20,6 +20,7 @@ from cordwood import CheckpointManager, EverySteps
 from cordwood.errors import (
     CorruptionError,
     FormatError,
+    IncompleteCheckpointError,
     NotACheckpointError,
     StepError,
     StorageError,
@@ -569,6 +570,15 @@ def test_an_unfinished_step_is_not_copied(tmp_path: Path, caplog: pytest.LogCapt
     assert "not finished" in caplog.text
 
 
+def test_a_run_without_a_finished_step(tmp_path: Path) -> None:
+    save_run(str(tmp_path / "run"), 1)
+    for name in ("cordwood.json", "model.safetensors.index.json"):
+        (tmp_path / "run" / "0" / name).unlink()
+    with pytest.raises(IncompleteCheckpointError, match="none of its steps"):
+        cordwood.copy(tmp_path / "run", tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
 def test_a_step_that_is_deleted_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -626,8 +636,9 @@ def test_steps_of_other_tools_are_refused_before_anything_is_copied(tmp_path: Pa
 # Other formats, single files
 
 
-def test_other_directories_are_refused(tmp_path: Path) -> None:
-    cordwood.save(tmp_path / "a", {"x": np.ones(3)}, format="zarr")
+@pytest.mark.parametrize("values", [{"x": np.ones(3)}, [np.ones(3), np.ones(2)]], ids=type)
+def test_other_directories_are_refused(values: Any, tmp_path: Path) -> None:
+    cordwood.save(tmp_path / "a", values, format="zarr")
     with pytest.raises(UnsupportedFormatError, match=r"cordwood\.convert"):
         cordwood.copy(tmp_path / "a", tmp_path / "b")
 
@@ -636,8 +647,10 @@ def test_other_directories_are_refused(tmp_path: Path) -> None:
 def test_a_single_file(suffix: str, tmp_path: Path) -> None:
     source, target = tmp_path / f"a{suffix}", tmp_path / "folder" / f"b{suffix}"
     cordwood.save(source, {"x": np.arange(9000.0)})
-    report = cordwood.copy(source, target)
+    reports: list[Any] = []
+    report = cordwood.copy(source, target, progress=reports.append)
     assert (report.files, report.copied_bytes) == (1, source.stat().st_size)
+    assert reports[-1].done_bytes == reports[-1].total_bytes >= report.copied_bytes
     assert source.read_bytes() == target.read_bytes()
     assert cordwood.copy(source, target).files == 0
     cordwood.save(target, {"x": np.ones(3)})

@@ -20,6 +20,7 @@ from cordwood.errors import (
     CordwoodError,
     CorruptionError,
     FormatError,
+    IncompleteCheckpointError,
     NotACheckpointError,
     StepError,
     UnsupportedFormatError,
@@ -33,11 +34,11 @@ from cordwood.formats.packs.index_item import (
 )
 from cordwood.formats.packs.open import read_index_bytes
 from cordwood.formats.registry import suffix_of
-from cordwood.formats.stored_step import KEY, decode_record, sorted_steps, step_in_name
+from cordwood.formats.stored_step import KEY, decode_record, listed, sorted_steps, step_in_name
 from cordwood.index import Source
 from cordwood.io.check_digests import check_files
 from cordwood.io.open_files import LocalFile, ReadableFile
-from cordwood.io.progress import ProgressOption, progress_display, report_progress
+from cordwood.io.progress import METER, ProgressOption, progress_display, report_progress
 from cordwood.io.threads import (
     check_stop,
     map_in_threads,
@@ -49,6 +50,7 @@ from cordwood.io.threads import (
 from cordwood.message_text import counted, printable, size_text
 from cordwood.public_names import document_fields
 from cordwood.storage.atomic_file import atomic_file
+from cordwood.storage.directories import size_on_disk
 from cordwood.storage.directory_reader import ReplacedError, retry_reading
 from cordwood.storage.paths import (
     is_same_path,
@@ -163,6 +165,7 @@ def copy(
         NotACheckpointError: there is something else at `destination`. It is a FileExistsError too.
         StepError: `destination` has the name of another step than the source.
         UnsupportedFormatError: the source is of another format, which `convert` reads.
+        IncompleteCheckpointError: no save of the source has finished.
         CorruptionError: bytes of the source do not match their digests; names file and range.
         ValueError: one of the two is within the other.
         Exception: other errors of `load` and `save`.
@@ -206,7 +209,7 @@ def _text(path: str | os.PathLike[str]) -> str:
 def _copy(source: str, destination: str, verify: bool, report: Any) -> _Copier:
     is_local = parse_url(source) is None
     if is_local and kind_at(source) == "a file":
-        with report_progress(0, report):
+        with report_progress(size_on_disk(source), report):
             return _copy_file(source, destination)
     root, target = store_at(source), store_at(destination, to_save=True)
     if target.has_pool:
@@ -226,6 +229,10 @@ def _copy(source: str, destination: str, verify: bool, report: Any) -> _Copier:
         _refuse_other_step(source, destination)
     threads = reading_threads(latency_bound=root.has_pool or target.has_pool)
     sizes = map_in_threads(copier.examine, [each[1:] for each in paths], threads=threads)
+    if all(size is None for size in sizes):
+        raise IncompleteCheckpointError(
+            f"{source}: none of its steps ({listed(names)}) is finished"
+        )
     total = sum({key: size for each in sizes for key, size in (each or {}).items()}.values())
     with report_progress(total, report):
         for (name, *places), size in zip(paths, sizes, strict=True):
@@ -237,7 +244,9 @@ def _copy(source: str, destination: str, verify: bool, report: Any) -> _Copier:
             except (CordwoodError, OSError):
                 if not is_run or store_at(places[0]).read_index() is not None:
                     raise
-                _log.warning("%s was deleted while it was copied", places[0])
+                _log.warning(
+                    "%s was deleted while it was copied; gc removes what %s has of it", *places
+                )
     return copier
 
 
@@ -245,10 +254,15 @@ def _is_run(source: str, store: Storage) -> bool:
     """Return True for a directory of steps, False for a checkpoint that can be copied."""
     if store.read_index() is not None:
         return False
+    is_local = parse_url(source) is None
+    if is_local and kind_at(source) == "a folder":
+        other = format_of_directory(source)
+        if other is not None:
+            _refuse_format(source, other.name)
     if any(step_in_name(name) is not None for name in store.names()):
         return True
-    if parse_url(source) is None:
-        _refuse_format(source, format_of(source, format=None, prefix=None).name)
+    if is_local:
+        format_of(source, format=None, prefix=None)  # raises
     read_index_bytes(store)  # raises
     return False
 
@@ -391,7 +405,7 @@ def _is_same(current: bytes | None, content: StepContent, path: str) -> bool:
 
 def _copy_file(source: str, destination: str) -> _Copier:
     """Copy a single local file to another local path."""
-    copied = _Copier(verify=False, in_pool=False)
+    copied, meter = _Copier(verify=False, in_pool=False), METER.get()
     suffix = suffix_of(source)
     if parse_url(destination) is not None:
         raise UnsupportedFormatError(
@@ -418,6 +432,8 @@ def _copy_file(source: str, destination: str) -> _Copier:
                 check_stop()
                 data = file.read(start, min(_UNIT_BYTES, file.size_bytes - start))
                 temporary.write(memoryview(data), start)
+                if meter is not None:
+                    meter.advance(len(data), source)
             temporary.require_size(file.size_bytes)
             try:
                 verify_checkpoint(temporary.path, format=format)
