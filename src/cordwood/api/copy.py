@@ -131,7 +131,7 @@ def copy(
 
     Each is a local path or a URL of `s3://`, `gs://`, `az://` or `memory://`; the source may be of
     `https://`, except for runs. Files are copied a few MiB at a time, and every byte is checked
-    against its digest before it is written; memory stays below about 200 MiB. A checkpoint is
+    against its digest before it is written; memory stays below about 150 MiB. A checkpoint is
     complete once its index is written, which is the last of all. Until then there is no checkpoint
     at `destination`.
 

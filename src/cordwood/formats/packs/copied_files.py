@@ -38,6 +38,7 @@ from cordwood.storage.storage_protocol import IndexChange, NewDataFile, Storage
 from cordwood.storage.write_files import write_file
 
 _LOCAL_FILES_AT_ONCE = 2
+_BUFFERS = 8  # of uploads: reading needs about as much memory
 
 
 class StepContent(NamedTuple):
@@ -125,7 +126,7 @@ def write_files(
         from cordwood.storage.object_uploads import upload_objects
 
         files = [*map(NewDataFile, names, plans), *_lists_of_cells(origin, content, names)]
-        upload_objects(ObjectStore(url), files, leaves)
+        upload_objects(ObjectStore(url), files, leaves, max_buffers=_BUFFERS)
         for each in copies:
             each.raise_failure()
 
