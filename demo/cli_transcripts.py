@@ -97,6 +97,10 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
+        "Copy to another place",
+        ("cordwood copy --help",),
+    ),
+    (
         "Mistakes",
         (
             "cordwood ls run/100 'parms/**'",

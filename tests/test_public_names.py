@@ -18,7 +18,7 @@ MAX_NAMES = 36  # of `cordwood` itself: a reader sees them all in one screen
 NAMESPACES = {
     "cordwood": """
         Checkpoint CheckpointManager CordwoodError DictKey EverySeconds EverySteps KeepBest
-        KeepEvery KeepLast PendingSave StepReader StoredLeaf convert detect diff from_bytes
+        KeepEvery KeepLast PendingSave StepReader StoredLeaf convert copy detect diff from_bytes
         from_state_dict gc load load_from_file match_partition_rules msgpack_restore
         msgpack_serialize open register_serialization_state release_memory save save_async
         save_to_file storage_options to_bytes to_state_dict tree_deserialize_leaves
@@ -46,8 +46,8 @@ NAMESPACES = {
         KeepPolicy KeepWithin Moment OnPreemption SavePolicy SavedStep WhenIdle
     """,
     "cordwood.results": """
-        Conversion Detected Diff LeafDiff PlannedStep Progress Restored RetentionPlan SaveReport
-        Stateful StorageOptions Verification
+        Conversion CopyReport Detected Diff LeafDiff PlannedStep Progress Restored RetentionPlan
+        SaveReport Stateful StorageOptions Verification
     """,
     "cordwood.state_dict": """
         current_path from_state_dict is_serializable register_serialization_state to_state_dict
@@ -84,6 +84,7 @@ SIGNATURES = {
         *["format", "layout", "compression", "metadata", "prefix"],
         *["to_prefix", "overwrite", "max_shard_bytes", "max_bytes", "scratch", "progress"],
     ],
+    "copy": ["source", "destination", "*", "verify", "progress"],
     "diff": ["a", "b", "*", "select", "rename", "strict", "values", "progress"],
     "open": ["path", "*", "format", "prefix", "max_bytes", "scratch"],
     "tree_serialize_leaves": [

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cordwood.api.checkpoint import StoredLeaf as StoredLeaf
     from cordwood.api.checkpoint import open as open
     from cordwood.api.convert import convert as convert
+    from cordwood.api.copy import copy as copy
     from cordwood.api.detect import detect as detect
     from cordwood.api.diff import diff as diff
     from cordwood.api.gc import gc as gc
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
 _NAMES_OF = {
     "cordwood.api.checkpoint": "Checkpoint StoredLeaf open",
     "cordwood.api.convert": "convert",
+    "cordwood.api.copy": "copy",
     "cordwood.api.detect": "detect",
     "cordwood.api.diff": "diff",
     "cordwood.api.gc": "gc",

@@ -11,6 +11,7 @@ from cordwood.public_names import lazy_names
 
 if TYPE_CHECKING:
     from cordwood.api.convert import Conversion as Conversion
+    from cordwood.api.copy import CopyReport as CopyReport
     from cordwood.api.detect import Detected as Detected
     from cordwood.api.diff import Diff as Diff
     from cordwood.api.diff import LeafDiff as LeafDiff
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _MODULE_OF = {
     "Conversion": "cordwood.api.convert",
+    "CopyReport": "cordwood.api.copy",
     "Detected": "cordwood.api.detect",
     "Diff": "cordwood.api.diff",
     "LeafDiff": "cordwood.api.diff",

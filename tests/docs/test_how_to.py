@@ -191,6 +191,14 @@ def test_grain() -> None:
     assert run("grain.md")["restored"].step == 5
 
 
+def test_copy(capsys: pytest.CaptureFixture[str]) -> None:
+    names = run("copy.md")
+    assert "memory://bucket/best: 2 files" in capsys.readouterr().out
+    cordwood.verify("restored/2")
+    for path in ("run/3", f"{names['bucket']}/run/3"):
+        np.testing.assert_array_equal(cordwood.load(path)["w"], np.full(8, 3))
+
+
 def test_several_trees() -> None:
     names = run("several-trees.md")
     np.testing.assert_array_equal(names["as_saved"]["ema"]["w"], np.full(3, 0.5))

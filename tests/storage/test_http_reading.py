@@ -175,6 +175,12 @@ def test_nothing_is_saved(pages: Pages, scheme: str) -> None:
     assert {method for method, _ in pages.requests} <= {"GET", "HEAD"}
 
 
+def test_a_checkpoint_is_copied_from_there(pages: Pages, url: str, tmp_path: Path) -> None:
+    cordwood.copy(url, tmp_path / "copy")
+    assert_trees_equal(cordwood.load(tmp_path / "copy", like=TREE), TREE)
+    cordwood.verify(tmp_path / "copy")
+
+
 def test_a_checkpoint_that_was_copied_there(pages: Pages, tmp_path: Path) -> None:
     """The objects of a store, copied as they are, are read there."""
     cordwood.save("memory://tests-of-http/7", TREE)

@@ -13,6 +13,7 @@ from cordwood.errors import LimitError, StorageError, TruncatedError
 from cordwood.storage import conditional_writes, object_store_client
 from cordwood.storage.conditional_writes import replace_object
 from cordwood.storage.object_store_client import ObjectStore, Tag, storage_error
+from tests.children import run_python
 from tests.storage.stores import KINDS, new_url, open_url
 from tests.threads import in_threads
 
@@ -477,3 +478,21 @@ def test_delays_grow_and_have_a_limit() -> None:
         most = min(32, 2 ** (attempt - 1))
         for _ in range(10):
             assert most / 2 <= object_store_client._delay_seconds(attempt) <= most
+
+
+def test_the_interpreter_does_not_end_while_a_result_is_handed_over() -> None:
+    """A thread of obstore that returns from Python later would abort the process."""
+    run_python(
+        """
+        import time
+        from asyncio.selector_events import BaseSelectorEventLoop
+        import cordwood
+
+        def slowly(self, write=BaseSelectorEventLoop._write_to_self):
+            write(self)
+            time.sleep(0.2)
+
+        BaseSelectorEventLoop._write_to_self = slowly
+        cordwood.save("memory://exit", {"x": 1})
+        """
+    )

@@ -20,6 +20,7 @@ COMMANDS = {  # in the order of the help, each with its module
     "diff": "diff_command",
     "verify": "maintenance_commands",
     "convert": "convert_command",
+    "copy": "copy_command",
     "steps": "list_commands",
     "view": "view_command",
     "gc": "maintenance_commands",

@@ -382,9 +382,11 @@ class FileContents:
             part = self._held[segment]
         _copy_leaf(item.leaf, part, item.start + skip, target)
         with self._lock:
-            self._remaining[segment] -= len(target)
-            if not self._remaining[segment]:
-                del self._remaining[segment], self._held[segment]
+            left = self._remaining.pop(segment, 0) - len(target)
+            if left > 0:
+                self._remaining[segment] = left
+            else:  # an upload reads some blocks twice, so another thread may have been the last
+                self._held.pop(segment, None)
 
 
 def _copy_leaf(leaf: int, array: Array | LazyArray, start: int, target: memoryview) -> None:

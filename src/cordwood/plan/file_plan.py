@@ -33,13 +33,15 @@ class FilePlan(NamedTuple):
     """One file: `header_bytes` reserved in front, then the segments one after another.
 
     `make_header`, if any, is called with the digests of all bytes after the header and returns
-    the header, exactly `header_bytes` long. The header is written last.
+    the header, exactly `header_bytes` long. The header is written last. `digests` are those digests
+    if they are known before the bytes are read: then an upload does not read them twice.
     """
 
     size_bytes: int
     segments: tuple[Segment, ...]
     header_bytes: int = 0
     make_header: Callable[[Digests], bytes] | None = None
+    digests: Digests | None = None
 
 
 class SmallFile(NamedTuple):

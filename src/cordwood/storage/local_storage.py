@@ -48,7 +48,13 @@ from cordwood.storage.file_locks import (
     unlock,
     wait_for_lock,
 )
-from cordwood.storage.paths import stale_stages, temporary_path, temporary_pattern, temporary_prefix
+from cordwood.storage.paths import (
+    stale_stages,
+    temporary_of,
+    temporary_path,
+    temporary_pattern,
+    temporary_prefix,
+)
 from cordwood.storage.staging_directory import collect_stages
 from cordwood.storage.storage_protocol import (
     IndexChange,
@@ -145,6 +151,8 @@ class LocalStorage:
         for name in names:
             stray = self._rules.is_data_file(name) and name not in kept
             stray = stray or any(pattern.fullmatch(name) for pattern in patterns)
+            of_file = temporary_of(name)  # of a data file that was copied
+            stray = stray or (of_file is not None and self._rules.is_data_file(of_file))
             if stray and remove_unlocked(name, folder=folder, dry_run=dry_run):
                 removed.append(name)
         return removed

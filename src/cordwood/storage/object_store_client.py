@@ -11,6 +11,7 @@ One file, because a request, its repetitions and its errors decide together what
 from __future__ import annotations
 
 import asyncio
+import atexit
 import errno
 import logging
 import os
@@ -21,8 +22,9 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
+from contextvars import Context
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, TypeVarTuple
 
 from cordwood.errors import (
     CordwoodError,
@@ -38,6 +40,7 @@ from cordwood.storage.paths import Url
 _log = logging.getLogger("cordwood")
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 _POLL_SECONDS = 0.5
 _RETRIES = 8  # after answers that say "later": about two minutes
@@ -45,11 +48,40 @@ _RETRIES_AFTER_SILENCE = 1  # after a timeout, which is half of the time that a 
 _FIRST_RETRIES = 1  # of a store that has never answered
 _MAX_DELAY_SECONDS = 32.0
 _DELETED_AT_ONCE = 1000
+_EXIT_SECONDS = 10.0  # the longest that the interpreter waits at its exit
 _ABORT_SECONDS = 10.0
 _MESSAGE_LENGTH = 300
 
 
 # The event loop in which all requests of the process run
+
+
+class _RequestLoop(asyncio.SelectorEventLoop):
+    """An event loop that knows which threads of obstore are handing it a result.
+
+    If the interpreter ended while such a thread waits for the GIL, the process would be aborted.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._callers: dict[int, None] = {}  # threads
+        atexit.register(self._wait_for_callers)
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        thread = threading.get_ident()
+        self._callers[thread] = None
+        try:
+            return super().call_soon_threadsafe(callback, *args, context=context)
+        finally:
+            del self._callers[thread]
+
+    def _wait_for_callers(self) -> None:
+        end = time.monotonic() + _EXIT_SECONDS
+        while self._callers and time.monotonic() < end:
+            time.sleep(0.001)
+        time.sleep(0.01)  # for one that has just left the call
 
 
 class _Loop:
@@ -69,7 +101,7 @@ class _Loop:
                     "request works in it: start it by 'spawn' or 'forkserver' of multiprocessing",
                 )
             if cls.loop is None:
-                cls.loop, cls.process = asyncio.new_event_loop(), os.getpid()
+                cls.loop, cls.process = _RequestLoop(), os.getpid()
                 threading.Thread(
                     target=cls.loop.run_forever, name="cordwood-requests", daemon=True
                 ).start()

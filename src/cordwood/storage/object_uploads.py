@@ -52,6 +52,7 @@ def upload_objects(
     leaves: Leaves,
     *,
     ready: Callable[[], None] = lambda: None,
+    max_buffers: int | None = None,
 ) -> list[HeaderDigest]:
     """Upload data objects; all are stored when this returns.
 
@@ -63,6 +64,7 @@ def upload_objects(
         files: the objects.
         leaves: the leaves, which expect the parts of the files.
         ready: called before the first byte is sent; raises what must stop that.
+        max_buffers: the most buffers to use, at least 8; None: BUFFERS.
 
     Returns the digests of their headers.
 
@@ -70,7 +72,7 @@ def upload_objects(
     each other or with the leaves.
     """
     results: list[HeaderDigest] = [HeaderDigest(0, b"")] * len(files)
-    buffers = _Buffers()
+    buffers = _Buffers(max_buffers or BUFFERS)
     failed = threading.Event()
 
     def make_worker() -> Callable[[int], None]:
@@ -91,7 +93,8 @@ def upload_objects(
 class _Buffers:
     """A limited number of buffers for parts, made when they are first needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._free: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._made = 0
@@ -102,7 +105,7 @@ class _Buffers:
             with suppress(queue.Empty):
                 return self._free.get_nowait()
             with self._lock:
-                is_new = self._made < BUFFERS
+                is_new = self._made < self._limit
                 self._made += is_new
             if is_new:
                 return allocate_bytes(PART_BYTES + BLOCK_BYTES, alignment=PAGE_BYTES).data
@@ -125,7 +128,10 @@ class _Object:
         self.plan = plan
         self._ends = segment_offsets(plan)
         self._contents = FileContents(plan.segments, self._ends, leaves.view)
-        self._digests = Digests(plan.header_bytes, BLOCK_BYTES, self._hash())
+        digests = plan.digests
+        if digests is None or digests.block_bytes != BLOCK_BYTES:
+            digests = Digests(plan.header_bytes, BLOCK_BYTES, self._hash())
+        self._digests = digests
         self.header = build_header(plan, self._digests)
 
     def _hash(self) -> bytes:

@@ -190,6 +190,12 @@ def is_same_path(path: str, other: str) -> bool:
     return os.path.realpath(path) == os.path.realpath(other)
 
 
+def is_within(path: str, other: str) -> bool:
+    """Return True if a path, or a URL, lies below another one; symbolic links are followed."""
+    parent = os.path.realpath(other).rstrip("/")
+    return os.path.realpath(path).startswith(f"{parent}/")
+
+
 def last_name(path: str | os.PathLike[str]) -> str:
     """Return the last component of a path, or of a URL; symbolic links are followed."""
     return os.path.basename(os.path.realpath(path))
@@ -243,6 +249,15 @@ def temporary_pattern(name: str, kind: str = "tmp") -> re.Pattern[str]:
     """Return a pattern that matches the names of all temporary files of `name`."""
     stem = re.escape(temporary_prefix(name))
     return re.compile(rf"{stem}[0-9a-f]{{{2 * _RANDOM_BYTES}}}\.{kind}")
+
+
+def temporary_of(name: str) -> str | None:
+    """Return the name of the file that a file of that name is a temporary file of, or None.
+
+    A very long name is not recognized.
+    """
+    match = re.fullmatch(rf"\.(.+)\.cordwood-[0-9a-f]{{{2 * _RANDOM_BYTES}}}\.tmp", name)
+    return match[1] if match else None
 
 
 def temporary_path(folder: str, name: str, kind: str = "tmp") -> str:

@@ -458,19 +458,33 @@ def _pieces(item: Item, flags: np.ndarray[Any, np.dtype[np.bool_]] | None) -> _F
     return pieces
 
 
-def sealed_digests(file: ReadableFile, sealed: HeaderDigest) -> Digests:
-    """Read the digests of the data of a pack, from its header.
-
-    Raises:
-        CorruptionError: the header does not match its digest.
-        FormatError: the header has no digests for the data of this file.
-    """
+def sealed_header(file: ReadableFile, sealed: HeaderDigest) -> bytes:
+    """Read the header of a pack. Raises CorruptionError if it does not match its digest."""
     header = file.read(0, sealed.header_bytes)
     if digest_of(header) != sealed.digest:
         raise CorruptionError(
             f"{file.name}: bytes 0 to {sealed.header_bytes} (the header) do not match the digest "
             "in the index: the file is damaged, or was replaced by another one; restore a copy"
         )
+    return header
+
+
+def sealed_digests(
+    file: ReadableFile, sealed: HeaderDigest, *, header: bytes | None = None
+) -> Digests:
+    """Read the digests of the data of a pack, from its header.
+
+    Args:
+        file: the pack.
+        sealed: the digest of its header.
+        header: its header, if it was read before.
+
+    Raises:
+        CorruptionError: the header does not match its digest.
+        FormatError: the header has no digests for the data of this file.
+    """
+    if header is None:
+        header = sealed_header(file, sealed)
     try:
         length = int.from_bytes(header[:8], "little")
         text = header[8:].decode()

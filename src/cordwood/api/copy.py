@@ -1,0 +1,455 @@
+"""copy: bring a checkpoint, or the steps of a run, to another place, byte for byte.
+
+Data files come first, each under its final name once it is whole, and then the index: so an
+interrupted copy leaves data files that the next call finds, and `gc` removes.
+
+One file: which bytes are read, what they are checked against, and where they go are decided
+together, step by step.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from cordwood.api.verify import verify as verify_checkpoint
+from cordwood.errors import (
+    CordwoodError,
+    CorruptionError,
+    FormatError,
+    IncompleteCheckpointError,
+    NotACheckpointError,
+    StepError,
+    UnsupportedFormatError,
+)
+from cordwood.formats.detect_format import format_of, format_of_directory
+from cordwood.formats.packs import PACKS, store_at
+from cordwood.formats.packs.copied_files import StepContent, content_of, write_files
+from cordwood.formats.packs.index_item import (
+    parse_items,
+    sealed_digests,
+)
+from cordwood.formats.packs.open import read_index_bytes
+from cordwood.formats.registry import suffix_of
+from cordwood.formats.stored_step import KEY, decode_record, listed, sorted_steps, step_in_name
+from cordwood.index import Source
+from cordwood.io.check_digests import check_files
+from cordwood.io.open_files import LocalFile, ReadableFile
+from cordwood.io.progress import METER, ProgressOption, progress_display, report_progress
+from cordwood.io.threads import (
+    check_stop,
+    map_in_threads,
+    raise_unreported_failures,
+    reading_threads,
+    run_in_worker,
+    wait_for_saves,
+)
+from cordwood.message_text import counted, printable, size_text
+from cordwood.public_names import document_fields
+from cordwood.storage.atomic_file import atomic_file
+from cordwood.storage.directories import size_on_disk
+from cordwood.storage.directory_reader import ReplacedError, retry_reading
+from cordwood.storage.paths import (
+    is_same_path,
+    is_within,
+    kind_at,
+    last_name,
+    local_or_url,
+    parse_url,
+)
+from cordwood.storage.storage_protocol import IndexChange, Storage
+
+_log = logging.getLogger("cordwood")
+
+_LOCAL_FILES_AT_ONCE = 2
+_UNIT_BYTES = 8 << 20
+
+
+@document_fields
+class CopyReport(NamedTuple):
+    """The result of `copy`.
+
+    Attributes:
+        source, destination: the paths.
+        steps: the names of the steps that were copied; ("",) for one checkpoint.
+        steps_there: the names of the steps that the destination had already.
+        files: how many files were written.
+        copied_bytes: their size.
+        skipped_bytes: the size of the files that the destination had already.
+        seconds: the time it took.
+    """
+
+    source: str
+    destination: str
+    steps: tuple[str, ...]
+    steps_there: tuple[str, ...]
+    files: int
+    copied_bytes: int
+    skipped_bytes: int
+    seconds: float
+
+    def __str__(self) -> str:
+        parts = [counted(self.files, "file"), f"{size_text(self.copied_bytes)} copied"]
+        if self.skipped_bytes:
+            parts.append(f"{size_text(self.skipped_bytes)} were there")
+        steps = [name for name in (*self.steps, *self.steps_there) if name]
+        if steps:
+            there = len(self.steps_there)
+            text = counted(len(self.steps), "step")
+            parts.insert(0, f"{text}, {there} more were there" if there else text)
+        return printable(f"{self.destination}: {', '.join(parts)}, in {self.seconds:.1f} s")
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        from cordwood.notebook.html_parts import result_html
+
+        fields = [
+            ("from", self.source),
+            ("to", self.destination),
+            ("steps", ", ".join(filter(None, self.steps))),
+            ("steps that were there", ", ".join(filter(None, self.steps_there))),
+            ("files", f"{self.files:,}"),
+            ("copied", size_text(self.copied_bytes)),
+            ("was there", size_text(self.skipped_bytes) if self.skipped_bytes else ""),
+        ]
+        return result_html("copied", self.destination, fields)
+
+
+def copy(
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    verify: bool = False,
+    progress: ProgressOption = None,
+) -> CopyReport:
+    """Copy a checkpoint, or all steps of a run, to another path or URL, byte for byte.
+
+    Each is a local path or a URL of `s3://`, `gs://`, `az://` or `memory://`; the source may be of
+    `https://`, except for runs. Files are copied a few MiB at a time, and every byte is checked
+    against its digest before it is written; memory stays below about 150 MiB. A checkpoint is
+    complete once its index is written, which is the last of all. Until then there is no checkpoint
+    at `destination`.
+
+    A copy that was interrupted or has failed can be called again: whole files are not copied again.
+    `gc` removes them.
+
+    One step of a run is complete by itself afterwards, also where it shared files with other steps.
+    If the source is a directory of steps, all finished steps are copied, the oldest first, and what
+    else lies there is not. Files that several steps share are copied once: to an object store they
+    go into the pool of the run, and on a disk they are hard links, where the file system has them.
+    Steps that the destination has already are skipped.
+
+    Only directories of safetensors files are copied, as `save` writes them, and local files of one
+    checkpoint. `convert` writes any checkpoint in a format that can be copied.
+
+    Args:
+        source: the checkpoint, or the directory of steps.
+        destination: the path or URL; nothing, an interrupted copy, or the same checkpoint. For
+            steps, a directory of steps.
+        verify: True also reads and checks the files that the destination has already, and writes
+            damaged ones again. Files of unfinished copies on a disk are always checked.
+        progress: True for a bar in a terminal or a notebook; or a function that is called from
+            time to time with a `cordwood.results.Progress`. None: neither.
+
+    Returns:
+        The steps, files and bytes that were copied, and those that were there.
+
+    Raises:
+        FileExistsError: there is another checkpoint at `destination`, or another step of the same
+            name. Nothing is copied.
+        NotACheckpointError: there is something else at `destination`. It is a FileExistsError too.
+        StepError: `destination` has the name of another step than the source.
+        UnsupportedFormatError: the source is of another format, which `convert` reads.
+        IncompleteCheckpointError: no save of the source has finished.
+        CorruptionError: bytes of the source do not match their digests; names file and range.
+        ValueError: one of the two is within the other.
+        Exception: other errors of `load` and `save`.
+
+    >>> from cordwood import save
+    >>> save("step-8", {"w": 1.5})
+    >>> copy("step-8", "memory://backup/step-8").files
+    0
+    """
+    began = time.monotonic()
+    source, destination = _text(source), _text(destination)
+    for outer, inner in ((source, destination), (destination, source)):
+        if is_same_path(outer, inner) or is_within(inner, outer):
+            raise ValueError(
+                f"{source} cannot be copied to {destination}: expected two places, neither of them "
+                "within the other"
+            )
+    raise_unreported_failures()
+    wait_for_saves(source)
+    wait_for_saves(destination)
+    with progress_display(progress, "copying") as report:
+        copied = run_in_worker(lambda: _copy(source, destination, verify, report))
+    return CopyReport(
+        source,
+        destination,
+        tuple(copied.steps),
+        tuple(copied.steps_there),
+        copied.files,
+        copied.copied_bytes,
+        copied.skipped_bytes,
+        time.monotonic() - began,
+    )
+
+
+def _text(path: str | os.PathLike[str]) -> str:
+    path = local_or_url(path)
+    url = parse_url(path)
+    return (os.fspath(path).rstrip("/") or "/") if url is None else str(url)
+
+
+def _copy(source: str, destination: str, verify: bool, report: Any) -> _Copier:
+    is_local = parse_url(source) is None
+    if is_local and kind_at(source) == "a file":
+        with report_progress(size_on_disk(source), report):
+            return _copy_file(source, destination)
+    root, target = store_at(source), store_at(destination, to_save=True)
+    if target.has_pool:
+        with target.transaction(others_commit=False):
+            pass  # a store that cannot be saved to is refused before anything is read
+    is_run = _is_run(source, root)
+    names = [name for name in sorted_steps(root.names()) if step_in_name(name) is not None]
+    if is_run and target.read_index() is not None:
+        raise NotACheckpointError(
+            f"{destination} is a checkpoint, and {source} is a directory of steps: expected a "
+            "directory of steps, or nothing there yet"
+        )
+    copier = _Copier(verify=verify, in_pool=is_run and target.has_pool)
+    paths = [(name, f"{source}/{name}", f"{destination}/{name}") for name in names]
+    if not is_run:
+        paths = [("", source, destination)]
+        _refuse_other_step(source, destination)
+    threads = reading_threads(latency_bound=root.has_pool or target.has_pool)
+    sizes = map_in_threads(copier.examine, [each[1:] for each in paths], threads=threads)
+    if all(size is None for size in sizes):
+        raise IncompleteCheckpointError(
+            f"{source}: none of its steps ({listed(names)}) is finished"
+        )
+    total = sum({key: size for each in sizes for key, size in (each or {}).items()}.values())
+    with report_progress(total, report):
+        for (name, *places), size in zip(paths, sizes, strict=True):
+            if size is None:
+                _log.warning("%s has no index: it is not finished, and is not copied", places[0])
+                continue
+            try:
+                copier.copy_step(name, *places)
+            except (CordwoodError, OSError):
+                if not is_run or store_at(places[0]).read_index() is not None:
+                    raise
+                _log.warning(
+                    "%s was deleted while it was copied; gc removes what %s has of it", *places
+                )
+    return copier
+
+
+def _is_run(source: str, store: Storage) -> bool:
+    """Return True for a directory of steps, False for a checkpoint that can be copied."""
+    if store.read_index() is not None:
+        return False
+    is_local = parse_url(source) is None
+    if is_local and kind_at(source) == "a folder":
+        other = format_of_directory(source)
+        if other is not None:
+            _refuse_format(source, other.name)
+    if any(step_in_name(name) is not None for name in store.names()):
+        return True
+    if is_local:
+        format_of(source, format=None, prefix=None)  # raises
+    read_index_bytes(store)  # raises
+    return False
+
+
+def _refuse_format(path: str, format: str) -> None:
+    raise UnsupportedFormatError(
+        f"{path} is of the format {format!r}: copy takes directories of safetensors files with "
+        "cordwood.json, and single files; cordwood.convert (cordwood convert) writes one of it"
+    )
+
+
+def _refuse_other_step(source: str, destination: str) -> None:
+    """Raise StepError if a manager would take the copy of a step for another step."""
+    number = step_in_name(last_name(destination))
+    items = parse_items(read_index_bytes(store_at(source)), name=source)
+    text = items[""].metadata.get(KEY) if "" in items else None
+    if text is None or number is None:
+        return
+    with suppress(FormatError):  # not a manager's
+        step = decode_record(text, source).step
+        if step != number:
+            raise StepError(
+                f"{source} is step {step} of a CheckpointManager, and would be taken for step "
+                f"{number} at {destination}: copy it to a path that ends in {step}, or convert it"
+            )
+
+
+class _Copier:
+    """A call of `copy`: what it has copied so far, and the files that later steps need not copy."""
+
+    def __init__(self, *, verify: bool, in_pool: bool) -> None:
+        self.steps: list[str] = []
+        self.steps_there: list[str] = []
+        self.files = 0
+        self.copied_bytes = 0
+        self.skipped_bytes = 0
+        self._verify = verify
+        self._in_pool = in_pool
+        self._held: dict[str, tuple[str, Source]] = {}  # by name: the step that has it
+
+    def examine(self, source: str, destination: str) -> dict[str, int] | None:
+        """Return the sizes of the files to copy; None if there is no finished step.
+
+        Raises FileExistsError and NotACheckpointError for something else at the destination.
+        """
+        data = store_at(source).read_index()
+        if data is None:
+            other = format_of_directory(source) if parse_url(source) is None else None
+            if other is not None:
+                _refuse_format(source, other.name)
+            return None
+        content = content_of(data, name=source, in_pool=self._in_pool)
+        if not _is_same(store_at(destination).read_index(), content, destination):
+            PACKS.refuse_foreign(destination)
+        elif not self._verify:
+            return {}
+        return {name: file.size_bytes for name, file in content.files.items()}
+
+    def copy_step(self, name: str, source: str, destination: str) -> None:
+        """Copy a checkpoint, again if it is replaced meanwhile."""
+        origin = store_at(source)
+
+        def attempt() -> None:
+            data = read_index_bytes(origin)
+            try:
+                content = content_of(data, name=source, in_pool=self._in_pool)
+                self._copy(name, origin, content, destination)
+            except (CordwoodError, OSError) as e:
+                with suppress(CordwoodError, OSError):
+                    if origin.read_index() != data:
+                        raise ReplacedError(e) from e
+                raise
+
+        retry_reading(attempt)
+
+    def _copy(self, name: str, origin: Storage, content: StepContent, destination: str) -> None:
+        target = store_at(destination)
+        is_there = _is_same(target.read_index(), content, destination)
+        missing = [] if is_there and not self._verify else self._missing(target, content)
+        linked = [each for each in missing if target.has_links and self._holds(each, content)]
+        write_files(origin, content, destination, [each for each in missing if each not in linked])
+        if not is_there or linked:
+            with target.transaction(others_commit=False) as save:
+                unlinked = [each for each in linked if not save.link(self._held[each][0], each)]
+                write_files(origin, content, destination, unlinked)
+                missing = [each for each in missing if each not in linked or each in unlinked]
+
+                def change(old: bytes | None) -> IndexChange:
+                    _is_same(old, content, destination)
+                    return content.change()
+
+                save.commit(change)
+        self.files += len(missing)
+        for each, file in content.files.items():
+            if each in missing:
+                self.copied_bytes += file.size_bytes
+            elif not self._holds(each, content):
+                self.skipped_bytes += file.size_bytes
+        self._held.update({each: (destination, file) for each, file in content.files.items()})
+        (self.steps_there if is_there and not missing else self.steps).append(name)
+
+    def _holds(self, name: str, content: StepContent) -> bool:
+        """Return True if an earlier step of this call has the same file."""
+        file = content.files[name]
+        _, held = self._held.get(name, ("", None))
+        return held is not None and held[1:] == file[1:]  # all but its name in the source
+
+    def _missing(self, target: Storage, content: StepContent) -> list[str]:
+        """Return the new names of the files that the destination does not have whole."""
+
+        def is_whole(name: str, file: Source) -> bool:
+            if name.startswith("../") and self._holds(name, content):
+                return True
+            with suppress(CorruptionError, FormatError, FileNotFoundError, NotADirectoryError):
+                (opened,) = target.open([file._replace(name=name)])
+                with opened:
+                    if target.has_pool and not self._verify:
+                        opened.read(0, 0)  # compares its size
+                        return True
+                    assert file.header_digest is not None
+                    digests = sealed_digests(opened, file.header_digest)
+                    return not check_files([(opened, digests)])[0]
+            return False
+
+        files = list(content.files.items())
+        threads = reading_threads(latency_bound=True) if target.has_pool else 1
+        whole = map_in_threads(is_whole, files, threads=threads)
+        return [name for (name, _), there in zip(files, whole, strict=True) if not there]
+
+
+def _is_same(current: bytes | None, content: StepContent, path: str) -> bool:
+    """Return True if a path has the same index, False for none. Raises FileExistsError."""
+    if current is not None and current != content.index_bytes:
+        raise FileExistsError(
+            f"{path}: there is a checkpoint already, and another one than that to copy; copy "
+            "replaces nothing: remove it, or copy to another path"
+        )
+    return current is not None
+
+
+def _copy_file(source: str, destination: str) -> _Copier:
+    """Copy a single local file to another local path."""
+    copied, meter = _Copier(verify=False, in_pool=False), METER.get()
+    suffix = suffix_of(source)
+    if parse_url(destination) is not None:
+        raise UnsupportedFormatError(
+            f"{source} is a file, and an object store holds directories: cordwood.convert "
+            f"(cordwood convert) writes it to {destination} as one"
+        )
+    if kind_at(destination) == "a folder" or suffix_of(destination) != suffix:
+        raise UnsupportedFormatError(
+            f"{destination}: expected the path of a file that ends in {suffix or 'no suffix'}, as "
+            f"{source}; cordwood.convert (cordwood convert) writes other formats"
+        )
+    format = format_of(source, format=None, prefix=None).name
+    with LocalFile(source) as file:
+        if kind_at(destination) != "nothing":
+            if not _same_bytes(file, destination):
+                raise FileExistsError(
+                    f"{destination}: there is another file already; copy replaces nothing: remove "
+                    "it, or copy to another path"
+                )
+            copied.steps_there, copied.skipped_bytes = [""], file.size_bytes
+            return copied
+        with atomic_file(destination) as temporary:
+            for start in range(0, file.size_bytes, _UNIT_BYTES):
+                check_stop()
+                data = file.read(start, min(_UNIT_BYTES, file.size_bytes - start))
+                temporary.write(memoryview(data), start)
+                if meter is not None:
+                    meter.advance(len(data), source)
+            temporary.require_size(file.size_bytes)
+            try:
+                verify_checkpoint(temporary.path, format=format)
+            except CordwoodError:
+                verify_checkpoint(source, format=format)  # an error that names the source
+                raise
+        copied.steps, copied.files, copied.copied_bytes = [""], 1, file.size_bytes
+    return copied
+
+
+def _same_bytes(file: ReadableFile, path: str) -> bool:
+    with LocalFile(path) as other:
+        if other.size_bytes != file.size_bytes:
+            return False
+        for start in range(0, file.size_bytes, _UNIT_BYTES):
+            length = min(_UNIT_BYTES, file.size_bytes - start)
+            if file.read(start, length) != other.read(start, length):
+                return False
+    return True

@@ -1,0 +1,44 @@
+"""The command `cordwood copy`: bring a checkpoint, or a run, to another place."""
+
+from __future__ import annotations
+
+import click
+
+from cordwood.cli.arguments import PATH, SOURCE
+from cordwood.cli.output import json_option, print_answer
+from cordwood.errors import CordwoodError
+
+EXAMPLES = """
+\b
+Examples:
+  cordwood copy run/100 s3://bucket/run/100   one step
+  cordwood copy run/latest gs://bucket/best   the newest step
+  cordwood copy s3://bucket/run run           all steps of a run
+  cordwood copy run /backup/run --verify      also check what is there already
+"""
+
+
+@click.command("copy", epilog=EXAMPLES, short_help="Bring a checkpoint or a run to another place.")
+@click.argument("source", type=SOURCE)
+@click.argument("destination", type=PATH)
+@click.option("--verify", is_flag=True, help="Also check the files that DESTINATION has already.")
+@json_option
+def copy_command(source: str, destination: str, verify: bool, as_json: bool) -> None:
+    """Copy the checkpoint SOURCE, or all steps of the run SOURCE, to DESTINATION, byte for byte.
+
+    Each is a local path or a URL. Every byte is checked against its digest on the way. The step
+    that was copied is complete by itself. Steps that DESTINATION has already are skipped, and
+    another checkpoint there is never replaced.
+
+    A copy that was interrupted leaves whole files, but no checkpoint. Call it again: it copies the
+    rest.
+    """
+    from cordwood.api.copy import copy
+
+    try:
+        report = copy(source, destination, verify=verify, progress=not as_json)
+    except ValueError as e:
+        if isinstance(e, CordwoodError):
+            raise
+        raise click.UsageError(str(e)) from e
+    print_answer(str(report), report._asdict(), as_json=as_json)

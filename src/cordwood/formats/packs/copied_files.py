@@ -1,0 +1,214 @@
+"""Data files of a directory of packs that are copied to another place, and the index for there.
+
+The header of a data file holds the digests of its blocks, and the index the digest of the header:
+so each block is checked when it is read, and nothing is read twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cordwood.errors import FormatError
+from cordwood.formats.packs.cordwood_json import (
+    HUGGING_FACE_NAME,
+    PACK_NAME,
+    decode_index,
+    encode_index,
+)
+from cordwood.formats.packs.index_item import (
+    hugging_face_index,
+    parse_items,
+    sealed_digests,
+    sealed_header,
+)
+from cordwood.index import Box, Digests, Source
+from cordwood.io.check_digests import check_blocks
+from cordwood.io.leaves_to_write import LazyArray, Leaves
+from cordwood.io.open_files import ReadableFile
+from cordwood.io.progress import METER
+from cordwood.io.threads import check_stop, map_in_threads, reading_threads
+from cordwood.plan.file_plan import FilePlan, LeafBytes, LiteralBytes
+from cordwood.storage.paths import parse_url, pooled_name
+from cordwood.storage.storage_protocol import IndexChange, NewDataFile, Storage
+from cordwood.storage.write_files import write_file
+
+_LOCAL_FILES_AT_ONCE = 2
+_BUFFERS = 8  # of uploads: reading needs about as much memory
+
+
+class StepContent(NamedTuple):
+    """A step as it is copied."""
+
+    index_bytes: bytes
+    sidecar: bytes | None
+    files: Mapping[str, Source]  # by their new names
+
+    def change(self) -> IndexChange:
+        """Return the change that makes it the index of a place where there is none."""
+        sizes = {name: file.size_bytes for name, file in self.files.items()}
+        beside = {HUGGING_FACE_NAME: self.sidecar}
+        names = frozenset(self.files)
+        return IndexChange(self.index_bytes, sizes, beside, kept=names, dropped=frozenset())
+
+
+def content_of(data: bytes, *, name: str, in_pool: bool) -> StepContent:
+    """Return the content of an index whose files get other names.
+
+    Args:
+        data: the index.
+        name: the name of its directory, for errors.
+        in_pool: True if files in the pool of a run stay there, and others go there if they are not
+            in an object store already.
+    """
+    items = parse_items(data, name=name)
+    from_store = parse_url(name) is not None
+
+    def new_name(old: str) -> str:
+        if in_pool and from_store:
+            return old
+        match = PACK_NAME.fullmatch(old)
+        assert match is not None  # `parse_items` has checked it
+        base = old.rpartition("/")[2]
+        return pooled_name(match["save"], base) if in_pool else base
+
+    files: dict[str, Source] = {}
+    for item in items.values():
+        for pack in item.packs:
+            file = files.setdefault(new_name(pack.source.name), pack.source)
+            if file != pack.source:
+                raise FormatError(f"{name}: two files have the name {pack.source.name}")
+    if any(new != source.name for new, source in files.items()):
+        decoded = decode_index(data)
+        for each in decoded.values():
+            for row in each["files"]:
+                row[0] = new_name(row[0])
+        data = encode_index(decoded)
+        items = parse_items(data, name=name)
+    return StepContent(data, hugging_face_index(items), files)
+
+
+def write_files(
+    origin: Storage, content: StepContent, destination: str, names: Sequence[str]
+) -> None:
+    """Copy data files; each has its name once it is whole.
+
+    Args:
+        origin: the storage of the source.
+        content: the step.
+        destination: the path or URL of the step to write.
+        names: the new names of the files to copy.
+
+    Raises CorruptionError that names a file and a range, and OSError.
+    """
+    if not names:
+        return
+    url = parse_url(destination)
+    with ExitStack() as stack:
+        opened = origin.open([content.files[name] for name in names])
+        for file in opened:
+            stack.enter_context(file)
+        threads = reading_threads(latency_bound=origin.has_pool)
+        pairs = [(file, content.files[n]) for n, file in zip(names, opened, strict=True)]
+        copies = map_in_threads(partial(_FileCopy, counts=url is None), pairs, threads=threads)
+        leaves = Leaves([each.leaf() for each in copies])
+        plans = [each.plan(number) for number, each in enumerate(copies)]
+        if url is None:
+            paths = [f"{destination}/{name}" for name in names]
+            arguments = [(path, plan, leaves) for path, plan in zip(paths, plans, strict=True)]
+            map_in_threads(write_file, arguments, threads=_LOCAL_FILES_AT_ONCE)
+            return
+        from cordwood.storage.object_store_client import ObjectStore
+        from cordwood.storage.object_uploads import upload_objects
+
+        files = [*map(NewDataFile, names, plans), *_lists_of_cells(origin, content, names)]
+        upload_objects(ObjectStore(url), files, leaves, max_buffers=_BUFFERS)
+        for each in copies:
+            each.raise_failure()
+
+
+def _lists_of_cells(
+    origin: Storage, content: StepContent, names: Sequence[str]
+) -> list[NewDataFile]:
+    """Return the small objects beside data objects of a pool, by which later saves compare."""
+    found = set()
+    for name in names:
+        match = PACK_NAME.fullmatch(content.files[name].name)
+        if name.startswith("../") and match is not None and match["pool"]:
+            found.add(f"{match['pool']}cells-{match['process']}.json")
+    contents = {name: origin.read_sidecar(name) for name in sorted(found)}
+    return [
+        NewDataFile(name, FilePlan(len(data), (LiteralBytes(data),)))
+        for name, data in contents.items()
+        if data is not None
+    ]
+
+
+class _FileCopy:
+    """A data file of the source: a header, and blocks that are checked when they are read.
+
+    Args:
+        file: the open file.
+        source: its size, and the digest of its header.
+        counts: True if bytes that are read count as progress.
+    """
+
+    def __init__(self, file: ReadableFile, source: Source, *, counts: bool) -> None:
+        assert source.header_digest is not None
+        self._file = file
+        self._header = sealed_header(file, source.header_digest)
+        self._digests = sealed_digests(file, source.header_digest, header=self._header)
+        self._counts = counts
+        self._failure: BaseException | None = None
+
+    def leaf(self) -> LazyArray:
+        """Return the bytes after the header, which are read on demand."""
+        size = self._file.size_bytes - len(self._header)
+        return LazyArray((size,), np.dtype(np.uint8), self._read, read_into=self._read_into)
+
+    def plan(self, leaf: int) -> FilePlan:
+        """Return the plan of the copy, whose data is that leaf."""
+        size, base = self._file.size_bytes, len(self._header)
+        segments = (LeafBytes(leaf, 0, size - base),) if size > base else ()
+        return FilePlan(size, segments, base, self._same_header, self._digests)
+
+    def raise_failure(self) -> None:
+        """Raise the error of a read: an upload ignores it if there is an object of that size."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _same_header(self, digests: Digests) -> bytes:
+        del digests  # each block was compared with those of the header
+        self._advance(len(self._header))
+        return self._header
+
+    def _read(self, box: Box) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        data = np.empty(box.stop[0] - box.start[0], np.uint8)
+        self._read_into(box.start[0], data.data)
+        return data
+
+    def _read_into(self, start: int, target: memoryview) -> None:
+        """Read bytes after the header; blocks that are needed in part are read whole."""
+        check_stop()
+        base, block = len(self._header), self._digests.block_bytes
+        first = start - start % block
+        stop = start + len(target)
+        last = min(stop + -stop % block, self._file.size_bytes - base)
+        parts = [memoryview(bytearray(start - first)), target, memoryview(bytearray(last - stop))]
+        parts = [part for part in parts if len(part)]
+        try:
+            self._file.read_into(base + first, parts)
+            check_blocks(self._file.name, base + first, parts, self._digests)
+        except BaseException as e:
+            self._failure = e
+            raise
+        self._advance(len(target))
+
+    def _advance(self, size_bytes: int) -> None:
+        meter = METER.get()
+        if self._counts and meter is not None:
+            meter.advance(size_bytes, self._file.name)
