@@ -225,9 +225,9 @@ def page(
 
 `python benchmarks/object_store.py`: {LEAVES} arrays, {total / 1e9:.2f} GB, in {len(sizes)} data \
 objects; S3 in memory, 50 ms for each request, at most 1 GB/s. Medians of {rounds} rounds, new \
-processes, in turns. obstore puts and gets the same bytes by bare calls (parts of 8 MiB, 12 at once \
-for each object), and checks no digest. Extra memory: the peak of the process, without the tree and \
-what imports take.
+processes, in turns. obstore puts and gets the same bytes by bare calls (parts of 8 MiB, 12 at \
+once for each object), and checks no digest. Extra memory: the peak of the process, without the \
+tree and what imports take.
 
 | | seconds | GB/s | as fast as obstore | extra MiB | requests |
 |---|---|---|---|---|---|"""
