@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 
 import pytest
 
 from cordwood.storage.object_store_client import ObjectStore
-from cordwood.storage.paths import parse_url
-from tests.storage.web_stores import web_store
+from cordwood.storage.paths import new_save_id, parse_url
+from tests.storage.moto_server import moto_endpoint
+from tests.storage.web_stores import forget_stores, web_store
 
 __all__ = ["KINDS", "StoredObjects", "new_url", "open_url"]
 
-KINDS = ("memory", "s3", "gs")
+# With CORDWOOD_TEST_S3 the bucket that the AWS variables lead to: `make ceph` sets it.
+KINDS = ("memory", "s3", "gs") if "CORDWOOD_TEST_S3" not in os.environ else ("real",)
 _LIMIT_BYTES = 1 << 30
 _numbers = itertools.count()
 
@@ -24,6 +27,15 @@ def new_url(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Yield the URL of an empty store, which takes parts of uploads of any size."""
     if kind == "memory":
         yield f"memory://tests/{next(_numbers)}"
+    elif kind == "real":
+        yield f"{os.environ['CORDWOOD_TEST_S3']}/{new_save_id()}"
+    elif kind == "moto":
+        forget_stores(monkeypatch)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", moto_endpoint())
+        monkeypatch.setenv("AWS_REGION", "us-east-1")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        yield f"s3://bucket/{next(_numbers)}"
     else:
         with web_store(kind, monkeypatch) as web:
             web.min_part_size = 1

@@ -117,7 +117,7 @@ def from_then_on(answer: Answer) -> Callable[[int], Hook]:
 
 
 class Fault(NamedTuple):
-    """What goes wrong, and if the call succeeds all the same."""
+    """A way in which requests go wrong, and if the call succeeds all the same."""
 
     make_hook: Callable[[int], Hook]
     is_harmless: bool

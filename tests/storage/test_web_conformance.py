@@ -9,7 +9,7 @@ from tests.storage.stores import KINDS, StoredObjects, new_url
 
 
 @pytest.mark.parametrize("check", checks_of(has_files=True), ids=lambda check: check.__name__)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *(["moto"] if "s3" in KINDS else [])])
 def test_conformance(kind: str, check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     with new_url(kind, monkeypatch) as url:
         objects = StoredObjects(url)

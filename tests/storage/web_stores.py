@@ -14,7 +14,7 @@ from tests.storage.gcs_server import GcsHandler
 from tests.storage.object_servers import BUCKET, Answer, Bucket, Request, serve
 from tests.storage.s3_server import ACCESS_KEY, REGION, S3Handler
 
-__all__ = ["Answer", "Request", "WebStore", "web_store"]
+__all__ = ["Answer", "Request", "WebStore", "forget_stores", "web_store"]
 
 
 class WebStore(Bucket):
@@ -40,13 +40,13 @@ def web_store(scheme: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebStore
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
-        _forget_stores(monkeypatch)
+        forget_stores(monkeypatch)
         yield store
         store.hook = lambda _: None
         assert store.uploads == {}, "each upload is completed or given up"
 
 
-def _forget_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+def forget_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the process know no store, and wait only for a moment before it repeats a request."""
     unquoted: set[str] = set()
     monkeypatch.setattr(object_store_client, "_delay_seconds", lambda attempt: 0.001)

@@ -21,7 +21,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
@@ -33,6 +33,7 @@ from cordwood.errors import CordwoodError, CorruptionError, StorageError, Trunca
 from cordwood.index import HeaderDigest, Source
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import Closable, ReadableFile
+from cordwood.io.threads import check_stop
 from cordwood.message_text import first_names
 from cordwood.plan.assign_to_files import FileSizes
 from cordwood.storage.conditional_writes import replace_object, require_conditional_writes
@@ -137,6 +138,7 @@ def _scatter(data: memoryview, views: Sequence[memoryview]) -> None:
 
 _log = logging.getLogger("cordwood")
 
+_POLL_SECONDS = 0.5
 _REQUEST_BYTES = 8 << 20  # the most of one request
 
 
@@ -281,8 +283,11 @@ class ObjectTransaction:
 
     def _require_conditions(self) -> None:
         """Raise UnsupportedFormatError if the store has no conditional writes."""
-        if self._conditions is not None:
-            self._conditions.result()
+        if self._conditions is None:
+            return
+        while not wait([self._conditions], timeout=_POLL_SECONDS).done:
+            check_stop()
+        self._conditions.result()
 
     def link(self, folder: str, name: str) -> bool:  # noqa: ARG002
         return False
@@ -434,7 +439,7 @@ class ObjectTransaction:
     def release(self) -> None:
         """Remove the probes, and end the trial of conditions."""
         if self._trial is not None:
-            self._trial.shutdown()
+            self._trial.shutdown(wait=False)
         with suppress(OSError, CordwoodError):  # `collect` does it
             self._store.delete(self._marks)
 

@@ -166,23 +166,30 @@ class RequestFailure(NamedTuple):
 
 _CONNECTION_MARKS = ("HTTP error", "error sending request", "connection", "error decoding response")
 _STATUS = re.compile(r"status(?: code)?: (\d{3})")
+_NO_GOOGLE_CREDENTIALS = (
+    "there are no credentials: set GOOGLE_APPLICATION_CREDENTIALS, or run gcloud auth "
+    "application-default login"
+)
 _HINTS = {  # advice for an error, by a part of its text
     "RequestTimeTooSkewed": "set the clock of this machine",
     "NoSuchBucket": "create the bucket, or mend its name or the endpoint",
     "InvalidAccessKeyId": "the endpoint does not know this AWS_ACCESS_KEY_ID",
     "SignatureDoesNotMatch": "look at AWS_SECRET_ACCESS_KEY",
+    "AuthorizationHeaderMalformed": "the bucket is in another region: set AWS_REGION",
+    "<Code>AccessDenied": "these credentials lack the permission, or the bucket is not theirs",
+    "computeMetadata": _NO_GOOGLE_CREDENTIALS,
+    "metadata.google": _NO_GOOGLE_CREDENTIALS,
+    "metadata/identity": "there are no credentials: set AZURE_STORAGE_ACCOUNT_KEY",
     "169.254.169.254": (
         "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
         "AWS_PROFILE (with boto3 installed)"
-    ),
-    "metadata.google": (
-        "there are no credentials: set GOOGLE_APPLICATION_CREDENTIALS, or run gcloud auth "
-        "application-default login"
     ),
     "301 Moved": "the bucket is in another region: set AWS_REGION",
     "dns error": "look at the name of the host, and the network",
     "Connection refused": "nothing listens at that address: look at the endpoint",
     "certificate": "the certificate of the store is not trusted: client_options root_certificate",
+    "InvalidContentType": "the endpoint speaks http://, not https://",
+    "CorruptMessage": "the endpoint speaks http://, not https://",
     "URL scheme is not allowed": "use an endpoint that begins with https://",
 }
 _NO_ANSWER_HINT = (
@@ -207,6 +214,10 @@ def storage_error(error: Exception, where: str, doing: str) -> OSError:
     if not hint and not failure.status:
         hint = _NO_ANSWER_HINT
     said = text.partition("\n\nDebug source")[0].replace("\n", " ")
+    code = re.search(r"<Code>([^<]+)</Code>", text)
+    if failure.status and code:  # the text names the object twice before it says this
+        explanation = re.search(r"<Message>([^<]+)</Message>", text)
+        said = f"{failure.status} {code[1]}" + (f": {explanation[1]}" if explanation else "")
     cause = re.search(r'message: "([^"]+)"|error: "([^"]+)"', text)
     if len(said) > _MESSAGE_LENGTH:
         said = f"{said[:_MESSAGE_LENGTH]} ..."

@@ -194,6 +194,11 @@ def _open_bucket(url: Url, options: dict[str, Any]) -> OpenStore:
     else:
         kind = store.AzureStore
     endpoint = config.get("endpoint") or config.get("base_url") or ""
+    if endpoint and not str(endpoint).startswith(("http://", "https://")):
+        raise UnsupportedFormatError(
+            f"{where}: the endpoint {endpoint!r} has no scheme; expected one such as "
+            f"'http://{endpoint}'"
+        )
     if endpoint:
         client.setdefault("allow_http", str(endpoint).startswith("http://"))
         where = f"{where} at {endpoint}"
@@ -209,6 +214,7 @@ def _open_bucket(url: Url, options: dict[str, Any]) -> OpenStore:
         text = str(e).partition("\n")[0]
         raise UnsupportedFormatError(
             f"{url.scheme}://{url.bucket}: the options of the store are wrong: {text}"
+            + ("; set AZURE_STORAGE_ACCOUNT_NAME" if "Account must be" in text else "")
         ) from e
     return OpenStore(requests, uploads, where, "", stall)
 
