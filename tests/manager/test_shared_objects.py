@@ -1,4 +1,4 @@
-"""What the steps of a run in an object store share: bytes sent, bytes kept, and deletion."""
+"""The steps of a run in an object store share objects: bytes sent, bytes kept, and deletion."""
 
 from __future__ import annotations
 

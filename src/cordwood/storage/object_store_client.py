@@ -217,7 +217,9 @@ def storage_error(error: Exception, where: str, doing: str) -> OSError:
     code = re.search(r"<Code>([^<]+)</Code>", text)
     if failure.status and code:  # the text names the object twice before it says this
         explanation = re.search(r"<Message>([^<]+)</Message>", text)
-        said = f"{failure.status} {code[1]}" + (f": {explanation[1]}" if explanation else "")
+        status = re.search(r"\d{3} [A-Za-z ]*[A-Za-z]", said[said.find("status code: ") :])
+        said = f"status code: {status[0] if status else failure.status}, {code[1]}"
+        said += f": {explanation[1]}" if explanation else ""
     cause = re.search(r'message: "([^"]+)"|error: "([^"]+)"', text)
     if len(said) > _MESSAGE_LENGTH:
         said = f"{said[:_MESSAGE_LENGTH]} ..."
