@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MINILM := $(VENV)/.minilm
 
-.PHONY: help install demo mistakes docs pictures test check format bench fuzz soak view-trace clean
+.PHONY: help install demo mistakes docs pictures test check format bench fuzz soak ceph view-trace clean
 
 help:
 	@echo "make demo    real weights, and a run that is killed and goes on elsewhere: under three minutes"
@@ -18,6 +18,7 @@ help:
 	@echo "make pictures  screenshots in Chromium of the viewer and a notebook; writes docs/pictures"
 	@echo "make fuzz    a bounded run of the fuzzer (FUZZ_SECONDS=60), and new examples of each property"
 	@echo "make soak    hundreds of kills, full disks, thousands of steps; writes benchmarks/soak.md"
+	@echo "make ceph    the tests of object stores on a real server, Ceph's gateway, on loopback"
 	@echo "make view-trace  a run of 300 steps in the viewer: no task over 100 ms"
 	@echo "make clean   remove .venv and caches"
 
@@ -75,6 +76,7 @@ bench: $(STAMP) $(MINILM)
 	$(BIN)/python benchmarks/convert.py
 	$(BIN)/python benchmarks/verify.py
 	$(BIN)/python benchmarks/viewer.py
+	$(BIN)/python benchmarks/object_store.py
 	$(BIN)/python -m benchmarks.readme
 	$(BIN)/python -m benchmarks.charts
 
@@ -86,6 +88,10 @@ soak: $(STAMP)
 	CORDWOOD_SOAK=benchmarks/soak.md HYPOTHESIS_PROFILE=new-examples \
 		$(BIN)/python -m pytest -q -o faulthandler_timeout=3600 \
 		tests/processes/test_killed.py tests/soak tests/manager/test_model.py
+
+# Needs root and Debian's packages ceph-mon, ceph-mgr, ceph-osd, ceph-common and radosgw.
+ceph: $(STAMP)
+	$(BIN)/python -m tests.ceph
 
 # Times are asserted here only: it wants a machine that does nothing else.
 view-trace: $(STAMP)

@@ -11,6 +11,7 @@ Host header is passed on as it is.
 from __future__ import annotations
 
 import argparse
+import re
 import socket
 import sys
 import threading
@@ -19,6 +20,7 @@ from collections import Counter
 from urllib.parse import urlsplit
 
 BLOCK_SIZE = 1 << 20
+_EXPECT = re.compile(rb"expect: *100-continue\r\n", re.IGNORECASE)
 
 
 class Rate:
@@ -88,8 +90,13 @@ def body_size(head: bytes) -> int:
     return 0
 
 
-def _serve(client: socket.socket, address: tuple[str, int], delay: float, rate: Rate,
-           counts: Counter[str]) -> None:  # fmt: skip
+def _serve(
+    client: socket.socket,
+    address: tuple[str, int],
+    delay: float,
+    rate: Rate,
+    counts: Counter[str],
+) -> None:
     with client, socket.create_connection(address) as server:
         for end in (client, server):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -98,6 +105,9 @@ def _serve(client: socket.socket, address: tuple[str, int], delay: float, rate: 
             method = head.partition(b" ")[0].decode()
             counts[method] += 1
             time.sleep(delay)
+            if _EXPECT.search(head):  # the body follows this answer; the server need not give it
+                client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+                head = _EXPECT.sub(b"", head)
             server.sendall(head)
             link.pass_body(client, server, body_size(head))
             answer = link.read_head(server)
