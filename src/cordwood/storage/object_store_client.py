@@ -20,7 +20,9 @@ import re
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from concurrent.futures import Executor
 from contextlib import suppress
 from contextvars import Context
 from itertools import islice
@@ -47,6 +49,7 @@ _RETRIES = 8  # after answers that say "later": about two minutes
 _RETRIES_AFTER_SILENCE = 1  # after a timeout, which is half of the time that a stall may take
 _FIRST_RETRIES = 1  # of a store that has never answered
 _MAX_DELAY_SECONDS = 32.0
+_PARTS_AHEAD = 2  # of an upload: filled, and not asked for yet
 _DELETED_AT_ONCE = 1000
 _EXIT_SECONDS = 10.0  # the longest that the interpreter waits at its exit
 _ABORT_SECONDS = 10.0
@@ -472,8 +475,10 @@ class ObjectStore:
     def upload(
         self,
         name: str,
-        parts: Callable[[], AsyncIterator[memoryview]],
+        fill: Callable[[int], memoryview],
+        part_count: int,
         *,
+        executor: Executor,
         part_bytes: int,
         parts_in_flight: int,
         check: Callable[[], None],
@@ -484,8 +489,10 @@ class ObjectStore:
 
         Args:
             name: the object.
-            parts: returns an iterator over its bytes, in buffers of `part_bytes` but for the last,
-                which obstore keeps until they have arrived.
+            fill: returns the bytes of the part of a number, `part_bytes` but for the last; they are
+                referred to until they have arrived. Called in the order of the numbers.
+            part_count: the number of parts.
+            executor: runs `fill`, in one thread.
             part_bytes: the size of a part.
             parts_in_flight: the most parts in requests at once.
             check: raises to give up the upload; called twice a second.
@@ -499,7 +506,7 @@ class ObjectStore:
             await obstore.put_async(
                 self._open.uploads,
                 self._key(name),
-                map_parts(upload.feed(parts()), self._own),
+                upload.feed(fill, part_count, executor, self._own),
                 use_multipart=True,
                 chunk_size=part_bytes,
                 max_concurrency=parts_in_flight,
@@ -577,14 +584,6 @@ class ObjectStore:
         return f"<{self.url}>"
 
 
-async def map_parts(
-    parts: AsyncIterator[memoryview], function: Callable[[memoryview], Any]
-) -> AsyncIterator[Any]:
-    """Yield the result of a function for each part; no part is kept."""
-    async for part in parts:
-        yield function(part)
-
-
 class _Upload:
     """An upload in parts: how many are on their way, and since when none has arrived.
 
@@ -610,9 +609,20 @@ class _Upload:
         self._last_seconds = time.monotonic()
         self._failed_seconds = 0.0
 
-    async def feed(self, parts: AsyncIterator[memoryview]) -> AsyncIterator[memoryview]:
-        """Yield the parts, but no more at once than may be on their way."""
+    async def feed(
+        self,
+        fill: Callable[[int], memoryview],
+        part_count: int,
+        executor: Executor,
+        own: Callable[[memoryview], Any],
+    ) -> AsyncIterator[Any]:
+        """Yield the parts, but no more at once than may be on their way; none is kept here."""
         loop, arrived = asyncio.get_running_loop(), asyncio.Event()
+        filled: deque[memoryview] = deque()
+        ahead: deque[asyncio.Future[None]] = deque()
+
+        def fill_next(number: int) -> None:
+            filled.append(fill(number))  # a future would keep it longer
 
         def count(begun_seconds: float) -> None:
             self.stored += 1
@@ -621,20 +631,28 @@ class _Upload:
             self._at_once = min(self._at_once + is_quick, self._most_at_once)
             loop.call_soon_threadsafe(arrived.set)
 
-        async for part in parts:
-            while True:
-                if self.failure is not None:
-                    raise self.failure
-                arrived.clear()
-                if self._begun - self.stored < self._at_once:
-                    break
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(arrived.wait(), _POLL_SECONDS)
-            if self._begun == self.stored:
-                self._last_seconds = time.monotonic()
-            self._begun += 1
-            weakref.finalize(part, count, time.monotonic())
-            yield part
+        numbers = iter(range(part_count))
+        try:
+            for _ in range(part_count):
+                for number in islice(numbers, _PARTS_AHEAD - len(ahead)):
+                    ahead.append(loop.run_in_executor(executor, fill_next, number))
+                while True:
+                    if self.failure is not None:
+                        raise self.failure
+                    arrived.clear()
+                    if self._begun - self.stored < self._at_once:
+                        break
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(arrived.wait(), _POLL_SECONDS)
+                await ahead.popleft()
+                if self._begun == self.stored:
+                    self._last_seconds = time.monotonic()
+                self._begun += 1
+                weakref.finalize(filled[0], count, time.monotonic())
+                yield own(filled.popleft())
+        finally:
+            for future in ahead:  # else their errors are logged
+                future.cancel()
 
     def check(self) -> None:
         """Raise StorageError once no part has arrived for too long.

@@ -11,18 +11,16 @@ stored; then the next part is filled into it.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import queue
 import threading
 import weakref
 from bisect import bisect_right
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
-from functools import partial
 
 from cordwood.encoding.cordwood_metadata import BLOCK_BYTES, DIGEST_BYTES, block_count, digest_of
 from cordwood.errors import CordwoodError, StorageError
@@ -41,7 +39,6 @@ PART_BYTES = 8 << 20
 PARTS_IN_FLIGHT = 12  # of one object
 BUFFERS = 18  # of a call, each for one part: the most memory that uploads need
 _UPLOADS = 4  # objects at once
-_PARTS_AHEAD = 2  # of one object: filled, and not asked for yet
 _UNIT_BYTES = 4 << 20
 _POLL_SECONDS = 0.5
 
@@ -247,7 +244,9 @@ def _upload_again(
     try:
         _upload_parts(store, name, contents, buffers, failed)
     except StorageError as e:
-        if failed.is_set() or e.__cause__ is None or not failure_of(e.__cause__).is_temporary:
+        # An answer that was cut off is not repeated by obstore, but what the store refuses is.
+        failure = failure_of(e.__cause__ or e)
+        if failed.is_set() or failure.status or not failure.is_temporary:
             raise
         if not _is_stored(store, name, contents.plan.size_bytes):
             _log.warning("%s; it is uploaded once more", e)
@@ -268,8 +267,9 @@ def _upload_parts(
     def is_given_up() -> bool:
         return given_up.is_set() or failed.is_set()
 
-    def fill(start: int) -> memoryview:
+    def fill(number: int) -> memoryview:
         buffer = buffers.take(is_given_up)
+        start = number * PART_BYTES
         stop = min(start + PART_BYTES, size)
         part = buffers.lend(buffer, *contents.fill_part(buffer, start, stop))
         _advance(stop - start)
@@ -280,30 +280,13 @@ def _upload_parts(
         if is_given_up():
             raise StorageError(0, "another upload has failed", store.url_of(name))
 
-    with ThreadPoolExecutor(_PARTS_AHEAD, "cordwood-upload") as pool:
-
-        async def parts() -> AsyncIterator[memoryview]:
-            loop = asyncio.get_running_loop()
-            starts = iter(range(0, size, PART_BYTES))
-            ahead: deque[asyncio.Future[memoryview]] = deque()
-            try:
-                while True:
-                    for start in starts:
-                        run = partial(context.copy().run, fill, start)
-                        ahead.append(loop.run_in_executor(pool, run))
-                        if len(ahead) >= _PARTS_AHEAD:
-                            break
-                    if not ahead:
-                        return
-                    yield await ahead.popleft()
-            finally:
-                for future in ahead:  # else their errors are logged
-                    future.cancel()
-
+    with ThreadPoolExecutor(1, "cordwood-upload") as pool:
         try:
             store.upload(
                 name,
-                parts,
+                lambda number: context.run(fill, number),
+                -(-size // PART_BYTES),
+                executor=pool,
                 part_bytes=PART_BYTES,
                 parts_in_flight=PARTS_IN_FLIGHT,
                 check=check,
