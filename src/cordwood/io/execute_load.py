@@ -38,6 +38,7 @@ from cordwood.plan.load_plan import (
 from cordwood.sharding.boxes import intersect, shape_of
 
 _UNIT_BYTES = 4 << 20
+_REQUEST_BYTES = 8 << 20  # a unit where each read is a request
 _GAP_BYTES = 64 << 10  # a smaller gap between moves is cheaper to read than to skip
 _SMALL_MOVE_BYTES = 16 << 10  # below this on average, one read and many copies beat a long iovec
 _BYTES_PER_THREAD = 4 << 20
@@ -181,7 +182,8 @@ def _all_units(
         file = files[layer.source]
         if layer_digests is not None:
             check_coverage(file.name, file.size_bytes, layer_digests)
-        units += _units(layer, file.size_bytes, layer_digests)
+        unit_bytes = _REQUEST_BYTES if file.latency_bound else _UNIT_BYTES
+        units += _units(layer, file.size_bytes, layer_digests, unit_bytes)
     return units
 
 
@@ -233,8 +235,10 @@ def _layers(plan: LoadPlan, files: Sequence[ReadableFile]) -> list[_Layer]:
     return layers
 
 
-def _units(layer: _Layer, size_bytes: int, digests: Digests | None) -> list[_Unit]:
-    """Divide the ranges of a layer into units of about 4 MiB, of whole blocks if it has digests."""
+def _units(
+    layer: _Layer, size_bytes: int, digests: Digests | None, unit_bytes: int
+) -> list[_Unit]:
+    """Divide the ranges of a layer into units of that size, of whole blocks if it has digests."""
     starts, stops = layer.starts, layer.stops
     floor = digests.start if digests is not None else size_bytes  # no digest covers what is before
     block = digests.block_bytes if digests is not None else 1
@@ -250,11 +254,11 @@ def _units(layer: _Layer, size_bytes: int, digests: Digests | None) -> list[_Uni
             runs[-1][1] = max(runs[-1][1], stop)
         else:
             runs.append([start, stop])
-    step = max(block, _UNIT_BYTES // block * block)
+    step = max(block, unit_bytes // block * block)
     units: list[_Unit] = []
     for run_start, run_stop in runs:
         for start, stop, size, unit_digests in (
-            (run_start, min(run_stop, floor), _UNIT_BYTES, None),
+            (run_start, min(run_stop, floor), unit_bytes, None),
             (max(run_start, floor), run_stop, step, digests),
         ):
             for at in range(start, stop, size):

@@ -40,7 +40,7 @@ StopCheck: TypeAlias = Callable[[], None]  # raises an exception to end the work
 _log = logging.getLogger("cordwood")
 
 _POLL_SECONDS = 0.05
-_WAITING_THREADS = 24
+_WAITING_THREADS = 16
 
 
 class StoppedError(BaseException):
