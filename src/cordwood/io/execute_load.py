@@ -235,9 +235,7 @@ def _layers(plan: LoadPlan, files: Sequence[ReadableFile]) -> list[_Layer]:
     return layers
 
 
-def _units(
-    layer: _Layer, size_bytes: int, digests: Digests | None, unit_bytes: int
-) -> list[_Unit]:
+def _units(layer: _Layer, size_bytes: int, digests: Digests | None, unit_bytes: int) -> list[_Unit]:
     """Divide the ranges of a layer into units of that size, of whole blocks if it has digests."""
     starts, stops = layer.starts, layer.stops
     floor = digests.start if digests is not None else size_bytes  # no digest covers what is before

@@ -230,7 +230,15 @@ def run_tasks(
             if failure is None:
                 failure = error
 
+    outer_check = current_stop_check()
+
+    def check() -> None:
+        if stopped:  # by a failure, or Ctrl-C, of another thread
+            raise StoppedError
+        outer_check()
+
     def help_out() -> None:
+        _stop_check.set(check)
         try:
             worker = make_worker()
             while (task := take(1)) is not None:

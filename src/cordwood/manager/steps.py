@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from cordwood.api.detect import detect
@@ -274,7 +275,8 @@ class Steps:
             for name in unread:
                 stamp, text = self._summarized.get(name, (None, ""))
                 if stamp is not None and stamp == entries[name].stamp:
-                    steps[name] = self._from_record(name, entries[name], text)
+                    with suppress(CordwoodError):  # else its index is read
+                        steps[name] = self._from_record(name, entries[name], text)
             unread = [name for name in unread if name not in steps]
 
         def look(number: int) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 
 from cordwood.encoding.cordwood_metadata import digest_of
@@ -101,6 +101,9 @@ class LocalStorage:
             return [directory.file(source.name, source.size_bytes) for source in sources]
         with directory:
             return open_directory_files(directory, sources)
+
+    def missing(self, names: Collection[str]) -> list[str]:  # noqa: ARG002
+        return []  # there is no pool
 
     def names(self) -> list[str]:
         with suppress(FileNotFoundError):

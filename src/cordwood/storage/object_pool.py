@@ -15,11 +15,13 @@ import logging
 import re
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 
 from cordwood.errors import CordwoodError
-from cordwood.io.threads import reading_threads, run_tasks
+from cordwood.io.open_files import naming
+from cordwood.io.threads import check_stop, map_in_threads, reading_threads, run_tasks
 from cordwood.storage.object_store_client import ObjectStore, Tag
 from cordwood.storage.paths import POOL, new_save_id, start_seconds_of
 from cordwood.storage.storage_protocol import NamingRules
@@ -30,6 +32,7 @@ GRACE_SECONDS = 24 * 3600  # an older save that has not ended is taken for dead
 MAX_LIST_BYTES = 1 << 30
 _REMOVAL_LIST = re.compile(r"\.removed-[0-9a-f]{16}")
 _CELLS = re.compile(r"cells-[0-9]{1,7}\.json")
+_POOLED = re.compile(rf"\.\./({re.escape(POOL)}/[0-9a-f]{{16}}/([^/]+))")
 
 
 class ObjectPool:
@@ -50,8 +53,9 @@ class ObjectPool:
 
         Raises as the format does for an index that it cannot read.
         """
-        names = self._rules.kept_files(index)
-        return frozenset([name[3:] for name in names if name.startswith("../")])
+        pooled = map(_POOLED.fullmatch, self._rules.kept_files(index))
+        is_data_file = self._rules.is_data_file
+        return frozenset([match[1] for match in pooled if match and is_data_file(match[2])])
 
     def all_references(self) -> frozenset[str]:
         """Return the objects of the pool that any index refers to.
@@ -66,20 +70,22 @@ class ObjectPool:
             for each in self._store.entries(start_after=f"{POOL}0")
             if each.name.count("/") == 1 and each.name.endswith(f"/{index_name}")
         }
-        unread = [
-            name
-            for name, tag in indexes.items()
-            if name not in self._kept or self._kept[name][0] != tag
-        ]
+        kept = {name: self._kept[name] for name in indexes if name in self._kept}
+        unread = [name for name, tag in indexes.items() if name not in kept or kept[name][0] != tag]
 
         def read(number: int) -> None:
             name = unread[number]
-            data = self._store.read(name, limit_bytes=self._rules.max_index_bytes).data
-            self._kept[name] = indexes[name], self.references(data or None)
+            stored = self._store.read(name, limit_bytes=self._rules.max_index_bytes)
+            with naming(self._store.url_of(name)):
+                references = self.references(stored.data or None)
+            # One that was replaced after the listing is read again the next time.
+            is_listed = stored.tag is not None and stored.tag.e_tag == indexes[name].e_tag
+            kept[name] = indexes[name] if is_listed else Tag(None), references
 
         threads = reading_threads(latency_bound=True)
         run_tasks(len(unread), threads=threads, make_worker=lambda: read)
-        return frozenset().union(*[self._kept[name][1] for name in indexes])
+        self._kept = kept
+        return frozenset().union(*[references for _, references in kept.values()])
 
     def remove(self, names: Collection[str]) -> list[str]:
         """Remove those objects of the pool that no index refers to; return their names.
@@ -129,10 +135,10 @@ class ObjectPool:
         rest = [
             name
             for name in names
-            if name not in data
-            and (
-                _REMOVAL_LIST.fullmatch(name.rpartition("/")[2])
-                or name.rpartition("/")[0] not in used_folders
+            if _REMOVAL_LIST.fullmatch(name.rpartition("/")[2])
+            or (
+                _CELLS.fullmatch(name.rpartition("/")[2])
+                and name.rpartition("/")[0] not in used_folders
             )
         ]
         if not dry_run:
@@ -165,16 +171,20 @@ def missing_objects(root: ObjectStore, names: Collection[str]) -> list[str]:
         root: the objects below the root of the run.
         names: names below the root.
     """
-    missing = []
-    for folder, below in _by_folder(names).items():
+
+    def missing_in(folder: str, below: Sequence[str]) -> list[str]:
         store = ObjectStore(root.url.child(folder))
         while True:
-            found = {each.name for each in store.entries()}
-            lists = [name for name in found if _REMOVAL_LIST.fullmatch(name)]
+            check_stop()
+            objects = {each.name for each in store.entries()}
+            lists = [name for name in objects if _REMOVAL_LIST.fullmatch(name)]
             contents = [store.read(name, limit_bytes=MAX_LIST_BYTES).data for name in lists]
             if None not in contents:  # else a removal has ended meanwhile: list the names again
                 break
-        there = {f"{folder}/{name}" for name in found}
         removed = {line for data in contents if data for line in data.decode().split("\n")}
-        missing += [name for name in below if name not in there or name in removed]
-    return sorted(missing)
+        present = {f"{folder}/{name}" for name in objects} - removed
+        return [name for name in below if name not in present]
+
+    threads = reading_threads(latency_bound=True)
+    results = map_in_threads(missing_in, [*_by_folder(names).items()], threads=threads)
+    return sorted(chain.from_iterable(results))

@@ -19,9 +19,10 @@ import errno
 import io
 import logging
 import re
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
@@ -29,7 +30,13 @@ from typing import NoReturn
 
 import numpy as np
 
-from cordwood.errors import CordwoodError, CorruptionError, StorageError, TruncatedError
+from cordwood.errors import (
+    CordwoodError,
+    CorruptionError,
+    StorageError,
+    TruncatedError,
+    UnsupportedFormatError,
+)
 from cordwood.index import HeaderDigest, Source
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import Closable, ReadableFile
@@ -171,6 +178,11 @@ class ObjectStorage:
     def open(self, sources: Sequence[Source]) -> list[ReadableFile]:
         return [ObjectFile(self._store, source.name, source.size_bytes) for source in sources]
 
+    def missing(self, names: Collection[str]) -> list[str]:
+        pooled = [name for name in names if name.startswith("../")]
+        root = ObjectStore(self._store.url.child("../"))
+        return [f"../{name}" for name in missing_objects(root, [name[3:] for name in pooled])]
+
     def names(self) -> list[str]:
         if self._store.url.scheme in ("http", "https"):  # web servers list nothing
             small = (self._rules.index_name, *self._rules.sidecars)
@@ -198,6 +210,10 @@ class ObjectStorage:
 
     def collect(self, *, dry_run: bool) -> list[str]:
         store, rules = self._store, self._rules
+        if POOL in store.url.key.split("/"):
+            raise UnsupportedFormatError(
+                f"{self.name}: the objects there belong to the steps of a run; gc its root"
+            )
         names = store.names()
         if not names:
             raise FileNotFoundError(errno.ENOENT, "there is nothing there", self.name)
@@ -257,11 +273,12 @@ class ObjectTransaction:
         self._written: list[str] = []
         self._marks: list[str] = []
         # Tried while the leaves are hashed; no byte of them is sent before the answer.
-        self._trial = None if others_commit else ThreadPoolExecutor(1, "cordwood-conditions")
         self._conditions: Future[None] | None = None
-        if self._trial is not None:
-            try_conditions = partial(require_conditional_writes, store, rules.index_name)
-            self._conditions = self._trial.submit(copy_context().run, try_conditions)
+        if not others_commit:
+            self._conditions = Future()
+            # Not an executor: those start no thread while the interpreter exits.
+            target = partial(copy_context().run, self._try_conditions, self._conditions)
+            threading.Thread(target=target, name="cordwood-conditions", daemon=True).start()
 
     def create_probe(self) -> str:
         name = _name_beside(self._rules, _PROBE)
@@ -280,6 +297,14 @@ class ObjectTransaction:
         header_digests = upload_objects(self._store, files, leaves, ready=self._require_conditions)
         self._perhaps_committed = self._others_commit  # once the caller has reported it
         return header_digests
+
+    def _try_conditions(self, result: Future[None]) -> None:
+        try:
+            require_conditional_writes(self._store, self._rules.index_name)
+        except BaseException as e:  # noqa: BLE001  (raised by `_require_conditions`)
+            result.set_exception(e)
+        else:
+            result.set_result(None)
 
     def _require_conditions(self) -> None:
         """Raise UnsupportedFormatError if the store has no conditional writes."""
@@ -351,6 +376,11 @@ class ObjectTransaction:
         try:
             taken = self._taken(change.added)
         except (OSError, CordwoodError) as e:
+            shared = sorted(name for name in change.added if name.startswith("../"))
+            if shared:  # another process may have deleted the step that they were of
+                self._put_back(change.new_index, old)
+                self._perhaps_committed = False
+                raise
             _log.warning(
                 "%s is saved, but it could not be looked whether a gc at the same time took its "
                 "data for a dead save's; verify tells: %s",
@@ -399,7 +429,8 @@ class ObjectTransaction:
             errno.EIO,
             f"expected {first_names(taken, 1)}, found nothing: the process that wrote it died, "
             "does not write to this store, or took longer than gc allows (a day, also by a clock "
-            f"that is wrong); {state}",
+            "that is wrong); or the older step that it was of has just been deleted: save again; "
+            f"{state}",
             str(self._store.url),
         )
 
@@ -437,9 +468,7 @@ class ObjectTransaction:
                 self._store.delete(self._written)
 
     def release(self) -> None:
-        """Remove the probes, and end the trial of conditions."""
-        if self._trial is not None:
-            self._trial.shutdown(wait=False)
+        """Remove the probes."""
         with suppress(OSError, CordwoodError):  # `collect` does it
             self._store.delete(self._marks)
 

@@ -11,22 +11,20 @@ One file, because a request, its repetitions and its errors decide together what
 from __future__ import annotations
 
 import asyncio
-import atexit
 import errno
 import logging
-import os
 import random
 import re
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
-from concurrent.futures import Executor
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
-from contextvars import Context
+from contextvars import copy_context
+from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar, TypeVarTuple
+from typing import Any, NamedTuple, TypeVar
 
 from cordwood.errors import (
     CordwoodError,
@@ -34,15 +32,14 @@ from cordwood.errors import (
     StorageError,
     TruncatedError,
 )
-from cordwood.io.progress import WaitLogger
 from cordwood.io.threads import check_stop
 from cordwood.storage.object_store_options import OpenStore, open_store
 from cordwood.storage.paths import Url
+from cordwood.storage.request_loop import run_request
 
 _log = logging.getLogger("cordwood")
 
 T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
 
 _POLL_SECONDS = 0.5
 _RETRIES = 8  # after answers that say "later": about two minutes
@@ -51,102 +48,8 @@ _FIRST_RETRIES = 1  # of a store that has never answered
 _MAX_DELAY_SECONDS = 32.0
 _PARTS_AHEAD = 2  # of an upload: filled, and not asked for yet
 _DELETED_AT_ONCE = 1000
-_EXIT_SECONDS = 10.0  # the longest that the interpreter waits at its exit
 _ABORT_SECONDS = 10.0
 _MESSAGE_LENGTH = 300
-
-
-# The event loop in which all requests of the process run
-
-
-class _RequestLoop(asyncio.SelectorEventLoop):
-    """An event loop that knows which threads of obstore are handing it a result.
-
-    If the interpreter ended while such a thread waits for the GIL, the process would be aborted.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._callers: dict[int, None] = {}  # threads
-        atexit.register(self._wait_for_callers)
-
-    def call_soon_threadsafe(
-        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
-    ) -> asyncio.Handle:
-        thread = threading.get_ident()
-        self._callers[thread] = None
-        try:
-            return super().call_soon_threadsafe(callback, *args, context=context)
-        finally:
-            del self._callers[thread]
-
-    def _wait_for_callers(self) -> None:
-        end = time.monotonic() + _EXIT_SECONDS
-        while self._callers and time.monotonic() < end:
-            time.sleep(0.001)
-        time.sleep(0.01)  # for one that has just left the call
-
-
-class _Loop:
-    """The event loop, in a daemon thread."""
-
-    process = 0
-    loop: asyncio.AbstractEventLoop | None = None
-    lock = threading.Lock()
-
-    @classmethod
-    def get(cls) -> asyncio.AbstractEventLoop:
-        with cls.lock:
-            if cls.loop is not None and cls.process != os.getpid():
-                raise StorageError(
-                    errno.ENOTSUP,
-                    "this process was forked from one that had used an object store, and no "
-                    "request works in it: start it by 'spawn' or 'forkserver' of multiprocessing",
-                )
-            if cls.loop is None:
-                cls.loop, cls.process = _RequestLoop(), os.getpid()
-                threading.Thread(
-                    target=cls.loop.run_forever, name="cordwood-requests", daemon=True
-                ).start()
-            return cls.loop
-
-
-def run_request(
-    call: Callable[[], Coroutine[Any, Any, T]],
-    doing: str,
-    check: Callable[[], None],
-    *,
-    progress: Callable[[], int] = lambda: 0,
-) -> T:
-    """Run a coroutine in the event loop, and wait for it; a long wait is logged.
-
-    Args:
-        call: makes the coroutine.
-        doing: what is waited for, for the log.
-        check: called twice a second; if it raises, the coroutine is cancelled.
-        progress: a number that changes with each step of the coroutine, after which the wait
-            begins anew.
-    """
-    loop = _Loop.get()
-    future = asyncio.run_coroutine_threadsafe(call(), loop)
-    waiting, at = WaitLogger(doing), progress()
-    try:
-        while True:
-            try:
-                return future.result(timeout=_POLL_SECONDS)
-            except TimeoutError:
-                if future.done():
-                    raise
-                check()
-                if progress() != at:
-                    waiting.end()
-                    waiting, at = WaitLogger(doing), progress()
-                waiting.tick()
-    except BaseException:
-        future.cancel()
-        raise
-    finally:
-        waiting.end()
 
 
 # Failures
@@ -164,6 +67,8 @@ class RequestFailure(NamedTuple):
         """True if the same request may succeed later."""
         if self.status:
             return self.status in (408, 425, 429) or (self.status >= 500 and self.status != 501)
+        if "builder error" in self.text:  # an option is wrong
+            return False
         return self.timed_out or any(mark in self.text for mark in _CONNECTION_MARKS)
 
 
@@ -191,6 +96,8 @@ _HINTS = {  # advice for an error, by a part of its text
     "dns error": "look at the name of the host, and the network",
     "Connection refused": "nothing listens at that address: look at the endpoint",
     "certificate": "the certificate of the store is not trusted: client_options root_certificate",
+    "builder error": 'allow http:// by client_options={"allow_http": True} of the store',
+    "non-partial response": "this server does not answer with byte ranges, which loads need",
     "InvalidContentType": "the endpoint speaks http://, not https://",
     "CorruptMessage": "the endpoint speaks http://, not https://",
     "URL scheme is not allowed": "use an endpoint that begins with https://",
@@ -206,7 +113,10 @@ def failure_of(error: BaseException) -> RequestFailure:
     text = str(error)
     status = _STATUS.search(text)
     timed_out = isinstance(error, TimeoutError) or "TimedOut" in text or "Timeout" in text
-    return RequestFailure(text, int(status[1]) if status else 0, timed_out)
+    number = int(status[1]) if status else 0
+    if "<Code>RequestTimeout</Code>" in text:  # S3 says 400
+        number = 408
+    return RequestFailure(text, number, timed_out)
 
 
 def storage_error(error: Exception, where: str, doing: str) -> OSError:
@@ -336,7 +246,7 @@ class ObjectStore:
                     limit + 1,
                     seconds,
                 )
-                _sleep(seconds, check)
+                _sleep(seconds)
             else:
                 _answered.add(self.location)
                 self._has_answered = True
@@ -363,7 +273,8 @@ class ObjectStore:
             return StoredObject(bytes(await result.buffer_async()), _tag_of(result.meta))
 
         stored = self._ask(name, get, doing="reading it", stoppable=True)
-        if stored.tag is not None and stored.tag == Tag(None):
+        is_store = self.url.scheme not in ("http", "https")  # whose objects are replaced
+        if is_store and stored.tag == Tag(None):
             raise StorageError(errno.EIO, "the store tells no tag of it", self.url_of(name))
         return stored
 
@@ -475,10 +386,9 @@ class ObjectStore:
     def upload(
         self,
         name: str,
-        fill: Callable[[int], memoryview],
+        fill: Callable[[int, Callable[[], bool]], memoryview],
         part_count: int,
         *,
-        executor: Executor,
         part_bytes: int,
         parts_in_flight: int,
         check: Callable[[], None],
@@ -490,9 +400,9 @@ class ObjectStore:
         Args:
             name: the object.
             fill: returns the bytes of the part of a number, `part_bytes` but for the last; they are
-                referred to until they have arrived. Called in the order of the numbers.
+                referred to until they have arrived. Called in the order of the numbers, in a
+                thread, with a function that returns True once no more parts are needed.
             part_count: the number of parts.
-            executor: runs `fill`, in one thread.
             part_bytes: the size of a part.
             parts_in_flight: the most parts in requests at once.
             check: raises to give up the upload; called twice a second.
@@ -506,7 +416,7 @@ class ObjectStore:
             await obstore.put_async(
                 self._open.uploads,
                 self._key(name),
-                upload.feed(fill, part_count, executor, self._own),
+                upload.feed(fill, part_count, self._own),
                 use_multipart=True,
                 chunk_size=part_bytes,
                 max_concurrency=parts_in_flight,
@@ -521,6 +431,8 @@ class ObjectStore:
             if _is_ours(e):
                 raise
             raise storage_error(e, url, "uploading it in parts") from e
+        finally:
+            upload.end()
 
     def entries(self, *, start_after: str = "") -> list[ObjectEntry]:
         """Return all objects, sorted by name; only names after `start_after`.
@@ -593,6 +505,8 @@ class _Upload:
     Attributes:
         stored: the number of parts that have arrived.
         failure: why it was given up; None: it was not.
+        ended: set once no more parts are needed.
+        filler: the thread that fills parts.
     """
 
     def __init__(
@@ -606,53 +520,74 @@ class _Upload:
         self._check = check
         self._begun = 0
         self._at_once = 2
+        self.ended = threading.Event()
+        self.filler: threading.Thread | None = None
+        self._room = threading.Semaphore(_PARTS_AHEAD)
+        self._context = copy_context()
         self._last_seconds = time.monotonic()
         self._failed_seconds = 0.0
 
     async def feed(
         self,
-        fill: Callable[[int], memoryview],
+        fill: Callable[[int, Callable[[], bool]], memoryview],
         part_count: int,
-        executor: Executor,
         own: Callable[[memoryview], Any],
     ) -> AsyncIterator[Any]:
-        """Yield the parts, but no more at once than may be on their way; none is kept here."""
-        loop, arrived = asyncio.get_running_loop(), asyncio.Event()
-        filled: deque[memoryview] = deque()
-        ahead: deque[asyncio.Future[None]] = deque()
+        """Yield the parts, but no more at once than may be on their way; none is kept here.
 
-        def fill_next(number: int) -> None:
-            filled.append(fill(number))  # a future would keep it longer
+        They are filled in a thread, one after another, a little ahead.
+        """
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+        filled: deque[memoryview] = deque()
+        errors: list[BaseException] = []
+
+        def fill_all() -> None:
+            try:
+                for number in range(part_count):
+                    self._room.acquire()
+                    if self.ended.is_set():
+                        return
+                    filled.append(fill(number, self.ended.is_set))
+                    loop.call_soon_threadsafe(changed.set)
+            except BaseException as e:  # noqa: BLE001  (raised by the upload)
+                errors.append(e)
+                loop.call_soon_threadsafe(changed.set)
 
         def count(begun_seconds: float) -> None:
             self.stored += 1
             self._last_seconds = time.monotonic()
             is_quick = self._last_seconds - begun_seconds < self._open.stall_seconds / 8
             self._at_once = min(self._at_once + is_quick, self._most_at_once)
-            loop.call_soon_threadsafe(arrived.set)
+            loop.call_soon_threadsafe(changed.set)
 
-        numbers = iter(range(part_count))
-        try:
-            for _ in range(part_count):
-                for number in islice(numbers, _PARTS_AHEAD - len(ahead)):
-                    ahead.append(loop.run_in_executor(executor, fill_next, number))
-                while True:
-                    if self.failure is not None:
-                        raise self.failure
-                    arrived.clear()
-                    if self._begun - self.stored < self._at_once:
-                        break
-                    with suppress(TimeoutError):
-                        await asyncio.wait_for(arrived.wait(), _POLL_SECONDS)
-                await ahead.popleft()
-                if self._begun == self.stored:
-                    self._last_seconds = time.monotonic()
-                self._begun += 1
-                weakref.finalize(filled[0], count, time.monotonic())
-                yield own(filled.popleft())
-        finally:
-            for future in ahead:  # else their errors are logged
-                future.cancel()
+        self.filler = threading.Thread(
+            target=partial(self._context.run, fill_all), name="cordwood-upload", daemon=True
+        )
+        self.filler.start()
+        for _ in range(part_count):
+            while True:
+                if self.failure is not None:
+                    raise self.failure
+                changed.clear()
+                if filled and self._begun - self.stored < self._at_once:
+                    break
+                if errors and not filled:
+                    raise errors[0]
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), _POLL_SECONDS)
+            if self._begun == self.stored:
+                self._last_seconds = time.monotonic()
+            self._begun += 1
+            weakref.finalize(filled[0], count, time.monotonic())
+            yield own(filled.popleft())
+            self._room.release()
+
+    def end(self) -> None:
+        """Wait for the thread that fills parts, which may use the leaves until then."""
+        self.ended.set()
+        self._room.release()
+        if self.filler is not None:
+            self.filler.join()
 
     def check(self) -> None:
         """Raise StorageError once no part has arrived for too long.
@@ -704,11 +639,12 @@ def _delay_seconds(attempt: int) -> float:
     return random.uniform(most / 2, most)  # noqa: S311  (not a secret)
 
 
-def _sleep(seconds: float, check: Callable[[], None]) -> None:
+def _sleep(seconds: float) -> None:
+    """Wait before a request is repeated. Raises what `check_stop` raises."""
     end = time.monotonic() + seconds
     while (remaining := end - time.monotonic()) > 0:
         time.sleep(min(_POLL_SECONDS, remaining))
-        check()
+        check_stop()
 
 
 def _tag_of(meta: Any) -> Tag:

@@ -119,6 +119,8 @@ def storage_options(
             f"url={url!r:.80}: options belong to a whole bucket; pass "
             f"{parsed._replace(key='')!s:.80}"
         )
+    if not isinstance(stall_seconds, int | float):
+        raise TypeError(f"stall_seconds={stall_seconds!r:.40}: expected a number of seconds")
     if not stall_seconds > 0:
         raise ValueError(f"stall_seconds={stall_seconds!r}: expected seconds above 0")
     if store is not None and (config or profile or client_options):
@@ -196,8 +198,8 @@ def _open_bucket(url: Url, options: dict[str, Any]) -> OpenStore:
     endpoint = config.get("endpoint") or config.get("base_url") or ""
     if endpoint and not str(endpoint).startswith(("http://", "https://")):
         raise UnsupportedFormatError(
-            f"{where}: the endpoint {endpoint!r} has no scheme; expected one such as "
-            f"'http://{endpoint}'"
+            f"{where}: expected an endpoint that begins with https:// or http://, such as "
+            f"'http://{str(endpoint).rpartition('://')[2]}', found {endpoint!r}"
         )
     if endpoint:
         client.setdefault("allow_http", str(endpoint).startswith("http://"))
@@ -228,10 +230,13 @@ _UPLOAD_RETRIES: Any = {
 
 
 def _stall_seconds() -> float:
-    text = os.environ.get("CORDWOOD_STALL_SECONDS", "")
+    text = os.environ.get("CORDWOOD_STALL_SECONDS") or str(STALL_SECONDS)
     with suppress(ValueError):
-        return float(text) if float(text) > 0 else STALL_SECONDS
-    return STALL_SECONDS
+        if float(text) > 0:
+            return float(text)
+    raise UnsupportedFormatError(
+        f"CORDWOOD_STALL_SECONDS={text!r:.40}: expected a number of seconds above 0"
+    )
 
 
 def s3_endpoint() -> str | None:

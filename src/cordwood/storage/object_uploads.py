@@ -18,9 +18,7 @@ import weakref
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from contextvars import copy_context
 
 from cordwood.encoding.cordwood_metadata import BLOCK_BYTES, DIGEST_BYTES, block_count, digest_of
 from cordwood.errors import CordwoodError, StorageError
@@ -36,6 +34,7 @@ from cordwood.storage.storage_protocol import NewDataFile
 _log = logging.getLogger("cordwood")
 
 PART_BYTES = 8 << 20
+_ATTEMPTS = 2
 PARTS_IN_FLIGHT = 12  # of one object
 BUFFERS = 18  # of a call, each for one part: the most memory that uploads need
 _UPLOADS = 4  # objects at once
@@ -50,6 +49,7 @@ def upload_objects(
     *,
     ready: Callable[[], None] = lambda: None,
     max_buffers: int | None = None,
+    are_new: bool = True,
 ) -> list[HeaderDigest]:
     """Upload data objects; all are stored when this returns.
 
@@ -61,6 +61,8 @@ def upload_objects(
         files: the objects.
         leaves: the leaves, which expect the parts of the files.
         ready: called before the first byte is sent; raises what must stop that.
+        are_new: True if no object of these names existed: one of the right size is then what was
+            sent, though the answer was lost.
         max_buffers: the most buffers to use, at least 8; None: BUFFERS.
 
     Returns the digests of their headers.
@@ -76,7 +78,9 @@ def upload_objects(
         def work(task: int) -> None:
             check_stop()
             try:
-                results[task] = _upload(store, files[task], leaves, buffers, failed, ready)
+                results[task] = _upload(
+                    store, files[task], leaves, buffers, failed, ready, is_new=are_new
+                )
             except BaseException:
                 failed.set()
                 raise
@@ -109,6 +113,10 @@ class _Buffers:
             with suppress(queue.Empty):
                 return self._free.get(timeout=_POLL_SECONDS)
         raise StorageError(0, "the upload was given up")
+
+    def give_back(self, buffer: memoryview) -> None:
+        """Return a buffer that was not lent."""
+        self._free.put(buffer)
 
     def lend(self, buffer: memoryview, start: int, stop: int) -> memoryview:
         """Return a part of a buffer, which comes back once nobody refers to that part."""
@@ -199,26 +207,66 @@ def _upload(
     buffers: _Buffers,
     failed: threading.Event,
     ready: Callable[[], None],
+    *,
+    is_new: bool,
 ) -> HeaderDigest:
     name, plan = file
     contents = _Object(store.url_of(name), plan, leaves)
     ready()
-    try:
-        if plan.size_bytes <= PART_BYTES:
-            buffer = buffers.take(failed.is_set)
-            start, stop = contents.fill_part(buffer, 0, plan.size_bytes)
-            part = buffers.lend(buffer, start, stop)
-            store.write(name, part)
-            _advance(plan.size_bytes)
-        else:
-            _upload_again(store, name, contents, buffers, failed)
-    except (OSError, CordwoodError):
-        # The answer may be lost. The name is of this save alone, and objects appear whole.
-        if failed.is_set() or not _is_stored(store, name, plan.size_bytes):
-            raise
+    for attempt in range(_ATTEMPTS):
+        try:
+            _send(store, name, contents, buffers, failed)
+            break
+        except (OSError, CordwoodError) as e:
+            if failed.is_set():
+                raise
+            if is_new and _is_stored(store, name, plan.size_bytes):  # the answer was lost
+                break
+            if attempt + 1 == _ATTEMPTS or not _may_repeat(e, store.url_of(name)):
+                raise
+            _log.warning("%s; it is uploaded once more", e)
     for leaf, count in Counter(leaves_of(plan.segments)).items():
         leaves.release(leaf, count)
     return HeaderDigest(plan.header_bytes, digest_of(memoryview(contents.header)))
+
+
+def _send(
+    store: ObjectStore,
+    name: str,
+    contents: _Object,
+    buffers: _Buffers,
+    failed: threading.Event,
+) -> None:
+    size = contents.plan.size_bytes
+    if size > PART_BYTES:
+        _upload_parts(store, name, contents, buffers, failed)
+        return
+    buffer = buffers.take(failed.is_set)
+    store.write(name, _filled(contents, buffers, buffer, 0, size))
+    _advance(size)
+
+
+def _filled(
+    contents: _Object, buffers: _Buffers, buffer: memoryview, start: int, stop: int
+) -> memoryview:
+    """Return a part in a buffer, which comes back once nobody refers to the part."""
+    try:
+        bounds = contents.fill_part(buffer, start, stop)
+    except BaseException:
+        buffers.give_back(buffer)
+        raise
+    return buffers.lend(buffer, *bounds)
+
+
+def _may_repeat(error: Exception, url: str) -> bool:
+    """Return True if the store has failed for a while only, in a way that obstore does not repeat.
+
+    That is an answer that was cut off. What the store refuses, obstore has repeated already.
+    """
+    if error.__cause__ is None or getattr(error, "filename", None) != url:
+        return False  # not of the store, but of the leaves
+    failure = failure_of(error.__cause__)
+    return failure.is_temporary and not failure.status
 
 
 def _is_stored(store: ObjectStore, name: str, size_bytes: int) -> bool:
@@ -233,26 +281,6 @@ def _advance(size_bytes: int) -> None:
         meter.advance(size_bytes)
 
 
-def _upload_again(
-    store: ObjectStore,
-    name: str,
-    contents: _Object,
-    buffers: _Buffers,
-    failed: threading.Event,
-) -> None:
-    """Upload an object in parts, a second time where the first failed for a temporary reason."""
-    try:
-        _upload_parts(store, name, contents, buffers, failed)
-    except StorageError as e:
-        # An answer that was cut off is not repeated by obstore, but what the store refuses is.
-        failure = failure_of(e.__cause__ or e)
-        if failed.is_set() or failure.status or not failure.is_temporary:
-            raise
-        if not _is_stored(store, name, contents.plan.size_bytes):
-            _log.warning("%s; it is uploaded once more", e)
-            _upload_parts(store, name, contents, buffers, failed)
-
-
 def _upload_parts(
     store: ObjectStore,
     name: str,
@@ -261,35 +289,25 @@ def _upload_parts(
     failed: threading.Event,
 ) -> None:
     size = contents.plan.size_bytes
-    context = copy_context()
-    given_up = threading.Event()
 
-    def is_given_up() -> bool:
-        return given_up.is_set() or failed.is_set()
-
-    def fill(number: int) -> memoryview:
-        buffer = buffers.take(is_given_up)
+    def fill(number: int, is_given_up: Callable[[], bool]) -> memoryview:
+        buffer = buffers.take(lambda: is_given_up() or failed.is_set())
         start = number * PART_BYTES
         stop = min(start + PART_BYTES, size)
-        part = buffers.lend(buffer, *contents.fill_part(buffer, start, stop))
+        part = _filled(contents, buffers, buffer, start, stop)
         _advance(stop - start)
         return part
 
     def check() -> None:
         current_stop_check()()
-        if is_given_up():
+        if failed.is_set():
             raise StorageError(0, "another upload has failed", store.url_of(name))
 
-    with ThreadPoolExecutor(1, "cordwood-upload") as pool:
-        try:
-            store.upload(
-                name,
-                lambda number: context.run(fill, number),
-                -(-size // PART_BYTES),
-                executor=pool,
-                part_bytes=PART_BYTES,
-                parts_in_flight=PARTS_IN_FLIGHT,
-                check=check,
-            )
-        finally:
-            given_up.set()
+    store.upload(
+        name,
+        fill,
+        -(-size // PART_BYTES),
+        part_bytes=PART_BYTES,
+        parts_in_flight=PARTS_IN_FLIGHT,
+        check=check,
+    )

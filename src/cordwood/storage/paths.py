@@ -98,6 +98,11 @@ def parse_url(path: str | os.PathLike[str]) -> Url | None:
             f"{text}: expected a {'name' if scheme == 'memory' else 'bucket'} after the scheme, "
             f"as in {scheme}://{'' if scheme == 'memory' else 'bucket/'}run/step-100"
         )
+    if "@" in bucket and scheme in ("http", "https"):
+        raise UnsupportedFormatError(
+            f"{scheme}://...@{bucket.rpartition('@')[2]}: a URL with a user or a password is not "
+            "taken: it would stand in logs and errors"
+        )
     parts = key.split("/") if key else []
     if any(part in ("", ".", "..") for part in parts) or re.search(r"[\0-\x1f\x7f]", key):
         raise UnsupportedFormatError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import re
 import stat
@@ -17,6 +18,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import NamedTuple, Protocol
 
+from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import CordwoodError, UnsupportedFormatError
 from cordwood.io.threads import run_in_worker
 from cordwood.storage import syscalls
@@ -32,6 +34,8 @@ from cordwood.storage.paths import (
     temporary_prefix,
 )
 from cordwood.storage.storage_protocol import NamingRules
+
+_log = logging.getLogger("cordwood")
 
 _AWAY = re.compile(r"\.(.+)\.cordwood-[0-9a-f]{16}\.(deleted|damaged)")
 _LOCK_NAME = f"{temporary_prefix('steps')}lock"
@@ -314,9 +318,9 @@ class ObjectStepStorage:
         return found.tag.e_tag or found.tag.version if found and found.size_bytes else None
 
     def read_records(self) -> Mapping[str, tuple[Hashable, str]]:
-        with suppress(OSError, CordwoodError, ValueError, TypeError):
+        with suppress(OSError, CordwoodError, ValueError, TypeError, AttributeError):
             data = self._store.read(_RECORDS, limit_bytes=self._rules.max_index_bytes).data
-            rows = json.loads(data or b"{}")
+            rows = parse_json(data or b"{}", _RECORDS)
             return {
                 entry: (stamp, text)
                 for entry, (stamp, text) in rows.items()
@@ -336,7 +340,15 @@ class ObjectStepStorage:
         objects = self._store.entries(start_after=f"{POOL}0")
         below = [each.name for each in objects if each.name.partition("/")[0] in removed]
         self._store.delete([name for name in below if "/" in name])
-        self._pool.remove(shared)
+        try:
+            self._pool.remove(shared)
+        except (OSError, CordwoodError) as e:
+            _log.warning(
+                "%s: the objects that only deleted steps refer to were not removed; gc does it "
+                "later: %s",
+                self.name,
+                e,
+            )
         return removed
 
     def _references(self, entry: str) -> frozenset[str]:

@@ -9,7 +9,7 @@ atomically.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
@@ -155,6 +155,10 @@ class Storage(Protocol):
         Raises CorruptionError or TruncatedError, here or at the first read, if a file is missing or
         its size is not that of its source.
         """
+        ...
+
+    def missing(self, names: Collection[str]) -> list[str]:
+        """Return those names of data files in the pool that are gone, or are being removed."""
         ...
 
     def names(self) -> list[str]:

@@ -10,7 +10,6 @@ import re
 import statistics
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from cordwood.errors import CordwoodError
@@ -208,20 +207,18 @@ def _upload(store: ObjectStore, name: str, size: int) -> None:
     """Upload an object: random bytes in each whole part, and zeros in the rest."""
     part = memoryview(os.urandom(PART_BYTES))
 
-    def fill(number: int) -> memoryview:
+    def fill(number: int, _: Callable[[], bool]) -> memoryview:
         rest = size - number * PART_BYTES
         return part[:] if rest >= PART_BYTES else memoryview(bytes(rest))
 
-    with ThreadPoolExecutor(1) as executor:
-        store.upload(
-            name,
-            fill,
-            -(-size // PART_BYTES),
-            executor=executor,
-            part_bytes=PART_BYTES,
-            parts_in_flight=PARTS_IN_FLIGHT,
-            check=check_stop,
-        )
+    store.upload(
+        name,
+        fill,
+        -(-size // PART_BYTES),
+        part_bytes=PART_BYTES,
+        parts_in_flight=PARTS_IN_FLIGHT,
+        check=check_stop,
+    )
 
 
 def _examine_web_server(url: Url, index_name: str) -> list[Finding]:

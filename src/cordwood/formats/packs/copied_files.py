@@ -126,7 +126,7 @@ def write_files(
         from cordwood.storage.object_uploads import upload_objects
 
         files = [*map(NewDataFile, names, plans), *_lists_of_cells(origin, content, names)]
-        upload_objects(ObjectStore(url), files, leaves, max_buffers=_BUFFERS)
+        upload_objects(ObjectStore(url), files, leaves, max_buffers=_BUFFERS, are_new=False)
         for each in copies:
             each.raise_failure()
 

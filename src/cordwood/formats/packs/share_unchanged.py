@@ -108,7 +108,11 @@ def share_packs(
     size_bytes = 0
     remaining = Counter(leaf for leaf, _ in digests)
     known: dict[str, Mapping[int, bytes]] = {}
-    for source, stored in base_files(item, tree, process):
+    files = base_files(item, tree, process)
+    missing = frozenset(store.missing([file.source.name for file in files]))
+    for source, stored in files:
+        if source.name in missing:
+            continue
         if source.name not in known:
             known.update(_read_cell_digests(store, source.name))
         old = known.get(source.name, {})
@@ -183,6 +187,14 @@ def _read_cell_digests(store: Storage, name: str) -> dict[str, Mapping[int, byte
             }
             for file, row in files.items()
         }
-    except (CordwoodError, FormatError, OSError, ValueError, KeyError, TypeError) as e:
+    except (
+        CordwoodError,
+        FormatError,
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+    ) as e:
         _log.warning("%s: %s; all arrays are written", store.name, e)
         return {}

@@ -436,7 +436,8 @@ def refuse_foreign(path: str | os.PathLike[str]) -> None:
         if data is not None:
             parse_items(data, name=store.name)
             return
-        foreign = [name for name in names if not _may_be_ours(name)]
+        # In a store an index without bytes is none.
+        foreign = [name for name in names if not _may_be_ours(name) and name != RULES.index_name]
     except NotADirectoryError as e:
         raise NotACheckpointError(
             f"{store.name} is a file; expected a directory, or nothing there yet"
