@@ -14,6 +14,7 @@ import pytest
 
 import cordwood
 from cordwood.testing import assert_trees_equal
+from tests.children import run_python
 from tests.storage.web_stores import Request, web_store
 
 AT_EXIT = """
@@ -67,6 +68,32 @@ def test_a_save_in_an_atexit_handler_that_fails_is_told(tmp_path: Path) -> None:
     command = [sys.executable, "-c", AT_EXIT.format(call=call)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert "is a directory, but not a checkpoint" in ended.stderr
+
+
+SAVES_TO_A_STORE = {
+    "save_async": """
+        import numpy as np
+        import cordwood
+        pending = cordwood.save_async("s3://bucket/run", {"w": np.arange(3_000_000)})
+    """,
+    "manager": """
+        import numpy as np
+        import cordwood
+        manager = cordwood.CheckpointManager("s3://bucket", save=1)
+        manager.save(1, {"w": np.arange(3_000_000)})
+    """,
+}
+
+
+@pytest.mark.parametrize("name", SAVES_TO_A_STORE)
+def test_a_save_to_a_store_ends_before_the_process(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the exit of the interpreter some kinds of threads cannot be started any more."""
+    with web_store("s3", monkeypatch):
+        run_python(SAVES_TO_A_STORE[name])
+        path = "s3://bucket/run" if name == "save_async" else "s3://bucket/1"
+        assert_trees_equal(cordwood.load(path), {"w": np.arange(3_000_000)})
 
 
 def test_ctrl_c_on_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,9 +95,12 @@ def test_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
         return found.stall_seconds, requests["read_timeout"], uploads["read_timeout"]
 
     assert timeouts() == (60, "30s", "1m")
-    for text in ("no", "0", "-1", ""):
+    for text in ("no", "0", "-1"):
         monkeypatch.setenv("CORDWOOD_STALL_SECONDS", text)
-        assert timeouts() == (60, "30s", "1m")
+        with pytest.raises(UnsupportedFormatError, match="expected a number of seconds above 0"):
+            timeouts()
+    monkeypatch.setenv("CORDWOOD_STALL_SECONDS", "")
+    assert timeouts() == (60, "30s", "1m")
     monkeypatch.setenv("CORDWOOD_STALL_SECONDS", "0.5")
     assert timeouts() == (0.5, "250ms", "500ms")
     with storage_options("s3://bucket", stall_seconds=14):

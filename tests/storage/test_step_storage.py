@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.errors import LimitError, StorageError, UnsupportedFormatError
+from cordwood.errors import StorageError, UnsupportedFormatError
 from cordwood.storage import syscalls
 from cordwood.storage.step_storage import (
     LocalStepStorage,
@@ -190,28 +190,44 @@ def test_whoever_saves_uses_an_entry(tmp_path: Path, name: str) -> None:
     assert root.place().remove(["10"]) == ["10"]
 
 
+POOL = ".data/00000000000000a1"
+
+
 def test_a_removal_takes_what_no_other_step_refers_to(objects: Root) -> None:
-    objects.put(".data/01/data-a")
-    objects.put(".data/01/data-b")
-    objects.put("10/index", b"../.data/01/data-a ../.data/01/data-b")
-    objects.put("20/index", b"../.data/01/data-b")
+    objects.put(f"{POOL}/data-a")
+    objects.put(f"{POOL}/data-b")
+    objects.put("10/index", f"../{POOL}/data-a ../{POOL}/data-b".encode())
+    objects.put("20/index", f"../{POOL}/data-b".encode())
     place = objects.place()
     assert sorted(look(place)) == ["10", "20"]
     assert place.remove(["10"]) == ["10"]
-    assert objects.files() == [".data/01/data-b", "20/index"]
+    assert objects.files() == [f"{POOL}/data-b", "20/index"]
     assert place.remove(["20"]) == ["20"]
     assert objects.files() == []
 
 
-def test_a_removal_takes_nothing_where_an_index_cannot_be_read(objects: Root) -> None:
+def test_a_removal_takes_nothing_where_an_index_cannot_be_read(
+    objects: Root, caplog: pytest.LogCaptureFixture
+) -> None:
     """It may refer to anything."""
-    objects.put(".data/01/data-a")
-    objects.put("10/index", b"../.data/01/data-a")
+    objects.put(f"{POOL}/data-a")
+    objects.put("10/index", f"../{POOL}/data-a".encode())
     objects.put("20/index", bytes(RULES.max_index_bytes + 1))
     place = objects.place()
-    with pytest.raises(LimitError):
-        place.remove(["10"])
-    assert objects.files() == [".data/01/data-a", "20/index"]
+    assert place.remove(["10"]) == ["10"]
+    assert objects.files() == [f"{POOL}/data-a", "20/index"]
+    assert "were not removed" in caplog.text
+    assert "20/index" in caplog.text
+
+
+def test_a_removal_takes_nothing_but_data_of_the_pool(objects: Root) -> None:
+    """Whatever an index names: it may be hostile."""
+    hostile = f"../20/index ../../other/precious ../.data/steps.json ../{POOL}/../../20/index"
+    objects.put("10/index", f"{hostile} ../{POOL}/cells ../{POOL}/data-a".encode())
+    for name in ("20/index", ".data/steps.json", f"{POOL}/cells", f"{POOL}/data-a"):
+        objects.put(name)
+    objects.place().remove(["10"])
+    assert objects.files() == [f"{POOL}/cells", ".data/steps.json", "20/index"]
 
 
 def test_removal(root: Root) -> None:
