@@ -286,7 +286,7 @@ def _read_unit(
         parts = [whole]
     else:
         parts = _scattered(unit, buffers, scratch)
-        if fresh is None or file.latency_bound:
+        if fresh is None:
             file.read_into(start, parts)
         else:
             fresh.read(file, unit, parts)

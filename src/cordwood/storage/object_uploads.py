@@ -92,11 +92,16 @@ def upload_objects(
 
 
 class _Buffers:
-    """A limited number of buffers for parts, made when they are first needed."""
+    """The buffers that the uploads of a call share: a few for parts, made when first needed.
+
+    Attributes:
+        hashing: held while an object is hashed: so the first is sent while others are hashed.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._free: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
+        self.hashing = threading.Lock()
         self._lock = threading.Lock()
         self._made = 0
 
@@ -211,7 +216,8 @@ def _upload(
     is_new: bool,
 ) -> HeaderDigest:
     name, plan = file
-    contents = _Object(store.url_of(name), plan, leaves)
+    with buffers.hashing:
+        contents = _Object(store.url_of(name), plan, leaves)
     ready()
     for attempt in range(_ATTEMPTS):
         try:
