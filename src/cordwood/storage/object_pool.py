@@ -128,9 +128,7 @@ class ObjectPool:
         ]
         names = [f"{POOL}/{name}" for name in old]
         data = {name for name in names if self._rules.is_data_file(name.rpartition("/")[2])}
-        unused = sorted(data - self.all_references())
-        if not dry_run:
-            unused = self.remove(unused)
+        unused = sorted(data - self.all_references()) if dry_run else self.remove(data)
         used_folders = {name.rpartition("/")[0] for name in data - set(unused)}
         rest = [
             name

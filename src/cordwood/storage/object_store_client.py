@@ -260,11 +260,8 @@ class ObjectStore:
         import obstore
 
         async def get(store: Any) -> StoredObject:
-            try:
-                result = await obstore.get_async(store, self._key(name))
-            except FileNotFoundError as e:
-                if "NoSuchBucket" in str(e):
-                    raise
+            result = await _or_none(obstore.get_async(store, self._key(name)))
+            if result is None:
                 return StoredObject(None, None)
             if result.meta["size"] > limit_bytes:
                 raise LimitError(
@@ -286,12 +283,10 @@ class ObjectStore:
         import obstore
 
         async def get(store: Any) -> ObjectPart | None:
-            try:
-                options: Any = {"range": (start, stop)}
-                result = await obstore.get_async(store, self._key(name), options=options)
-            except FileNotFoundError as e:
-                if "NoSuchBucket" in str(e):
-                    raise
+            options: Any = {"range": (start, stop)}
+            request = obstore.get_async(store, self._key(name), options=options)
+            result = await _or_none(request)
+            if result is None:
                 return None
             return ObjectPart(memoryview(await result.buffer_async()), result.meta["size"])
 
@@ -331,11 +326,8 @@ class ObjectStore:
         import obstore
 
         async def head(store: Any) -> ObjectEntry | None:
-            try:
-                meta = await obstore.head_async(store, self._key(name))
-            except FileNotFoundError as e:
-                if "NoSuchBucket" in str(e):
-                    raise
+            meta = await _or_none(obstore.head_async(store, self._key(name)))
+            if meta is None:
                 return None
             return ObjectEntry(name, int(meta["size"]), _tag_of(meta))
 
@@ -621,6 +613,16 @@ def silence(url: str, opened: OpenStore) -> StorageError:
         "look at the network, or allow more by CORDWOOD_STALL_SECONDS",
         url,
     )
+
+
+async def _or_none(request: Awaitable[T]) -> T | None:
+    """Return the answer to a request; None if there is no such object in an existing bucket."""
+    try:
+        return await request
+    except FileNotFoundError as e:
+        if "NoSuchBucket" in str(e):
+            raise
+        return None
 
 
 def _go_on() -> None:
