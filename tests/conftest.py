@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 
 DEVICES = 8
 
@@ -53,3 +54,12 @@ def cut_small_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     from cordwood.plan import assign_to_files
 
     monkeypatch.setattr(assign_to_files, "SMALL_BYTES", 0)
+
+
+@pytest.fixture(name="fake_accelerator")
+def _fake_accelerator() -> Iterator[str]:
+    """CPU devices that cordwood takes for accelerators; the value is their host memory kind."""
+    from tests.devices.fake_accelerator import fake_accelerator
+
+    with fake_accelerator() as kind:
+        yield kind

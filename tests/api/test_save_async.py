@@ -272,21 +272,7 @@ def test_memory_is_let_go_leaf_by_leaf(tmp_path: Path, monkeypatch: pytest.Monke
         np.testing.assert_array_equal(cordwood.open(tmp_path / "x.safetensors")[name][:3], i)
 
 
-@pytest.fixture
-def as_on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CPU devices have host memory of another kind too: arrays go there as from an accelerator."""
-    kinds = {memory.kind for memory in jax.devices()[0].addressable_memories()}
-    kind = "pinned_host" if "pinned_host" in kinds else "unpinned_host"  # jax 0.7
-    monkeypatch.setattr(
-        jax_arrays,
-        "pinned_host",
-        lambda device: jax.sharding.SingleDeviceSharding(device, memory_kind=kind),
-    )
-    (held,) = jax_arrays.snapshot_leaves([jnp.zeros(3)])
-    assert held._shards[0].sharding.memory_kind == kind
-
-
-@pytest.mark.usefixtures("as_on_an_accelerator")
+@pytest.mark.usefixtures("fake_accelerator")
 @pytest.mark.parametrize("act", [donate, delete])
 @pytest.mark.parametrize("make", [on_one_device, on_eight_devices])
 def test_from_pinned_host_memory(

@@ -26,7 +26,13 @@ import numpy as np
 from cordwood.errors import ProcessError
 from cordwood.index import Box
 from cordwood.sharding.boxes import boxes_of, device_boxes, intersect, shape_of, slices, whole_box
-from cordwood.tree.leaves import has_numpy_view, is_jax_array, pinned_host, single_device_array
+from cordwood.tree.leaves import (
+    has_numpy_view,
+    is_cpu,
+    is_jax_array,
+    pinned_host,
+    single_device_array,
+)
 
 
 class LocalShards:
@@ -199,7 +205,7 @@ def _distinct(leaf: Any) -> DistinctShards:
     devices = [next(iter(shard.devices())) for shard in local_arrays(leaf)]
     numbers = list({boxes[device]: i for i, device in reversed(list(enumerate(devices)))}.values())
     pinned = [pinned_host(devices[i]) for i in numbers]
-    viewed = all(device.platform == "cpu" for device in devices) and not any(pinned)
+    viewed = all(map(is_cpu, devices)) and not any(pinned)
     return DistinctShards(numbers, [boxes[devices[i]] for i in numbers], viewed, pinned)
 
 
@@ -275,7 +281,7 @@ def put_shards(shards: Shards, *, alias: bool) -> Any:
 
 
 def _is_cpu(sharding: Any) -> bool:
-    return bool(next(iter(sharding.device_set)).platform == "cpu")
+    return is_cpu(next(iter(sharding.device_set)))
 
 
 @functools.cache
@@ -333,7 +339,7 @@ def any_off_cpu(shardings: Iterable[Any]) -> bool:
     devices = [next(iter(sharding_of(each).device_set)) for each in distinct if each is not None]
     if len(devices) < len(distinct):
         devices += jax.device_put(np.zeros((), np.int32)).devices()
-    return any(device.platform != "cpu" for device in devices)
+    return not all(map(is_cpu, devices))
 
 
 # Private names of jax

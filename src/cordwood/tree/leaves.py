@@ -311,7 +311,7 @@ def single_device_array(data: Any) -> np.ndarray[Any, Any]:
 
 def _on_device(data: Any, device: Any) -> np.ndarray[Any, Any]:
     pinned: Any = pinned_host(device)
-    if pinned is None and device.platform == "cpu" and has_numpy_view(data.dtype):
+    if pinned is None and is_cpu(device) and has_numpy_view(data.dtype):
         return np.asarray(data)
     # For any other array, np.asarray makes a copy, and jax caches it on the array. So a copy of
     # the array is converted. A computed copy would do too, but jax 0.10.2 cannot compute with
@@ -329,18 +329,25 @@ def has_numpy_view(dtype: np.dtype[Any]) -> bool:
     return dtype.kind != "V" or dtype.itemsize > 1 or dtype.name.startswith("float8")
 
 
+def is_cpu(device: Any) -> bool:
+    """Return True for a device whose memory is the host's, so that numpy can view its arrays."""
+    return bool(device.platform == "cpu")
+
+
 @cache
 def pinned_host(device: Any) -> Any:
-    """Return the sharding for pinned host memory of an accelerator; None if there is none.
+    """Return the sharding for host memory of an accelerator; None if there is none.
 
-    For a CPU device it is None: its memory is the host's.
+    That is pinned memory where the device has it. For a CPU device it is None: its memory is the
+    host's.
     """
     import jax
 
     kinds = [memory.kind for memory in device.addressable_memories()]
-    if device.platform == "cpu" or "pinned_host" not in kinds:
+    host = [kind for kind in ("pinned_host", "unpinned_host") if kind in kinds]
+    if is_cpu(device) or not host:
         return None
-    return jax.sharding.SingleDeviceSharding(device, memory_kind="pinned_host")
+    return jax.sharding.SingleDeviceSharding(device, memory_kind=host[0])
 
 
 # Long doubles of x86 are numbers of 80 bits in 16 bytes.
