@@ -10,8 +10,8 @@ from cordwood.errors import CorruptionError, TruncatedError
 from cordwood.io.execute_load import execute_load
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import ReadableFile
-from cordwood.storage import object_storage
-from cordwood.storage.object_storage import ObjectFile
+from cordwood.storage import object_file
+from cordwood.storage.object_file import ObjectFile
 from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.object_uploads import upload_objects
 from cordwood.storage.storage_protocol import NewDataFile
@@ -41,7 +41,7 @@ def arrays() -> list[np.ndarray]:
 def test_loading_from_an_object(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:
-    monkeypatch.setattr(object_storage, "_REQUEST_BYTES", part)
+    monkeypatch.setattr(object_file, "_REQUEST_BYTES", part)
     data = arrays()
     laid = lay_out(data, header=HEADER)
     upload_objects(store, [NewDataFile("a", laid.plan)], Leaves(data))
@@ -54,7 +54,7 @@ def test_loading_from_an_object(
 
 
 def test_any_range(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_storage, "_REQUEST_BYTES", 7)
+    monkeypatch.setattr(object_file, "_REQUEST_BYTES", 7)
     whole = bytes(range(50))
     store.write("a", whole)
     with ObjectFile(store, "a", 50) as file:

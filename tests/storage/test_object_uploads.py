@@ -240,7 +240,7 @@ def test_a_buffer_is_not_filled_again_before_its_part_is_stored(
 
     put = obstore.put_async
     monkeypatch.setattr(obstore, "put_async", late)
-    monkeypatch.setattr(ObjectStore, "_own", lambda self, data: data)
+    monkeypatch.setattr(ObjectStore, "_bytes_to_send", lambda self, data: data)
     monkeypatch.setattr(object_uploads, "BUFFERS", 7)
     array = elements(30 * small_parts)
     upload_objects(store, [one_leaf("a", 0, array.size)], Leaves([array]))

@@ -8,15 +8,12 @@ save began longer than GRACE_SECONDS ago. Clocks may be wrong, so `collect` firs
 that lists what it is going to remove, and a save looks for such lists after it has replaced the
 index. docs/design/0002-directories.md has the argument.
 
-Byte ranges of an object are read by concurrent requests.
-
 One file, because what a save writes and what `collect` removes follow one rule.
 """
 
 from __future__ import annotations
 
 import errno
-import io
 import logging
 import re
 import threading
@@ -26,34 +23,23 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
-from typing import NoReturn
 
-import numpy as np
-
-from cordwood.errors import (
-    CordwoodError,
-    CorruptionError,
-    StorageError,
-    TruncatedError,
-    UnsupportedFormatError,
-)
+from cordwood.errors import CordwoodError, StorageError, UnsupportedFormatError
 from cordwood.index import HeaderDigest, Source
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.open_files import Closable, ReadableFile
+from cordwood.io.open_files import ReadableFile
 from cordwood.io.threads import check_stop
 from cordwood.message_text import first_names
 from cordwood.plan.assign_to_files import FileSizes
 from cordwood.storage.conditional_writes import replace_object, require_conditional_writes
+from cordwood.storage.object_file import ObjectFile
 from cordwood.storage.object_pool import (
     GRACE_SECONDS,
     MAX_LIST_BYTES,
     ObjectPool,
     missing_objects,
 )
-from cordwood.storage.object_store_client import (
-    ObjectStore,
-    Tag,
-)
+from cordwood.storage.object_store_client import ObjectStore, Tag
 from cordwood.storage.object_uploads import upload_objects
 from cordwood.storage.paths import POOL, Url, new_save_id, start_seconds_of
 from cordwood.storage.storage_protocol import (
@@ -63,90 +49,10 @@ from cordwood.storage.storage_protocol import (
     wait_until_visible,
 )
 
-
-class ObjectFile(Closable):
-    """An object of known size, as a file.
-
-    The size is given by the index, and compared with that of the object at each read.
-
-    Raises CorruptionError and TruncatedError if the object is missing or has another size.
-    """
-
-    name: str
-    size_bytes: int
-    latency_bound = True
-
-    def __init__(self, store: ObjectStore, name: str, size_bytes: int) -> None:
-        self.name = store.url_of(name)
-        self.size_bytes = size_bytes
-        self._store = store
-        self._key = name
-
-    def read(self, offset: int, length: int) -> bytes:
-        return bytes(self._read(offset, length))
-
-    def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
-        total = sum(map(len, views))
-        if total > _REQUEST_BYTES:  # of one caller; units of loads are smaller
-            at = offset
-            for view in views:
-                for start in range(0, len(view), _REQUEST_BYTES):
-                    part = view[start : start + _REQUEST_BYTES]
-                    _scatter(self._read(at, len(part)), [part])
-                    at += len(part)
-            return
-        _scatter(self._read(offset, total), views)
-
-    def map(self) -> NoReturn:
-        raise io.UnsupportedOperation(
-            f"{self.name}: an object in a store cannot be mapped; load it without mmap=True"
-        )
-
-    def _read(self, offset: int, length: int) -> memoryview:
-        if offset < 0 or length < 0:
-            raise ValueError(f"{self.name}: cannot read {length} bytes at offset {offset}")
-        if offset + length > self.size_bytes:
-            raise TruncatedError(
-                f"{self.name}: expected {length} bytes at offset {offset}, found "
-                f"{max(0, self.size_bytes - offset)}: it is shorter than what it promises"
-            )
-        if not length:
-            self._require_size(self._store.size_of(self._key))
-            return memoryview(b"")
-        try:
-            part = self._store.read_range(self._key, offset, offset + length)
-        except TruncatedError:
-            self._require_size(self._store.size_of(self._key))
-            raise
-        self._require_size(None if part is None else part.object_bytes)
-        assert part is not None
-        return part.data
-
-    def _require_size(self, size_bytes: int | None) -> None:
-        if size_bytes is None:
-            raise CorruptionError(
-                f"{self.name} is missing: the checkpoint is incomplete; copy or save it again"
-            )
-        if size_bytes != self.size_bytes:
-            kind = CorruptionError if size_bytes > self.size_bytes else TruncatedError
-            raise kind(
-                f"{self.name}: expected {self.size_bytes} bytes, found {size_bytes}: it is damaged "
-                "or belongs to another checkpoint; copy or save it again"
-            )
-
-
-def _scatter(data: memoryview, views: Sequence[memoryview]) -> None:
-    """Copy bytes into views, one after another."""
-    source, at = np.frombuffer(data, np.uint8), 0
-    for view in views:
-        np.copyto(np.frombuffer(view, np.uint8), source[at : at + len(view)])
-        at += len(view)
-
-
 _log = logging.getLogger("cordwood")
 
 _POLL_SECONDS = 0.5
-_REQUEST_BYTES = 8 << 20  # the most of one request
+_PROBE, _REMOVAL_LIST = "tmp", "gc"  # the kinds of temporary objects, by the end of their names
 
 
 class ObjectStorage:
@@ -248,18 +154,20 @@ class ObjectStorage:
         """Remove the small objects that interrupted deletions have left."""
         store, rules = self._store, self._rules
         lists = [name for name in names if _is_beside(rules, _REMOVAL_LIST, name)]
-        gone = [name for name in lists if not set(_listed(store, name) or [""]) & set(names)]
-        remains = [name for name in names if name not in gone]
+        removable = [
+            name for name in lists if not set(_read_removal_list(store, name) or [""]) & set(names)
+        ]
+        remains = [name for name in names if name not in removable]
         if set(remains) <= set(rules.sidecars):
             for name in remains:
                 stored = store.read(name, limit_bytes=rules.max_index_bytes)
                 if not _is_map_of_old_data(stored.data or b"", rules):
                     continue
                 if dry_run or store.write_if(name, b"", stored.tag) is not None:
-                    gone.append(name)
+                    removable.append(name)
         if not dry_run:
-            store.delete(gone)
-        return gone
+            store.delete(removable)
+        return removable
 
 
 class ObjectTransaction:
@@ -271,7 +179,7 @@ class ObjectTransaction:
         self._others_commit = others_commit
         self._perhaps_committed = False
         self._written: list[str] = []
-        self._marks: list[str] = []
+        self._probes: list[str] = []
         # Tried while the leaves are hashed; no byte of them is sent before the answer.
         self._conditions: Future[None] | None = None
         if not others_commit:
@@ -282,15 +190,15 @@ class ObjectTransaction:
 
     def create_probe(self) -> str:
         name = _name_beside(self._rules, _PROBE)
-        self._marks.append(name)
+        self._probes.append(name)
         self._store.write(name, b"")
         return name
 
     def sees_probe(self, probe: str, *, timeout_seconds: float) -> bool:
-        def is_there() -> bool:
+        def probe_exists() -> bool:
             return self._store.read(probe, limit_bytes=1).data is not None
 
-        return wait_until_visible(is_there, probe, timeout_seconds=timeout_seconds)
+        return wait_until_visible(probe_exists, probe, timeout_seconds=timeout_seconds)
 
     def write(self, files: Sequence[NewDataFile], leaves: Leaves) -> list[HeaderDigest]:
         self._written += [file.name for file in files]
@@ -364,7 +272,7 @@ class ObjectTransaction:
 
     def _require(self, added: Mapping[str, int]) -> None:
         """Raise StorageError if `collect` has removed, or will remove, what was written."""
-        missing = self._taken(added)
+        missing = self._missing_objects(added)
         if missing:
             raise self._error(missing, "what was there before is untouched")
 
@@ -374,7 +282,7 @@ class ObjectTransaction:
         A `collect` that read the index before the replacement has written its list before it.
         """
         try:
-            taken = self._taken(change.added)
+            missing = self._missing_objects(change.added)
         except (OSError, CordwoodError) as e:
             shared = sorted(name for name in change.added if name.startswith("../"))
             if shared:  # another process may have deleted the step that they were of
@@ -388,14 +296,14 @@ class ObjectTransaction:
                 e,
             )
             return
-        if not taken:
+        if not missing:
             return
         try:
             self._put_back(change.new_index, old)
         except (OSError, CordwoodError) as e:
-            raise self._error(taken, "the index refers to it; save again") from e
+            raise self._error(missing, "the index refers to it; save again") from e
         self._perhaps_committed = False
-        raise self._error(taken, "what was there before is there again")
+        raise self._error(missing, "what was there before is there again")
 
     def _put_back(self, new: bytes, old: bytes | None) -> None:
         """Restore the old index. Raises StorageError if another save has replaced it."""
@@ -408,7 +316,7 @@ class ObjectTransaction:
         limit = self._rules.max_index_bytes
         replace_object(self._store, self._rules.index_name, update, limit_bytes=limit)
 
-    def _taken(self, added: Collection[str]) -> list[str]:
+    def _missing_objects(self, added: Collection[str]) -> list[str]:
         """Return the names of data objects that were removed, or are listed for removal."""
         pooled = {name for name in added if name.startswith("../")}
         root = ObjectStore(self._store.url.child("../"))
@@ -419,15 +327,15 @@ class ObjectTransaction:
         while True:
             names = self._store.names()
             lists = [name for name in names if _is_beside(self._rules, _REMOVAL_LIST, name)]
-            contents = [_listed(self._store, name) for name in lists]
+            contents = [_read_removal_list(self._store, name) for name in lists]
             if None not in contents:  # else a `collect` has ended meanwhile: list the names again
                 condemned = {name for listed in contents for name in listed or ()}
                 return sorted([*missing, *(added - (set(names) - condemned))])
 
-    def _error(self, taken: Sequence[str], state: str) -> StorageError:
+    def _error(self, missing: Sequence[str], state: str) -> StorageError:
         return StorageError(
             errno.EIO,
-            f"expected {first_names(taken, 1)}, found nothing: the process that wrote it died, "
+            f"expected {first_names(missing, 1)}, found nothing: the process that wrote it died, "
             "does not write to this store, or took longer than gc allows (a day, also by a clock "
             "that is wrong); or the older step that it was of has just been deleted: save again; "
             f"{state}",
@@ -470,10 +378,7 @@ class ObjectTransaction:
     def release(self) -> None:
         """Remove the probes."""
         with suppress(OSError, CordwoodError):  # `collect` does it
-            self._store.delete(self._marks)
-
-
-_PROBE, _REMOVAL_LIST = "tmp", "gc"  # the kinds of temporary objects, by the end of their names
+            self._store.delete(self._probes)
 
 
 def _name_beside(rules: NamingRules, kind: str) -> str:
@@ -485,7 +390,7 @@ def _is_beside(rules: NamingRules, kind: str, name: str) -> bool:
     return re.fullmatch(pattern, name) is not None
 
 
-def _listed(store: ObjectStore, name: str) -> list[str] | None:
+def _read_removal_list(store: ObjectStore, name: str) -> list[str] | None:
     """Return the names in the list of a `collect`; None if the list is gone: it has ended."""
     data = store.read(name, limit_bytes=MAX_LIST_BYTES).data
     return None if data is None else data.decode("utf-8", "replace").split("\n")

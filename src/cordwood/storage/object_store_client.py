@@ -126,31 +126,31 @@ def storage_error(error: Exception, where: str, doing: str) -> OSError:
     hint = next((hint for mark, hint in _HINTS.items() if mark in text), "")
     if not hint and not failure.status:
         hint = _NO_ANSWER_HINT
-    said = text.partition("\n\nDebug source")[0].replace("\n", " ")
+    message = text.partition("\n\nDebug source")[0].replace("\n", " ")
     code = re.search(r"<Code>([^<]+)</Code>", text)
     if failure.status and code:  # the text names the object twice before it says this
         explanation = re.search(r"<Message>([^<]+)</Message>", text)
-        status = re.search(r"\d{3} [A-Za-z ]*[A-Za-z]", said[said.find("status code: ") :])
-        said = f"status code: {status[0] if status else failure.status}, {code[1]}"
-        said += f": {explanation[1]}" if explanation else ""
+        status = re.search(r"\d{3} [A-Za-z ]*[A-Za-z]", message[message.find("status code: ") :])
+        message = f"status code: {status[0] if status else failure.status}, {code[1]}"
+        message += f": {explanation[1]}" if explanation else ""
     cause = re.search(r'message: "([^"]+)"|error: "([^"]+)"', text)
-    if len(said) > _MESSAGE_LENGTH:
-        said = f"{said[:_MESSAGE_LENGTH]} ..."
+    if len(message) > _MESSAGE_LENGTH:
+        message = f"{message[:_MESSAGE_LENGTH]} ..."
     if failure.timed_out:
-        said += " (timed out)"
+        message += " (timed out)"
     elif not failure.status and cause:
-        said += f" ({cause[1] or cause[2]})"
-    said += f"; {hint}" if hint else ""
+        message += f" ({cause[1] or cause[2]})"
+    message += f"; {hint}" if hint else ""
     kind = type(error).__name__
     if failure.status in (401, 403) or kind in ("PermissionDeniedError", "UnauthenticatedError"):
-        return PermissionError(errno.EACCES, f"the store refused while {doing}: {said}", where)
+        return PermissionError(errno.EACCES, f"the store refused while {doing}: {message}", where)
     if "169.254.169.254" in text or "metadata.google" in text:
         return PermissionError(
-            errno.EACCES, f"the store cannot be asked while {doing}: {said}", where
+            errno.EACCES, f"the store cannot be asked while {doing}: {message}", where
         )
     if isinstance(error, FileNotFoundError):
-        return FileNotFoundError(errno.ENOENT, f"not found while {doing}: {said}", where)
-    return StorageError(errno.EIO, f"the store failed while {doing}: {said}", where)
+        return FileNotFoundError(errno.ENOENT, f"not found while {doing}: {message}", where)
+    return StorageError(errno.EIO, f"the store failed while {doing}: {message}", where)
 
 
 _answered: set[str] = set()  # the stores that have answered in this process
@@ -225,11 +225,11 @@ class ObjectStore:
                 result = run_request(send, f"an answer of the store about {url}", check)
             except Exception as e:
                 failure = failure_of(e)
-                known = self.location in _answered
+                is_reachable = self.location in _answered
                 if failure.status:
                     _answered.add(self.location)
                 limit = _RETRIES_AFTER_SILENCE if failure.timed_out else _RETRIES
-                if not known and not failure.status:
+                if not is_reachable and not failure.status:
                     limit = 0 if failure.timed_out and self._has_answered else _FIRST_RETRIES
                 if not failure.is_temporary or attempt >= limit:
                     if failure.timed_out:
@@ -335,15 +335,17 @@ class ObjectStore:
 
     def size_of(self, name: str) -> int | None:
         """Return the size of an object in bytes; None if there is none."""
-        found = self.find(name)
-        return None if found is None else found.size_bytes
+        entry = self.find(name)
+        return None if entry is None else entry.size_bytes
 
     def write(self, name: str, data: bytes | memoryview) -> None:
         """Write a whole object by one request, without a condition. Raises OSError."""
         import obstore
 
         async def put(store: Any) -> None:
-            await obstore.put_async(store, self._key(name), self._own(data), use_multipart=False)
+            await obstore.put_async(
+                store, self._key(name), self._bytes_to_send(data), use_multipart=False
+            )
 
         self._ask(name, put, doing="writing it")
 
@@ -369,7 +371,7 @@ class ObjectStore:
 
         return self._ask(name, put, doing="replacing it")
 
-    def _own(self, data: bytes | memoryview) -> Any:
+    def _bytes_to_send(self, data: bytes | memoryview) -> Any:
         """Return bytes to send: a copy where the store is memory, which keeps what it is given."""
         from obstore.store import MemoryStore
 
@@ -408,7 +410,7 @@ class ObjectStore:
             await obstore.put_async(
                 self._open.uploads,
                 self._key(name),
-                upload.feed(fill, part_count, self._own),
+                upload.feed(fill, part_count, self._bytes_to_send),
                 use_multipart=True,
                 chunk_size=part_bytes,
                 max_concurrency=parts_in_flight,
@@ -416,7 +418,7 @@ class ObjectStore:
 
         try:
             doing = f"parts of {url} to be stored"
-            run_request(put, doing, upload.check, progress=lambda: upload.stored)
+            run_request(put, doing, upload.check, progress=lambda: upload.stored_parts)
         except Exception as e:
             if upload.failure is not None:
                 raise upload.failure from None
@@ -440,10 +442,10 @@ class ObjectStore:
             stream = obstore.list(store, prefix.rstrip("/") or None, offset=offset)
             return list(await stream.collect_async())
 
-        found = self._ask("", collect, doing="listing it", stoppable=True)
+        objects = self._ask("", collect, doing="listing it", stoppable=True)
         entries = [
             ObjectEntry(each["path"].removeprefix(prefix), each["size"], _tag_of(each))
-            for each in found
+            for each in objects
             if each["path"].startswith(prefix)
         ]
         return sorted(entries)
@@ -459,11 +461,11 @@ class ObjectStore:
         prefix = self._open.prefix
 
         async def collect(store: Any) -> list[str]:
-            found = await obstore.list_with_delimiter_async(store, prefix.rstrip("/") or None)
-            return [*found["common_prefixes"], *[each["path"] for each in found["objects"]]]
+            answer = await obstore.list_with_delimiter_async(store, prefix.rstrip("/") or None)
+            return [*answer["common_prefixes"], *[each["path"] for each in answer["objects"]]]
 
-        found = self._ask("", collect, doing="listing it", stoppable=True)
-        names = {key.removeprefix(prefix).rstrip("/") for key in found if key.startswith(prefix)}
+        keys = self._ask("", collect, doing="listing it", stoppable=True)
+        names = {key.removeprefix(prefix).rstrip("/") for key in keys if key.startswith(prefix)}
         return sorted(names - {""})
 
     def delete(self, names: Iterable[str]) -> None:
@@ -495,7 +497,7 @@ class _Upload:
     shared by so many parts that none arrives in time.
 
     Attributes:
-        stored: the number of parts that have arrived.
+        stored_parts: the number of parts that have arrived.
         failure: why it was given up; None: it was not.
         ended: set once no more parts are needed.
         filler: the thread that fills parts.
@@ -504,13 +506,13 @@ class _Upload:
     def __init__(
         self, url: str, opened: OpenStore, most_at_once: int, check: Callable[[], None]
     ) -> None:
-        self.stored = 0
+        self.stored_parts = 0
         self.failure: BaseException | None = None
         self._url = url
         self._open = opened
         self._most_at_once = most_at_once
         self._check = check
-        self._begun = 0
+        self._sent_parts = 0
         self._at_once = 2
         self.ended = threading.Event()
         self.filler: threading.Thread | None = None
@@ -523,7 +525,7 @@ class _Upload:
         self,
         fill: Callable[[int, Callable[[], bool]], memoryview],
         part_count: int,
-        own: Callable[[memoryview], Any],
+        bytes_to_send: Callable[[memoryview], Any],
     ) -> AsyncIterator[Any]:
         """Yield the parts, but no more at once than may be on their way; none is kept here.
 
@@ -546,7 +548,7 @@ class _Upload:
                 loop.call_soon_threadsafe(changed.set)
 
         def count(begun_seconds: float) -> None:
-            self.stored += 1
+            self.stored_parts += 1
             self._last_seconds = time.monotonic()
             is_quick = self._last_seconds - begun_seconds < self._open.stall_seconds / 8
             self._at_once = min(self._at_once + is_quick, self._most_at_once)
@@ -561,17 +563,17 @@ class _Upload:
                 if self.failure is not None:
                     raise self.failure
                 changed.clear()
-                if filled and self._begun - self.stored < self._at_once:
+                if filled and self._sent_parts - self.stored_parts < self._at_once:
                     break
                 if errors and not filled:
                     raise errors[0]
                 with suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), _POLL_SECONDS)
-            if self._begun == self.stored:
+            if self._sent_parts == self.stored_parts:
                 self._last_seconds = time.monotonic()
-            self._begun += 1
+            self._sent_parts += 1
             weakref.finalize(filled[0], count, time.monotonic())
-            yield own(filled.popleft())
+            yield bytes_to_send(filled.popleft())
             self._room.release()
 
     def end(self) -> None:
@@ -598,8 +600,8 @@ class _Upload:
             self.failure, self._failed_seconds = e, now
             return
         # With all parts there, the store puts them together, which may take longer.
-        limit = self._open.stall_seconds * (1 if self._begun > self.stored else 5)
-        if self._begun and now - self._last_seconds > limit:
+        limit = self._open.stall_seconds * (1 if self._sent_parts > self.stored_parts else 5)
+        if self._sent_parts and now - self._last_seconds > limit:
             self.failure = silence(self._url, self._open)
             raise self.failure
 

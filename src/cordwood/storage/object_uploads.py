@@ -187,8 +187,8 @@ class _Object:
         self._fill(data, first)
         cut = 0 if stop == self.plan.size_bytes else len(data) % BLOCK_BYTES
         at = (first - base) // BLOCK_BYTES * DIGEST_BYTES
-        found = _block_digests(data[: len(data) - cut])
-        if self._digests.values[at : at + len(found)] != found:
+        sent = _block_digests(data[: len(data) - cut])
+        if self._digests.values[at : at + len(sent)] != sent:
             raise StorageError(
                 0,
                 "a leaf changed while it was saved: expected the bytes that were hashed, found "
