@@ -110,7 +110,7 @@ def as_markdown(
     machine: str,
 ) -> str:
     """Return the page, with one row for each conversion."""
-    from benchmarks.report import page_head, versions_of
+    from benchmarks.pages import page_head, versions_of
 
     title = "Converting: cordwood beside a bare copy of the bytes"
     lines = page_head(title, _HOW, versions_of(PACKAGES), machine)
@@ -144,7 +144,7 @@ def measured_page(make_tree: MakeTree, folder: Path, rounds: int) -> str:
 
     from benchmarks.bare import read_through
     from benchmarks.memory import extra_bytes
-    from benchmarks.report import hardware
+    from benchmarks.pages import hardware
     from benchmarks.rounds import median_seconds, remove, time_saves
     from benchmarks.verify import files_of
 

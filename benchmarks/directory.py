@@ -142,7 +142,7 @@ def main() -> None:
         return
     names = list(TREES) if options.tree == "all" else [options.tree]
     from benchmarks.directory_report import Report, as_markdown, unmet
-    from benchmarks.report import hardware, versions_of
+    from benchmarks.pages import hardware, versions_of
 
     versions = versions_of(PACKAGES)
     reports: list[Report] = []

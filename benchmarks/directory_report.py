@@ -13,7 +13,8 @@ from benchmarks.directory_claims import (
     MEMORY_SHARE,
     SAVE_CLAIMS,
 )
-from benchmarks.report import page_head, ratio_lines, table
+from benchmarks.pages import page_head, table
+from benchmarks.report import ratio_lines
 
 __all__ = ["Report", "as_markdown", "unmet"]
 

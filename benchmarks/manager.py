@@ -41,7 +41,7 @@ def main() -> None:
     from benchmarks.manager_loop import CASES, measure
     from benchmarks.manager_names import NAMES
     from benchmarks.manager_report import as_markdown
-    from benchmarks.report import hardware, versions_of
+    from benchmarks.pages import hardware, versions_of
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--case", choices=["all", *CASES], default="all")

@@ -9,7 +9,7 @@ from statistics import median
 from benchmarks.manager_failures import QUESTIONS
 from benchmarks.manager_loop import CASES, KEPT, Case, Measured
 from benchmarks.manager_names import CORDWOOD, NAMES, ORBAX, WITHOUT
-from benchmarks.report import page_head
+from benchmarks.pages import page_head
 
 __all__ = ["as_markdown"]
 

@@ -30,7 +30,7 @@ sys.path.insert(0, str(HERE.parent))
 
 import numpy as np  # noqa: E402
 
-from benchmarks.report import hardware  # noqa: E402
+from benchmarks.pages import hardware  # noqa: E402
 
 LEAVES = 450
 ROUNDS = 6

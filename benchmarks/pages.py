@@ -1,10 +1,54 @@
-"""The tables of the pages that the benchmarks write, read again."""
+"""The pages that the benchmarks write: their heads and tables, and the tables read again."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import os
+import platform
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+
+
+def page_head(title: str, how: str, versions: Mapping[str, str], machine: str) -> list[str]:
+    """Return the first lines of a page of tables. `how` describes the method."""
+    pinned = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return [f"# {title}", "", *how.splitlines(), "", f"- {pinned}", f"- {machine}", ""]
+
+
+def versions_of(packages: Sequence[str]) -> dict[str, str]:
+    """Return the installed versions of packages."""
+    return {package: importlib.metadata.version(package) for package in packages}
+
+
+def hardware(folder: Path) -> str:
+    """Return a description of the machine."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+    system = f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}"
+    python = f"Python {platform.python_version()}"
+    cores = f"{os.cpu_count()} cores ({platform.machine()})"
+    return f"{python}, {system}, {cores}, {memory:.0f} GiB of memory, {_file_system(folder)}, CPU"
+
+
+def _file_system(folder: Path) -> str:
+    """Return the type of the file system of the folder."""
+    best = ("", "an unknown file system")
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, mount, kind, *_ = line.split()
+        if folder.resolve().is_relative_to(mount) and len(mount) >= len(best[0]):
+            best = (mount, kind)
+    return best[1]
+
+
+def table(title: str, medians: Mapping[str, float], size_bytes: int) -> list[str]:
+    """Return a table of medians in seconds, the fastest first."""
+    lines = [f"| {title} | ms | GB/s | x the fastest |", "|---|---:|---:|---:|"]
+    fastest = min(medians.values())
+    for name, seconds in sorted(medians.items(), key=lambda item: item[1]):
+        rate = size_bytes / seconds / 1e9
+        lines.append(f"| {name} | {1e3 * seconds:,.1f} | {rate:.2f} | {seconds / fastest:.1f} |")
+    return lines
 
 
 def read_rows(page: str, section: str) -> list[list[str]]:

@@ -24,7 +24,7 @@ sys.path.insert(0, str(HERE.parent))
 
 import numpy as np  # noqa: E402
 
-from benchmarks.report import hardware  # noqa: E402
+from benchmarks.pages import hardware  # noqa: E402
 from cordwood.encoding.cordwood_metadata import digests_of  # noqa: E402
 from cordwood.index import Box, Digests, Leaf, Piece, Pieces, Span  # noqa: E402
 from cordwood.io import execute_load  # noqa: E402

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import os
-import platform
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.claims import (
@@ -17,8 +13,9 @@ from benchmarks.claims import (
     ratio_of,
 )
 from benchmarks.contenders import MAPPED
+from benchmarks.pages import page_head, table
 
-__all__ = ["Report", "as_markdown", "hardware", "page_head", "ratio_lines", "table", "versions_of"]
+__all__ = ["Report", "as_markdown", "ratio_lines"]
 
 
 _HOW = """\
@@ -53,36 +50,6 @@ def as_markdown(reports: Sequence[Report], versions: Mapping[str, str], machine:
     return "\n".join(lines)
 
 
-def page_head(title: str, how: str, versions: Mapping[str, str], machine: str) -> list[str]:
-    """Return the first lines of a page of tables. `how` describes the method."""
-    pinned = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return [f"# {title}", "", *how.splitlines(), "", f"- {pinned}", f"- {machine}", ""]
-
-
-def versions_of(packages: Sequence[str]) -> dict[str, str]:
-    """Return the installed versions of packages."""
-    return {package: importlib.metadata.version(package) for package in packages}
-
-
-def hardware(folder: Path) -> str:
-    """Return a description of the machine."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
-    system = f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}"
-    python = f"Python {platform.python_version()}"
-    cores = f"{os.cpu_count()} cores ({platform.machine()})"
-    return f"{python}, {system}, {cores}, {memory:.0f} GiB of memory, {_file_system(folder)}, CPU"
-
-
-def _file_system(folder: Path) -> str:
-    """Return the type of the file system of the folder."""
-    best = ("", "an unknown file system")
-    for line in Path("/proc/mounts").read_text().splitlines():
-        _, mount, kind, *_ = line.split()
-        if folder.resolve().is_relative_to(mount) and len(mount) >= len(best[0]):
-            best = (mount, kind)
-    return best[1]
-
-
 def _section(report: Report) -> list[str]:
     size = f"{report.leaves:,} leaves, {report.size_bytes / 1e9:.3f} GB, {report.rounds} rounds"
     lines = [f"## {report.tree}", "", f"{report.what} ({size})", ""]
@@ -93,16 +60,6 @@ def _section(report: Report) -> list[str]:
     claims = _claims(report)
     if claims:
         lines += ["", "| ratio | measured | at least | |", "|---|---:|---:|---|", *claims]
-    return lines
-
-
-def table(title: str, medians: Mapping[str, float], size_bytes: int) -> list[str]:
-    """Return a table of medians in seconds, the fastest first."""
-    lines = [f"| {title} | ms | GB/s | x the fastest |", "|---|---:|---:|---:|"]
-    fastest = min(medians.values())
-    for name, seconds in sorted(medians.items(), key=lambda item: item[1]):
-        rate = size_bytes / seconds / 1e9
-        lines.append(f"| {name} | {1e3 * seconds:,.1f} | {rate:.2f} | {seconds / fastest:.1f} |")
     return lines
 
 

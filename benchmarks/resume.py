@@ -215,7 +215,7 @@ def page(
     medians: Mapping[str, Mapping[str, float]], size_bytes: int, rounds: int, head: Sequence[str]
 ) -> str:
     """Return the page, in Markdown."""
-    from benchmarks.report import table
+    from benchmarks.pages import table
 
     lines = [*head, f"A tree of {size_bytes / 1e9:.3f} GB, {rounds} rounds.", ""]
     for mode in MODES:
@@ -252,7 +252,7 @@ def main() -> None:
 
         prepare(smoke() if options.tree == "smoke" else gpt2_adam(), Path(options.inside))
         return
-    from benchmarks.report import hardware, page_head, versions_of
+    from benchmarks.pages import hardware, page_head, versions_of
 
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="cordwood-bench-") as folder:
         _in_child(Path(folder), "--tree", options.tree)

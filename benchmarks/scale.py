@@ -21,7 +21,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-from benchmarks.report import hardware  # noqa: E402
+from benchmarks.pages import hardware  # noqa: E402
 from benchmarks.scale_plans import Load, Save, plan_load, plan_save  # noqa: E402
 from benchmarks.scale_report import as_markdown, unmet  # noqa: E402
 

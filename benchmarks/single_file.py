@@ -24,7 +24,8 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-from benchmarks.report import Report, as_markdown, hardware, versions_of  # noqa: E402
+from benchmarks.pages import hardware, versions_of  # noqa: E402
+from benchmarks.report import Report, as_markdown  # noqa: E402
 from benchmarks.trees import TREES  # noqa: E402
 
 PACKAGES = ["cordwood", "flax", "safetensors", "jax", "numpy", "msgpack", "xxhash"]

@@ -143,7 +143,7 @@ the additional memory of a loop that saves. Each row is measured in its own proc
 
 def as_markdown(cases: dict[str, dict[str, Row]], versions: dict[str, str], machine: str) -> str:
     """Return the page of tables."""
-    from benchmarks.report import page_head
+    from benchmarks.pages import page_head
 
     lines = page_head("Asynchronous saves in a training loop", _HOW, versions, machine)
     for name, rows in cases.items():
@@ -182,7 +182,7 @@ def main() -> None:
         cases[name] = {
             contender: measure_in_child(contender, name, options.folder) for contender in CONTENDERS
         }
-    from benchmarks.report import hardware, versions_of
+    from benchmarks.pages import hardware, versions_of
 
     versions = versions_of(PACKAGES)
     text = as_markdown(cases, versions, hardware(options.folder))

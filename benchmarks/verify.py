@@ -137,7 +137,7 @@ def measure(places: Mapping[str, Path], rounds: int) -> dict[str, Measured]:
 
 def as_markdown(measured: Mapping[str, Measured], rounds: int, machine: str) -> str:
     """Return the page, with one row for each format and state of the page cache."""
-    from benchmarks.report import page_head, versions_of
+    from benchmarks.pages import page_head, versions_of
 
     title = "Verifying: cordwood beside a plain threaded read"
     lines = page_head(title, _HOW, versions_of(PACKAGES), machine)
@@ -170,7 +170,7 @@ def as_markdown(measured: Mapping[str, Measured], rounds: int, machine: str) -> 
 
 
 def measured_page(make_tree: MakeTree, folder: Path, rounds: int) -> str:
-    from benchmarks.report import hardware
+    from benchmarks.pages import hardware
 
     places = prepare(make_tree(), folder)
     return as_markdown(measure(places, rounds), rounds, hardware(folder))

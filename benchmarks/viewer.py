@@ -262,7 +262,7 @@ def report(
 
 def main() -> None:
     """Measure and write benchmarks/viewer.md."""
-    from benchmarks.report import hardware, page_head, versions_of
+    from benchmarks.pages import hardware, page_head, versions_of
     from tests.browser import chromium, programs
     from tests.viewer.gpt2_run import save_run
 
