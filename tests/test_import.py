@@ -172,8 +172,9 @@ def _link_runtime_dependencies(folder: Path) -> None:
                 link.symlink_to(Path(str(distribution.locate_file(top))).resolve())
 
 
-def test_every_pin_is_a_name_and_a_version() -> None:
-    lines = (SRC.parent / "constraints.txt").read_text().splitlines()
+@pytest.mark.parametrize("name", ["constraints.txt", "constraints-3.12.txt"])
+def test_every_pin_is_a_name_and_a_version(name: str) -> None:
+    lines = (SRC.parent / name).read_text().splitlines()
     pins = [Requirement(line) for line in lines]
     assert all(len(pin.specifier) == 1 and "==" in str(pin.specifier) for pin in pins), lines
     assert all(pin.url is None for pin in pins)
