@@ -14,6 +14,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -44,7 +45,9 @@ def main(arguments: Sequence[str]) -> None:
         sys.stdout.write("\n" + json.dumps(outcomes_of(arguments[1:])) + "\n")
         return
     names = list(arguments) or list(LIBRARIES)
-    record = Record({}, {}) if len(names) == len(LIBRARIES) else read_record()
+    record = read_record()
+    if len(names) == len(LIBRARIES):
+        record = Record({"jax": version("jax")}, {})
     outcomes_by_title = outcomes_of(names)
     outcomes = {
         title: {**record.outcomes.get(title, {}), **row} for title, row in outcomes_by_title.items()

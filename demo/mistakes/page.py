@@ -38,6 +38,7 @@ returned.
 
 `python -m demo.mistakes` makes all mistakes and writes this page. Tests compare the page with the
 messages of cordwood, and with those of the other libraries if the versions below are installed.
+With other versions they compare only the classes of the errors.
 
 """
 
@@ -109,6 +110,7 @@ def as_markdown(record: Record) -> str:
     lines = _HEAD.splitlines()
     for name, library in LIBRARIES.items():
         lines.append(f"- {library.title} {record.versions[name]}: {library.calls}")
+    lines.append(f"- jax {record.versions['jax']}")
     titles = " | ".join(library.title for library in LIBRARIES.values())
     lines += ["", f"| mistake | {titles} |", "|---" * (1 + len(LIBRARIES)) + "|"]
     for mistake in [each for chapter in CHAPTERS.values() for each in chapter]:

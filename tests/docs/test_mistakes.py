@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -34,15 +35,16 @@ def test_the_page_has_the_outcomes_of_cordwood(mistake: Mistake, tmp_path: Path)
 def test_the_page_has_the_outcomes_of_flax_and_equinox(
     mistake: Mistake, name: str, tmp_path: Path
 ) -> None:
-    _require_version(name)
     if mistake.surroundings is not None:
         pytest.skip("each would need its own process")
-    assert cut(outcome(mistake, name, tmp_path)) == RECORD.outcomes[mistake.title][name], ADVICE
+    actual, recorded = cut(outcome(mistake, name, tmp_path)), RECORD.outcomes[mistake.title][name]
+    assert actual.error == recorded.error, (actual.text, ADVICE)
+    if _versions_are_recorded(name):
+        assert actual.text == recorded.text, ADVICE
 
 
 def test_the_page_has_the_outcomes_of_orbax() -> None:
     """Runs in its own process, because Orbax leaves threads and tasks behind."""
-    _require_version("orbax")
     command = [sys.executable, "-m", "demo.mistakes", "--print", "orbax"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -54,13 +56,15 @@ def test_the_page_has_the_outcomes_of_orbax() -> None:
             continue
         assert error == recorded.error, (mistake.title, text, ADVICE)
         # If all arrays fail, any may be the first; files have random names.
-        if mistake.change is None and mistake.surroundings is None and "…" not in text:
+        varies = mistake.change is not None or mistake.surroundings is not None or "…" in text
+        if not varies and _versions_are_recorded("orbax"):
             assert text == recorded.text, (mistake.title, ADVICE)
 
 
-def _require_version(name: str) -> None:
-    if LIBRARIES[name].version != RECORD.versions[name]:
-        pytest.skip(f"recorded with version {RECORD.versions[name]}")
+def _versions_are_recorded(name: str) -> bool:
+    """Return True if the words of a library, and of jax in its messages, are those of the page."""
+    installed = {name: LIBRARIES[name].version, "jax": version("jax")}
+    return installed.items() <= RECORD.versions.items()
 
 
 def test_the_page_has_the_record() -> None:
