@@ -7,8 +7,8 @@ is dropped, a step that donates the array computes into new memory, and a deleti
 On an accelerator the transfer of the shards to pinned host memory is started. numpy arrays are
 copied, because any code may write into them.
 
-This is the only module that uses private names of jax, each with a public fallback. It was tested
-with jax 0.10.2.
+This is the only module that uses private names of jax. Each has a public fallback, except for the
+coordination client. tests/devices/test_private_names.py tries both ways.
 
 One file, because the private names serve both directions.
 """
@@ -458,7 +458,7 @@ def coordination_client() -> Any:
         raise ProcessError(
             f"jax {jax.__version__} runs {jax.process_count()} processes, but its coordination "
             f"client ({type(client).__name__}) has no {', '.join(missing)}: cordwood needs it to "
-            "save from several processes, and was tried with jax 0.7.0 and 0.10.2"
+            "save from several processes, and was tried with jax 0.7.0, 0.10.2 and 0.12.0.1"
         )
     return client
 
