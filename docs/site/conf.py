@@ -37,6 +37,7 @@ include_patterns = [
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "SECURITY.md",
     "docs/**.md",
     "benchmarks/*.md",
     "examples/*.md",
