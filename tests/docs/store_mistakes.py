@@ -105,6 +105,16 @@ ATTEMPTS = (
         "the name of the bucket has a typing error",
         url="s3://bukcet/run/100",
     ),
+    Attempt(
+        "A bucket in the endpoint",
+        "`AWS_ENDPOINT_URL` is the address of the bucket instead of the store",
+        {"AWS_ENDPOINT_URL": "http://{address}/bucket"},
+    ),
+    Attempt(
+        "An endpoint that is no store",
+        "`AWS_ENDPOINT_URL` is the address of a web page, such as the console of the store",
+        hook=lambda _: Answer(200, body=b"<!DOCTYPE html><html><title>Console</title></html>"),
+    ),
     Attempt("Nothing at the URL", "the step was never saved", loads=True),
     Attempt(
         "No permission to write",

@@ -12,7 +12,8 @@ from obstore import exceptions
 from cordwood.errors import LimitError, StorageError, TruncatedError
 from cordwood.storage import conditional_writes, object_store_client
 from cordwood.storage.conditional_writes import replace_object
-from cordwood.storage.object_store_client import ObjectStore, Tag, storage_error
+from cordwood.storage.object_store_client import ObjectStore, Tag
+from cordwood.storage.object_store_errors import request_error
 from tests.children import run_python
 from tests.storage.stores import KINDS, new_url, open_url
 from tests.threads import in_threads
@@ -352,7 +353,7 @@ NO_ANSWER = (
 )
 def test_errors_say_where_and_in_short(error: Exception, kind: type[Exception], said: str) -> None:
     for longer in ("", " spec" * 1000):
-        ours = storage_error(type(error)(f"{error}{longer}"), "gs://b/x", "reading it")
+        ours = request_error(type(error)(f"{error}{longer}"), "gs://b/x", "reading it")
         assert type(ours) is kind
         assert "gs://b/x" in str(ours)
         assert "while reading it" in str(ours)

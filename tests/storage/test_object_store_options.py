@@ -278,6 +278,13 @@ def test_options_of_the_client() -> None:
     assert client["read_timeout"] == "30s"
 
 
+@pytest.mark.parametrize("store", ["http://a", object(), stores.MemoryStore])
+def test_a_store_of_another_type(store: Any) -> None:
+    with pytest.raises(TypeError, match=r"^store=.*: expected a store of obstore"):
+        storage_options("s3://bucket", store=store)
+    assert object_store_options._options == {}
+
+
 def test_a_store_of_ones_own() -> None:
     mine = stores.MemoryStore()
     with storage_options("s3://bucket", store=mine):

@@ -20,7 +20,7 @@ from cordwood.formats.packs import write
 from cordwood.storage import conditional_writes
 from cordwood.storage.object_pool import GRACE_SECONDS
 from cordwood.testing import assert_trees_equal
-from tests.storage.web_stores import Answer, Request, WebStore, web_store
+from tests.storage.web_stores import Answer, Request, WebStore, forget_stores, web_store
 from tests.threads import in_threads, until
 
 OLD = {"w": np.arange(5)}
@@ -413,6 +413,34 @@ def test_gc_removes_the_map_that_a_cut_off_deletion_has_left(
     assert cordwood.gc(f"{web.url}/2") == [f"{web.url}/2/model.safetensors.index.json"]
     assert web.names("2") == []
     assert cordwood.gc(f"{web.url}/3") == [], "it began less than a day ago"
+
+
+def test_gc_of_a_process_that_has_not_saved_learns_the_form_of_tags(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ceph 16 takes the ETag of a condition without its quotes alone."""
+    with web_store("s3", monkeypatch) as web:
+        web.takes_tags = "bare"
+        saved_at(monkeypatch, -DAY, f"{web.url}/2", OLD)
+        for name in web.names("2"):
+            if name != "model.safetensors.index.json":
+                del web.objects[f"2/{name}"]
+        forget_stores(monkeypatch)
+        assert cordwood.gc(f"{web.url}/2") == [f"{web.url}/2/model.safetensors.index.json"]
+        assert web.objects == {}
+
+
+def test_gc_leaves_the_map_in_a_store_without_conditional_writes(
+    web: WebStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved_at(monkeypatch, -DAY, f"{web.url}/2", OLD)
+    for name in web.names("2"):
+        if name != "model.safetensors.index.json":
+            del web.objects[f"2/{name}"]
+    forget_stores(monkeypatch)
+    web.obeys_conditions = False
+    assert cordwood.gc(f"{web.url}/2") == []
+    assert web.names("2") == ["model.safetensors.index.json"]
 
 
 def test_gc_leaves_a_map_that_is_not_of_packs(web: WebStore) -> None:

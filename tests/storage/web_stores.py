@@ -51,6 +51,7 @@ def forget_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     unquoted: set[str] = set()
     monkeypatch.setattr(object_store_client, "_delay_seconds", lambda attempt: 0.001)
     monkeypatch.setattr(object_store_client, "_answered", set())
+    monkeypatch.setattr(object_store_client, "_listed", set())
     monkeypatch.setattr(object_store_client, "UNQUOTED", unquoted)
     monkeypatch.setattr(conditional_writes, "UNQUOTED", unquoted)
     monkeypatch.setattr(conditional_writes, "_tested", set())

@@ -22,8 +22,8 @@ from cordwood.storage.object_store_client import (
     ObjectStore,
     StoredObject,
     Tag,
-    failure_of,
 )
+from cordwood.storage.object_store_errors import failure_of
 from cordwood.storage.paths import new_save_id
 
 _MAX_ATTEMPTS = 200  # each is lost to another writer; more means a store that ignores conditions

@@ -163,11 +163,18 @@ class ObjectStorage:
                 stored = store.read(name, limit_bytes=rules.max_index_bytes)
                 if not _is_map_of_old_data(stored.data or b"", rules):
                     continue
-                if dry_run or store.write_if(name, b"", stored.tag) is not None:
+                if dry_run or self._empty(name, stored.tag):
                     removable.append(name)
         if not dry_run:
             store.delete(removable)
         return removable
+
+    def _empty(self, name: str, tag: Tag | None) -> bool:
+        """Remove the bytes of an object that still has a tag; return False if it has another."""
+        with suppress(UnsupportedFormatError):  # without conditions nothing is removed
+            require_conditional_writes(self._store, self._rules.index_name)
+            return self._store.write_if(name, b"", tag) is not None
+        return False
 
 
 class ObjectTransaction:

@@ -14,7 +14,6 @@ import asyncio
 import errno
 import logging
 import random
-import re
 import threading
 import time
 import weakref
@@ -33,6 +32,13 @@ from cordwood.errors import (
     TruncatedError,
 )
 from cordwood.io.threads import check_stop
+from cordwood.storage.object_store_errors import (
+    NO_STORE,
+    failure_of,
+    is_missing_bucket,
+    is_web_page,
+    request_error,
+)
 from cordwood.storage.object_store_options import OpenStore, open_store
 from cordwood.storage.paths import Url
 from cordwood.storage.request_loop import run_request
@@ -49,111 +55,9 @@ _MAX_DELAY_SECONDS = 32.0
 _PARTS_AHEAD = 2  # of an upload: filled, and not asked for yet
 _DELETED_AT_ONCE = 1000
 _ABORT_SECONDS = 10.0
-_MESSAGE_LENGTH = 300
-
-
-# Failures
-
-
-class RequestFailure(NamedTuple):
-    """The failure of a request."""
-
-    text: str
-    status: int = 0  # of the answer; 0: there was none
-    timed_out: bool = False
-
-    @property
-    def is_temporary(self) -> bool:
-        """True if the same request may succeed later."""
-        if self.status:
-            return self.status in (408, 425, 429) or (self.status >= 500 and self.status != 501)
-        if "builder error" in self.text:  # an option is wrong
-            return False
-        return self.timed_out or any(mark in self.text for mark in _CONNECTION_MARKS)
-
-
-_CONNECTION_MARKS = ("HTTP error", "error sending request", "connection", "error decoding response")
-_STATUS = re.compile(r"status(?: code)?: (\d{3})")
-_NO_GOOGLE_CREDENTIALS = (
-    "there are no credentials: set GOOGLE_APPLICATION_CREDENTIALS, or run gcloud auth "
-    "application-default login"
-)
-_HINTS = {  # advice for an error, by a part of its text
-    "RequestTimeTooSkewed": "set the clock of this machine",
-    "NoSuchBucket": "create the bucket, or mend its name or the endpoint",
-    "InvalidAccessKeyId": "the endpoint does not know this AWS_ACCESS_KEY_ID",
-    "SignatureDoesNotMatch": "look at AWS_SECRET_ACCESS_KEY",
-    "AuthorizationHeaderMalformed": "the bucket is in another region: set AWS_REGION",
-    "<Code>AccessDenied": "these credentials lack the permission, or the bucket is not theirs",
-    "computeMetadata": _NO_GOOGLE_CREDENTIALS,
-    "metadata.google": _NO_GOOGLE_CREDENTIALS,
-    "metadata/identity": "there are no credentials: set AZURE_STORAGE_ACCOUNT_KEY",
-    "169.254.169.254": (
-        "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
-        "AWS_PROFILE (with boto3 installed)"
-    ),
-    "301 Moved": "the bucket is in another region: set AWS_REGION",
-    "dns error": "look at the name of the host, and the network",
-    "Connection refused": "nothing listens at that address: look at the endpoint",
-    "certificate": "the certificate of the store is not trusted: client_options root_certificate",
-    "builder error": 'allow http:// by client_options={"allow_http": True} of the store',
-    "non-partial response": "this server does not answer with byte ranges, which loads need",
-    "InvalidContentType": "the endpoint speaks http://, not https://",
-    "CorruptMessage": "the endpoint speaks http://, not https://",
-    "URL scheme is not allowed": "use an endpoint that begins with https://",
-}
-_NO_ANSWER_HINT = (
-    "look at the bucket's name, the network, and what AWS_ENDPOINT_URL or STORAGE_EMULATOR_HOST "
-    "says"
-)
-
-
-def failure_of(error: BaseException) -> RequestFailure:
-    """Return what an exception of obstore says of the failure of a request."""
-    text = str(error)
-    status = _STATUS.search(text)
-    timed_out = isinstance(error, TimeoutError) or "TimedOut" in text or "Timeout" in text
-    number = int(status[1]) if status else 0
-    if "<Code>RequestTimeout</Code>" in text:  # S3 says 400
-        number = 408
-    return RequestFailure(text, number, timed_out)
-
-
-def storage_error(error: Exception, where: str, doing: str) -> OSError:
-    """Return the exception of ours for one of obstore."""
-    text = str(error)
-    failure = failure_of(error)
-    hint = next((hint for mark, hint in _HINTS.items() if mark in text), "")
-    if not hint and not failure.status:
-        hint = _NO_ANSWER_HINT
-    message = text.partition("\n\nDebug source")[0].replace("\n", " ")
-    code = re.search(r"<Code>([^<]+)</Code>", text)
-    if failure.status and code:  # the text names the object twice before it says this
-        explanation = re.search(r"<Message>([^<]+)</Message>", text)
-        status = re.search(r"\d{3} [A-Za-z ]*[A-Za-z]", message[message.find("status code: ") :])
-        message = f"status code: {status[0] if status else failure.status}, {code[1]}"
-        message += f": {explanation[1]}" if explanation else ""
-    cause = re.search(r'message: "([^"]+)"|error: "([^"]+)"', text)
-    if len(message) > _MESSAGE_LENGTH:
-        message = f"{message[:_MESSAGE_LENGTH]} ..."
-    if failure.timed_out:
-        message += " (timed out)"
-    elif not failure.status and cause:
-        message += f" ({cause[1] or cause[2]})"
-    message += f"; {hint}" if hint else ""
-    kind = type(error).__name__
-    if failure.status in (401, 403) or kind in ("PermissionDeniedError", "UnauthenticatedError"):
-        return PermissionError(errno.EACCES, f"the store refused while {doing}: {message}", where)
-    if "169.254.169.254" in text or "metadata.google" in text:
-        return PermissionError(
-            errno.EACCES, f"the store cannot be asked while {doing}: {message}", where
-        )
-    if isinstance(error, FileNotFoundError):
-        return FileNotFoundError(errno.ENOENT, f"not found while {doing}: {message}", where)
-    return StorageError(errno.EIO, f"the store failed while {doing}: {message}", where)
-
 
 _answered: set[str] = set()  # the stores that have answered in this process
+_listed: set[str] = set()  # the stores whose empty listings are to be believed
 
 
 class Tag(NamedTuple):
@@ -241,7 +145,7 @@ class ObjectStore:
                     "%s: failed while %s: %s; attempt %d of %d follows in %.1f s",
                     url,
                     doing,
-                    storage_error(e, url, doing).strerror,
+                    request_error(e, url, doing).strerror,
                     attempt + 1,
                     limit + 1,
                     seconds,
@@ -272,7 +176,10 @@ class ObjectStore:
         stored = self._ask(name, get, doing="reading it", stoppable=True)
         is_store = self.url.scheme not in ("http", "https")  # whose objects are replaced
         if is_store and stored.tag == Tag(None):
-            raise StorageError(errno.EIO, "the store tells no tag of it", self.url_of(name))
+            advice = f"; {NO_STORE}" if is_web_page(stored.data) else ""
+            raise StorageError(
+                errno.EIO, f"the store tells no tag of it{advice}", self.url_of(name)
+            )
         return stored
 
     def read_range(self, name: str, start: int, stop: int) -> ObjectPart | None:
@@ -319,7 +226,7 @@ class ObjectStore:
         except Exception as e:
             if _is_ours(e):
                 raise
-            raise storage_error(e, self.url_of(name), doing) from e
+            raise request_error(e, self.url_of(name), doing) from e
 
     def find(self, name: str) -> ObjectEntry | None:
         """Return the size and the tag of an object; None if there is none."""
@@ -364,7 +271,7 @@ class ObjectStore:
                     store, self._key(name), data, mode=mode, use_multipart=False
                 )
             except (AlreadyExistsError, PreconditionError, FileNotFoundError) as e:
-                if "NoSuchBucket" in str(e):
+                if is_missing_bucket(e):
                     raise
                 return None
             return _tag_of(result)
@@ -417,14 +324,13 @@ class ObjectStore:
             )
 
         try:
-            doing = f"parts of {url} to be stored"
-            run_request(put, doing, upload.check, progress=lambda: upload.stored_parts)
+            run_request(put, upload.waits_for, upload.check, progress=lambda: upload.stored_parts)
         except Exception as e:
             if upload.failure is not None:
                 raise upload.failure from None
             if _is_ours(e):
                 raise
-            raise storage_error(e, url, "uploading it in parts") from e
+            raise request_error(e, url, "uploading it in parts") from e
         finally:
             upload.end()
 
@@ -443,6 +349,8 @@ class ObjectStore:
             return list(await stream.collect_async())
 
         objects = self._ask("", collect, doing="listing it", stoppable=True)
+        if not objects:
+            self._refuse_web_pages()
         entries = [
             ObjectEntry(each["path"].removeprefix(prefix), each["size"], _tag_of(each))
             for each in objects
@@ -465,8 +373,23 @@ class ObjectStore:
             return [*answer["common_prefixes"], *[each["path"] for each in answer["objects"]]]
 
         keys = self._ask("", collect, doing="listing it", stoppable=True)
+        if not keys:
+            self._refuse_web_pages()
         names = {key.removeprefix(prefix).rstrip("/") for key in keys if key.startswith(prefix)}
         return sorted(names - {""})
+
+    def _refuse_web_pages(self) -> None:
+        """Raise StorageError if the endpoint answers with a web page: it reads as an empty listing.
+
+        Costs one request, once for a store and process.
+        """
+        if self.url.scheme != "s3" or self.location in _listed:
+            return
+        with suppress(PermissionError):
+            entry = self.find(".cordwood")
+            if entry is not None and entry.tag == Tag(None):
+                raise StorageError(errno.EIO, NO_STORE, str(self.url))
+        _listed.add(self.location)
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove objects. A name without an object is no error. Raises OSError."""
@@ -493,6 +416,8 @@ class ObjectStore:
 class _Upload:
     """An upload in parts: how many are on their way, and since when none has arrived.
 
+    Time in which no part is on its way, because the leaves are slow to read, does not count.
+
     Two parts are sent at first, and more at once as they arrive quickly: so a slow link is not
     shared by so many parts that none arrives in time.
 
@@ -511,6 +436,7 @@ class _Upload:
         self._url = url
         self._open = opened
         self._most_at_once = most_at_once
+        self._lacks_bytes = False
         self._check = check
         self._sent_parts = 0
         self._at_once = 2
@@ -567,8 +493,10 @@ class _Upload:
                     break
                 if errors and not filled:
                     raise errors[0]
+                self._lacks_bytes = not filled
                 with suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), _POLL_SECONDS)
+            self._lacks_bytes = False
             if self._sent_parts == self.stored_parts:
                 self._last_seconds = time.monotonic()
             self._sent_parts += 1
@@ -582,6 +510,16 @@ class _Upload:
         self._room.release()
         if self.filler is not None:
             self.filler.join()
+
+    def waits_for(self) -> str:
+        """Return what the upload waits for, for the log."""
+        if self._waits_for_bytes():
+            return f"the bytes to send to {self._url}: the source or the device is slow"
+        return f"parts of {self._url} to be stored"
+
+    def _waits_for_bytes(self) -> bool:
+        """Return True if no part is on its way, because the next one has not been filled yet."""
+        return self._lacks_bytes and self._sent_parts == self.stored_parts
 
     def check(self) -> None:
         """Raise StorageError once no part has arrived for too long.
@@ -599,6 +537,8 @@ class _Upload:
         except BaseException as e:  # noqa: BLE001  (raised by the upload)
             self.failure, self._failed_seconds = e, now
             return
+        if self._waits_for_bytes():
+            self._last_seconds = now
         # With all parts there, the store puts them together, which may take longer.
         limit = self._open.stall_seconds * (1 if self._sent_parts > self.stored_parts else 5)
         if self._sent_parts and now - self._last_seconds > limit:
@@ -622,7 +562,7 @@ async def _or_none(request: Awaitable[T]) -> T | None:
     try:
         return await request
     except FileNotFoundError as e:
-        if "NoSuchBucket" in str(e):
+        if is_missing_bucket(e):
             raise
         return None
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import urllib.request
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, NamedTuple
 from urllib.error import HTTPError
+from urllib.parse import urlsplit
 
 from cordwood.errors import UnsupportedFormatError
 from cordwood.storage.paths import Url, parse_url
@@ -107,7 +109,8 @@ def storage_options(
         An object whose `close`, or whose `with` block, restores the options before.
 
     Raises:
-        TypeError: `url` is no URL of an object store, or `store` comes with other options.
+        TypeError: `url` is no URL of an object store; `store` is no store of obstore, or comes
+            with other options.
         ValueError: `stall_seconds` is not above 0.
         UnsupportedFormatError: the store does not know an option.
     """
@@ -125,6 +128,11 @@ def storage_options(
         raise ValueError(f"stall_seconds={stall_seconds!r}: expected seconds above 0")
     if store is not None and (config or profile or client_options):
         raise TypeError("store: it has its own options; expected no others beside it")
+    if store is not None and not _is_obstore(store):
+        raise TypeError(
+            f"store={store!r:.80}: expected a store of obstore, such as obstore.store.S3Store; "
+            "pass an address as endpoint="
+        )
     options = dict(
         config,
         store=store,
@@ -135,6 +143,13 @@ def storage_options(
     if store is None:
         _open_bucket(parsed, options)  # says now what it does not know
     return StorageOptions(parsed, options)
+
+
+def _is_obstore(store: object) -> bool:
+    from obstore import store as stores
+
+    kinds = (stores.S3Store, stores.GCSStore, stores.AzureStore, stores.HTTPStore)
+    return isinstance(store, (*kinds, stores.MemoryStore, stores.LocalStore))
 
 
 _options: dict[tuple[str, str], dict[str, Any]] = {}  # by scheme and bucket
@@ -201,6 +216,8 @@ def _open_bucket(url: Url, options: dict[str, Any]) -> OpenStore:
             f"{where}: expected an endpoint that begins with https:// or http://, such as "
             f"'http://{str(endpoint).rpartition('://')[2]}', found {endpoint!r}"
         )
+    if endpoint and url.scheme == "s3":
+        _refuse_bucket_in_endpoint(where, url.bucket, str(endpoint), config)
     if endpoint:
         client.setdefault("allow_http", str(endpoint).startswith("http://"))
         where = f"{where} at {endpoint}"
@@ -219,6 +236,28 @@ def _open_bucket(url: Url, options: dict[str, Any]) -> OpenStore:
             + ("; set AZURE_STORAGE_ACCOUNT_NAME" if "Account must be" in text else "")
         ) from e
     return OpenStore(requests, uploads, where, "", stall)
+
+
+def _refuse_bucket_in_endpoint(
+    where: str, bucket: str, endpoint: str, config: Mapping[str, Any]
+) -> None:
+    """Raise UnsupportedFormatError for the address of a bucket in place of that of the store.
+
+    The store would take the bucket's name once more, for the beginning of all keys.
+    """
+    option = "virtual_hosted_style_request"
+    if f"AWS_{option.upper()}" in os.environ or any(name.endswith(option) for name in config):
+        return
+    parts = urlsplit(endpoint)
+    host = parts.netloc.removeprefix(f"{bucket}.")
+    path = parts.path.rstrip("/").removesuffix(f"/{bucket}")
+    if host == parts.netloc and path == parts.path.rstrip("/"):
+        return
+    raise UnsupportedFormatError(
+        f"{where}: the endpoint {endpoint!r} contains the bucket: expected that of the store, "
+        f"'{parts.scheme}://{host}{path}'; or set AWS_{option.upper()} to true if the store wants "
+        "the bucket in the name of the host, and to false if the store itself is called so"
+    )
 
 
 _NO_RETRIES: Any = {"max_retries": 0}
@@ -259,21 +298,21 @@ def gcs_endpoint() -> str | None:
     return (host if "://" in host else f"http://{host}").rstrip("/")
 
 
-def _s3_config(bucket: str, profile: str | None, given: dict[str, Any]) -> dict[str, Any]:
+def _s3_config(bucket: str, profile: str | None, options: dict[str, Any]) -> dict[str, Any]:
     """Return what the environment and the profile say of S3, where the program says nothing."""
     config: dict[str, Any] = {}
     region = s3_region()
-    has_keys = os.environ.get("AWS_ACCESS_KEY_ID") or "access_key_id" in given
-    anonymous = given.get("skip_signature") or "credential_provider" in given
+    has_keys = os.environ.get("AWS_ACCESS_KEY_ID") or "access_key_id" in options
+    anonymous = options.get("skip_signature") or "credential_provider" in options
     profile = profile or (None if has_keys else os.environ.get("AWS_PROFILE"))
     if profile or (not (has_keys or anonymous) and _has_aws_files()):
         provider = _profile_credentials(profile, bucket)
         config["credential_provider"] = provider
         region = region or provider.config.get("region")
-    endpoint = given.get("endpoint") or s3_endpoint()
+    endpoint = options.get("endpoint") or s3_endpoint()
     if endpoint:
         config["endpoint"] = endpoint
-    elif given.get("region") is None and region is None:
+    elif options.get("region") is None and region is None:
         region = _amazon_region(bucket)
     config["region"] = region or _DEFAULT_REGION
     if not endpoint and os.environ.keys() & {"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"}:

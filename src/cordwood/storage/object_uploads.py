@@ -28,7 +28,8 @@ from cordwood.io.leaves_to_write import FileContents, Leaves
 from cordwood.io.progress import METER
 from cordwood.io.threads import check_stop, current_stop_check, default_threads, run_tasks
 from cordwood.plan.file_plan import FilePlan, build_header, leaves_of, segment_offsets
-from cordwood.storage.object_store_client import ObjectStore, failure_of
+from cordwood.storage.object_store_client import ObjectStore
+from cordwood.storage.object_store_errors import failure_of
 from cordwood.storage.storage_protocol import NewDataFile
 
 _log = logging.getLogger("cordwood")

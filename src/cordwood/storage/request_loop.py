@@ -89,7 +89,7 @@ _reporting: Future[Any] | None = None  # the request whose wait is reported
 
 def run_request(
     call: Callable[[], Coroutine[Any, Any, T]],
-    doing: str,
+    doing: str | Callable[[], str],
     check: Callable[[], None],
     *,
     progress: Callable[[], int] = lambda: 0,
