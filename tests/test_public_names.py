@@ -72,7 +72,7 @@ SIGNATURES = {
     ],
     "save_async": [
         *["path", "tree", "*", "format", "layout", "compression", "prefix", "metadata"],
-        *["progress", "timeout_seconds"],
+        *["staging_bytes", "device_copies", "progress", "timeout_seconds"],
     ],
     "load": [
         *["path", "like", "*", "mmap", "to", "verify", "strict", "cast"],
@@ -103,7 +103,7 @@ SIGNATURES = {
     ],
     "CheckpointManager": [
         *["root", "*", "save", "keep", "background", "on_save", "rewrite_every"],
-        *["preemption_seconds", "timeout_seconds", "progress"],
+        *["preemption_seconds", "staging_bytes", "device_copies", "timeout_seconds", "progress"],
     ],
     "to_bytes": ["target"],
     "from_bytes": ["target", "encoded_bytes"],

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import cordwood
 from cordwood.errors import CorruptionError, LossError, MismatchError, NotACheckpointError
 from cordwood.index import Box
-from cordwood.io.leaves_to_write import LazyArray
+from cordwood.io.lazy_array import LazyArray
 from cordwood.sharding.boxes import slices
 from cordwood.testing import assert_trees_equal
 from cordwood.testing import strategies as some
@@ -326,7 +326,7 @@ def test_any_tree(tree: Any, small: int) -> None:
 
 @pytest.mark.parametrize("rows", [1, 7])
 def test_lazy_arrays(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    monkeypatch.setattr("cordwood.io.leaves_to_write.WINDOW_BYTES", 1000)
+    monkeypatch.setattr("cordwood.io.lazy_array.WINDOW_BYTES", 1000)
     array = np.arange(60 * 50, dtype=np.int32).reshape(60, 50)
     reads: list[Box] = []
 
@@ -352,7 +352,7 @@ def test_lazy_arrays(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
 def test_threads_that_overtake_one_another_read_each_window_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cordwood.io.leaves_to_write.WINDOW_BYTES", 16)
+    monkeypatch.setattr("cordwood.io.lazy_array.WINDOW_BYTES", 16)
     array = np.arange(64, dtype=np.uint8)
     reads: list[Box] = []
 

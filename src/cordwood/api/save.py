@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -25,6 +26,7 @@ from cordwood.io.progress import (
     progress_display,
     require_progress_option,
 )
+from cordwood.io.staging_memory import StagingOptions, staging_options
 from cordwood.io.threads import (
     PendingSave,
     gc_paused,
@@ -141,6 +143,8 @@ def save_async(
     compression: Literal["zstd", "blosc"] | None = None,
     prefix: str | None = None,
     metadata: Mapping[str, str] | None = None,
+    staging_bytes: int | None = None,
+    device_copies: bool = False,
     progress: ProgressOption = None,
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> PendingSave:
@@ -152,12 +156,13 @@ def save_async(
     which then saves nothing. (With several processes that next save is made nevertheless, because
     other processes may have raised the failure already and take part in it.)
 
-    jax arrays are not copied: a view of each keeps its memory until it is written, so a step that
-    donates the array in the meantime allocates new memory. On an accelerator, the arrays are
-    copied to pinned host memory one after another, when they are written. numpy arrays are copied
-    before this returns. A jax array on CPU that was made from a numpy array without a copy
-    (`jax.device_put`) shares its memory: do not write into the numpy array before `wait` has
-    returned.
+    jax arrays on CPU are not copied: a view of each keeps its memory until it is written, so a step
+    that donates the array in the meantime allocates new memory. Arrays on an accelerator are
+    copied to host memory, which is bounded by `staging_bytes` and used again by later saves. If all
+    copies fit, this returns at once, while they are being made. Otherwise it returns when so much
+    is written that the rest fits. numpy arrays are copied before this returns. A jax array on CPU
+    that was made from a numpy array without a copy (`jax.device_put`) shares its memory: do not
+    write into the numpy array before `wait` has returned.
 
     Args:
         path: the destination, as in `save`.
@@ -167,6 +172,11 @@ def save_async(
         compression: with format="zarr", "zstd" or "blosc", as in `save`.
         prefix: the name of this tree in a directory of several.
         metadata: strings to store beside the tree.
+        staging_bytes: the most host memory for copies of arrays on accelerators, in bytes, for all
+            saves of this process together; a single shard may be larger. It matters on
+            accelerators only. None: a quarter of the memory of the machine.
+        device_copies: True if arrays whose copies do not fit into `staging_bytes` may be copied on
+            their devices. Then this does not wait for the disk, but the devices need the memory.
         progress: True for a bar in a terminal or a notebook while it saves; or a function, as in
             `save`, which is called in the thread that saves. None: neither. The result has a
             `progress` in any case.
@@ -191,12 +201,16 @@ def save_async(
     path = local_or_url(path)
     saved_format = format_for_saving(path, format=format, layout=layout, prefix=prefix)
     require_progress_option(progress)
+    staging = staging_options(staging_bytes, device_copies=device_copies)
     options = SaveOptions(prefix, {} if metadata is None else metadata, compression)
     with rendezvous_for(
         path, saved_format, options, timeout_seconds, background=True
     ) as rendezvous:
-        save = SnapshotSave(path, tree, saved_format, rendezvous, options, progress=progress)
+        save = SnapshotSave(
+            path, tree, saved_format, rendezvous, options, staging=staging, progress=progress
+        )
         pending = save_in_background(path, save.write, total_bytes=save.total_bytes)
+        save.finish_snapshot(pending)
     if rendezvous.count > 1:
         raise_unreported_failures(save_started=True)
     return pending
@@ -214,11 +228,13 @@ class SnapshotSave:
         options: the options of the format.
         base: the name of the checkpoint beside this one whose unchanged files are hard-linked, as
             process 0 knows it; "" on the others, or if there is none. None: no links.
+        staging: the options for arrays on accelerators.
         progress: as in `save_async`.
 
     Attributes:
         total_bytes: the number of bytes that this process writes or links.
         linked_bytes: of these, the bytes that were linked, once all is written.
+        reads_tree: True until `finish_snapshot` has returned, if that has to wait.
     """
 
     def __init__(
@@ -230,6 +246,7 @@ class SnapshotSave:
         options: SaveOptions,
         *,
         base: str | None = None,
+        staging: StagingOptions,
         progress: ProgressOption,
     ) -> None:
         # The process may change its working directory before the save has ended.
@@ -241,7 +258,8 @@ class SnapshotSave:
             options = options._replace(linking=self._linking)
             plan = plan_save(format, self._path, tree, options, rendezvous)
             snapshot = snapshot_leaves(plan.leaves)
-        self._leaves = Leaves(snapshot)
+            self._leaves = Leaves(snapshot, staging=staging)
+            self.reads_tree = not self._leaves.try_detach()
         self._sizes = plan.sizes or [getattr(leaf, "nbytes", 0) for leaf in snapshot]
         self._write = plan.write
         self._display = progress_display(progress, "saving")
@@ -250,6 +268,16 @@ class SnapshotSave:
     @property
     def linked_bytes(self) -> int:
         return 0 if self._linking is None else self._linking.linked_bytes
+
+    def finish_snapshot(self, pending: PendingSave) -> None:
+        """Wait until the caller may change the tree; the save has begun.
+
+        Only arrays on accelerators that do not fit into the staging memory make it wait.
+        """
+        if self.reads_tree:
+            self._leaves.detach()
+            pending.begun_seconds = time.monotonic()
+            self.reads_tree = False
 
     def write(self, pending: PendingSave) -> None:
         """Write and commit the save, and count in `pending` the bytes that are taken for it."""

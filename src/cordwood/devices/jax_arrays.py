@@ -1,11 +1,8 @@
-"""The shards of jax.Arrays as numpy arrays, snapshots of leaves, and jax.Arrays of host arrays.
+"""The shards of jax.Arrays as numpy arrays, and jax.Arrays of host arrays.
 
-A snapshot is for a save in the background, while the caller changes the tree.
-
-A jax.Array on CPU is not copied: a numpy view of each shard keeps its buffer in use. Until the view
-is dropped, a step that donates the array computes into new memory, and a deletion frees nothing.
-On an accelerator the transfer of the shards to pinned host memory is started. numpy arrays are
-copied, because any code may write into them.
+A shard on CPU is not copied: a numpy view of it keeps its buffer in use. Until the view is dropped,
+a step that donates the array computes into new memory, and a deletion frees nothing. A shard on an
+accelerator is copied to pinned host memory; `io/staging.py` decides when.
 
 This is the only module that uses private names of jax. Each has a public fallback, except for the
 coordination client. tests/devices/test_private_names.py tries both ways.
@@ -25,7 +22,14 @@ import numpy as np
 
 from cordwood.errors import ProcessError
 from cordwood.index import Box
-from cordwood.sharding.boxes import boxes_of, device_boxes, intersect, shape_of, slices, whole_box
+from cordwood.sharding.boxes import (
+    boxes_of,
+    device_boxes,
+    overlaps,
+    shape_of,
+    whole_box,
+    within,
+)
 from cordwood.tree.leaves import (
     has_numpy_view,
     is_cpu,
@@ -36,30 +40,25 @@ from cordwood.tree.leaves import (
 
 
 class LocalShards:
-    """The distinct shards of one jax.Array that this process holds.
+    """The distinct shards on CPU devices of one jax.Array that this process holds.
+
+    Parts are views, which keep the buffers in use.
 
     Args:
         shape: the shape of the whole array.
         dtype: its dtype.
         boxes: the box of the array that each shard holds.
         shards: the shards: numpy arrays, or jax.Arrays on one device each.
-        to_host: returns a shard as a numpy array.
     """
 
     def __init__(
-        self,
-        shape: tuple[int, ...],
-        dtype: Any,
-        boxes: Sequence[Box],
-        shards: list[Any],
-        to_host: Callable[[Any], np.ndarray[Any, Any]] = np.asarray,
+        self, shape: tuple[int, ...], dtype: Any, boxes: Sequence[Box], shards: list[Any]
     ) -> None:
         self.shape = shape
         self.dtype = dtype
         self.nbytes = math.prod(shape) * dtype.itemsize
         self._boxes = boxes
         self._shards = shards
-        self._to_host = to_host
         self._lock = threading.Lock()
 
     def part(self, box: Box) -> np.ndarray[Any, Any]:
@@ -67,26 +66,21 @@ class LocalShards:
 
         Raises ValueError for a box that is not wholly on this process.
         """
-        overlaps = []
-        for number, around in enumerate(self._boxes):
+        pieces = overlaps(box, self._boxes)
+        common, number = pieces[0] if pieces else (None, -1)
+        if common == box:
+            around = self._boxes[number]
             if around == box:
                 shard = self._shards[number]
-                whole = shard if isinstance(shard, np.ndarray) else self._to_host(shard)
+                whole = shard if isinstance(shard, np.ndarray) else single_device_array(shard)
                 return np.asarray(whole)[...]  # an array even of no dimensions, not a scalar
-            common = intersect(around, box)
-            if common == box:
-                view: np.ndarray[Any, Any] = self._host_shard(number)[_within(box, around)]
-                return view
-            if common is not None:
-                overlaps.append((common, around, number))
+            view: np.ndarray[Any, Any] = self._host_shard(number)[within(box, around)]
+            return view
         result = np.empty(shape_of(box), self.dtype)
-        missing = result.size
-        for common, around, number in overlaps:
-            piece = self._host_shard(number)[_within(common, around)]
-            result[_within(common, box)] = piece
-            missing -= piece.size
-        if missing:
-            raise ValueError(f"{box} of an array of shape {self.shape} is not all on this process")
+        for common, number in pieces:
+            result[within(common, box)] = self._host_shard(number)[
+                within(common, self._boxes[number])
+            ]
         return result
 
     def _host_shard(self, number: int) -> np.ndarray[Any, Any]:
@@ -94,7 +88,7 @@ class LocalShards:
         with self._lock:
             shard = self._shards[number]
             if not isinstance(shard, np.ndarray):
-                shard = self._shards[number] = self._to_host(shard)
+                shard = self._shards[number] = single_device_array(shard)
         return np.asarray(shard)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -102,111 +96,138 @@ class LocalShards:
         return array if dtype is None and not copy else np.array(array, dtype, copy=copy)
 
 
-def _within(box: Box, around: Box) -> tuple[Any, ...]:
-    """Return the index of `box` in an array that holds the box `around`."""
-    start, stop = (tuple(map(int.__sub__, ends, around.start)) for ends in box)
-    return slices(Box(start, stop))
-
-
-def local_shards(leaf: Any, cache: DistinctShardsOf) -> LocalShards:
-    """Return the shards of a jax.Array where they are; a shard is copied when a part is needed.
-
-    On CPU parts are views, which keep the buffer in use.
-
-    Args:
-        leaf: the array, which may be a PRNG key array.
-        cache: the distinct shards of the arrays so far.
-    """
-    leaf, numbers, boxes, _, _ = _shards_of(leaf, cache)
-    arrays = local_arrays(leaf)
-    shards = [arrays[number] for number in numbers]
-    return LocalShards(leaf.shape, leaf.dtype, boxes, shards, single_device_array)
-
-
-def snapshot_leaves(leaves: Sequence[Any]) -> list[Any]:
-    """Return the leaves with their present values, which later changes do not affect.
-
-    jax.Arrays become LocalShards, numpy arrays are copied; all other leaves are immutable and
-    stay. The caller's arrays are not modified. One case is not protected: memory that a jax.Array
-    shares with a numpy array (`jax.device_put` of one, on CPU) can still change, and this cannot
-    be detected.
-
-    Waits only for arrays on CPU that are still being computed.
-    """
-    held: list[Any] = []
-    distinct: DistinctShardsOf = {}
-    moving: list[_Moving] = []
-    for leaf in leaves:
-        if isinstance(leaf, np.ndarray):
-            leaf = np.array(leaf)
-        elif is_jax_array(leaf):
-            leaf = _hold_jax(leaf, distinct, moving)
-        held.append(leaf)
-    if moving:
-        import jax
-
-        # XLA orders these transfers before the next use or donation of the arrays.
-        data, pinned, lists, positions = zip(*moving, strict=True)
-        copies = jax.device_put(list(data), list(pinned), may_alias=False)
-        for copy, shards, position in zip(copies, lists, positions, strict=True):
-            shards[position] = copy
-    return held
-
-
 class DistinctShards(NamedTuple):
     """The distinct shards on this process of arrays of one shape and sharding."""
 
     numbers: list[int]  # positions among the shards of the process
     boxes: list[Box]
-    viewed: bool  # numpy can view them in place, if it has a dtype of their size
-    pinned: list[Any]  # otherwise the sharding in pinned host memory to copy to; None: not possible
+    on_cpu: bool  # all of them are on CPU devices
+    hosts: list[Any]  # the shardings in host memory to copy them to; None: the device has none
 
 
 DistinctShardsOf: TypeAlias = dict[tuple[Any, tuple[int, ...]], DistinctShards]
 
 
-# A shard, the sharding in host memory to copy it to, and the list entry that gets the copy.
-_Moving: TypeAlias = tuple[Any, Any, list[Any], int]
+class ArrayShards(NamedTuple):
+    """A jax.Array and its distinct shards on this process, each on one device."""
+
+    array: Any  # of a PRNG key array the key data
+    shards: list[Any]
+    boxes: list[Box]
+    on_cpu: bool
+    hosts: list[Any]
 
 
-def _hold_jax(leaf: Any, cache: DistinctShardsOf, moving: list[_Moving]) -> LocalShards:
-    leaf, numbers, boxes, viewed, pinned = _shards_of(leaf, cache)
-    arrays = local_arrays(leaf)
-    shards: list[Any] = []
-    for number, target in zip(numbers, pinned, strict=True):
-        if viewed and has_numpy_view(leaf.dtype):
-            shards.append(np.asarray(arrays[number]))
-        elif target is None:
-            shards.append(single_device_array(arrays[number]))
-        else:
-            moving.append((arrays[number], target, shards, len(shards)))
-            shards.append(None)
-    return LocalShards(leaf.shape, leaf.dtype, boxes, shards)
+def distinct_shards(array: Any, cache: DistinctShardsOf) -> ArrayShards:
+    """Return the shards of a jax.Array on this process, such that each box occurs once.
 
-
-def _shards_of(
-    leaf: Any, cache: DistinctShardsOf
-) -> tuple[Any, list[int], list[Box], bool, list[Any]]:
-    """Return an array, of a PRNG key array the key data, and its distinct shards."""
-    if not isinstance(leaf.dtype, np.dtype):
+    Args:
+        array: the array, which may be a PRNG key array.
+        cache: the distinct shards of the arrays so far.
+    """
+    if not isinstance(array.dtype, np.dtype):
         import jax
 
-        leaf = jax.random.key_data(leaf)
-    key = (leaf.sharding, leaf.shape)
+        array = jax.random.key_data(array)
+    key = (array.sharding, array.shape)
     distinct = cache.get(key)
     if distinct is None:
-        distinct = cache[key] = _distinct(leaf)
-    return (leaf, *distinct)
+        distinct = cache[key] = _distinct(array)
+    numbers, boxes, on_cpu, hosts = distinct
+    arrays = local_arrays(array)
+    return ArrayShards(array, [arrays[number] for number in numbers], boxes, on_cpu, hosts)
 
 
-def _distinct(leaf: Any) -> DistinctShards:
-    """Return the shards of this process to use, so that each box of the array occurs once."""
-    boxes = device_boxes(leaf.sharding, leaf.shape)
-    devices = [next(iter(shard.devices())) for shard in local_arrays(leaf)]
+def _distinct(array: Any) -> DistinctShards:
+    boxes = device_boxes(array.sharding, array.shape)
+    devices = [next(iter(shard.devices())) for shard in local_arrays(array)]
     numbers = list({boxes[device]: i for i, device in reversed(list(enumerate(devices)))}.values())
-    pinned = [pinned_host(devices[i]) for i in numbers]
-    viewed = all(map(is_cpu, devices)) and not any(pinned)
-    return DistinctShards(numbers, [boxes[devices[i]] for i in numbers], viewed, pinned)
+    hosts = [pinned_host(devices[i]) for i in numbers]
+    on_cpu = all(map(is_cpu, devices)) and not any(hosts)
+    return DistinctShards(numbers, [boxes[devices[i]] for i in numbers], on_cpu, hosts)
+
+
+def local_shards(shards: ArrayShards, *, views: bool) -> LocalShards:
+    """Return the shards of an array on CPU devices.
+
+    Args:
+        shards: the shards.
+        views: take numpy views of their memory now, which keep their values even if the array is
+            donated or deleted. False: when a part is needed.
+    """
+    array, arrays, boxes, _, _ = shards
+    if views:
+        to_host = np.asarray if has_numpy_view(array.dtype) else single_device_array
+        arrays = list(map(to_host, arrays))
+    return LocalShards(array.shape, array.dtype, boxes, arrays)
+
+
+def snapshot_leaves(leaves: Sequence[Any]) -> list[Any]:
+    """Return the leaves with their present values, which later changes do not affect.
+
+    jax.Arrays on CPU become LocalShards, numpy arrays are copied; all other leaves are immutable
+    and stay. The caller's arrays are not modified. jax.Arrays on accelerators become ArrayShards,
+    which are not copied yet. One case is not protected: memory that a jax.Array shares with a
+    numpy array (`jax.device_put` of one, on CPU) can still change, and this cannot be detected.
+
+    Waits only for arrays on CPU that are still being computed.
+    """
+    held: list[Any] = []
+    cache: DistinctShardsOf = {}
+    for leaf in leaves:
+        if isinstance(leaf, np.ndarray):
+            leaf = np.array(leaf)
+        elif is_jax_array(leaf):
+            leaf = distinct_shards(leaf, cache)
+            if leaf.on_cpu:
+                leaf = local_shards(leaf, views=True)
+        held.append(leaf)
+    return held
+
+
+def accelerator_shards(leaves: Sequence[Any]) -> list[Any]:
+    """Return the leaves; jax.Arrays on accelerators as ArrayShards."""
+    cache: DistinctShardsOf = {}
+    result = [*leaves]
+    for i, leaf in enumerate(leaves):
+        if is_jax_array(leaf):
+            shards = distinct_shards(leaf, cache)
+            result[i] = leaf if shards.on_cpu else shards
+    return result
+
+
+def copy_to_host(shards: Sequence[Any], hosts: Sequence[Any]) -> list[Any]:
+    """Start the copies of shards to host memory, in one call; return the copies.
+
+    XLA orders the transfers before the next use or donation of the shards.
+
+    Args:
+        shards: jax.Arrays on one device each.
+        hosts: for each the sharding in host memory; None where the device has none: then the
+            result is a numpy array, and complete.
+    """
+    import jax
+
+    copies: list[Any] = [None] * len(shards)
+    moving = [i for i, host in enumerate(hosts) if host is not None]
+    for i in set(range(len(shards))).difference(moving):
+        copies[i] = single_device_array(shards[i])
+    if moving:
+        targets = [hosts[i] for i in moving]
+        moved = jax.device_put([shards[i] for i in moving], targets, may_alias=False)
+        for i, copy in zip(moving, moved, strict=True):
+            copies[i] = copy
+    return copies
+
+
+def copy_on_device(shards: Sequence[Any]) -> list[Any]:
+    """Return copies of shards on their own devices, which stay if the shards are donated."""
+    import jax
+
+    copies: list[Any] = jax.device_put(
+        list(shards), [shard.sharding for shard in shards], may_alias=False
+    )
+    return copies
 
 
 # jax.Arrays of host arrays

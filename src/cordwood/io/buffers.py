@@ -34,10 +34,18 @@ class _Kept:
 _kept = _Kept()
 
 
+def machine_memory_bytes() -> int:
+    """Return the memory of the machine, or of the control group of the process if it has less."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):  # of version 2, and of version 1
+        with suppress(OSError, ValueError), open(f"/sys/fs/cgroup/{name}") as file:  # or "max"
+            limits.append(int(file.read()))
+    return min(limits)
+
+
 def most_kept_bytes() -> int:
     """Return how much memory (bytes) is kept at most: 4 GiB, or an eighth of the machine's."""
-    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(_MOST_BYTES, physical // _SHARE_OF_MEMORY)
+    return min(_MOST_BYTES, machine_memory_bytes() // _SHARE_OF_MEMORY)
 
 
 def keep_for_next_load(pages: mmap.mmap) -> None:

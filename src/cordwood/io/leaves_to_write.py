@@ -4,10 +4,10 @@ A leaf is an array of the caller, the shards that a snapshot holds, or an array 
 checkpoint, whose elements are read when its turn comes. Writers take parts of leaves, and do not
 know which of these it is.
 
-A checkpoint is copied in pieces of a few MiB: its large arrays are LazyArrays, which are read while
-they are written. The threads of a writer ask for byte ranges from start to end, nearly in order. If
-an array can be read by byte ranges, they are read straight into the writer's buffer. Other arrays
-are read in windows, each once, and the last few windows are kept.
+Arrays of another checkpoint and arrays on an accelerator are LazyArrays, which are read while they
+are written. The threads of a writer ask for byte ranges from start to end, nearly in order. If an
+array can be read by byte ranges, they are read straight into the writer's buffer. Other arrays are
+read in windows, each once, and the last few windows are kept.
 
 FileContents fills buffers with the bytes of a file that is made of such parts.
 
@@ -20,27 +20,35 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from bisect import bisect_right
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias, TypeGuard, cast
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 
-from cordwood.devices.jax_arrays import DistinctShardsOf, LocalShards, local_shards
+from cordwood.devices.jax_arrays import (
+    ArrayShards,
+    DistinctShardsOf,
+    LocalShards,
+    accelerator_shards,
+    distinct_shards,
+    local_shards,
+)
 from cordwood.errors import CordwoodError
 from cordwood.index import Box
+from cordwood.io.lazy_array import Array, LazyArray
+from cordwood.io.staging import StagedArray, Staging
+from cordwood.io.staging_memory import StagingOptions
 from cordwood.plan.file_plan import LeafBytes, Segment
-from cordwood.plan.split_arrays import element_range, split_array
-from cordwood.sharding.boxes import element_count, is_contiguous, shape_of, slices, whole_box
-from cordwood.tree.leaves import DeferredArray, is_jax_array, whole_array, without_padding
+from cordwood.sharding.boxes import slices, whole_box
+from cordwood.tree.leaves import (
+    DeferredArray,
+    is_jax_array,
+    may_be_on_accelerator,
+    whole_array,
+    without_padding,
+)
 
-Array: TypeAlias = np.ndarray[Any, Any]
-
-WINDOW_BYTES = 16 << 20
-_KEPT = 3  # windows: eight threads that fill 4 MiB each use three at a time
-_KEPT_OF_LARGE = 2  # the same for larger windows
-_MAX_ROWS_BYTES = 128 << 20  # the most that is decoded at once, so that each chunk is decoded once
 _SMALL_COPY_BYTES = 16 << 10  # below this, memoryview assignment is quicker than numpy's
 _LITTLE_ENDIAN = ("|", "<", "=") if sys.byteorder == "little" else ("|", "<")
 
@@ -53,19 +61,33 @@ class Leaves:
     Several threads may ask for parts; leaves are taken by one of them at a time.
 
     Args:
-        values: the leaves: arrays of the caller, LocalShards, DeferredArrays, str and bytes.
+        values: the leaves: arrays of the caller, or of a snapshot (LocalShards, ArrayShards),
+            DeferredArrays, str and bytes.
         on_take: called with the position of a leaf when it is taken; for the progress.
+        staging: the options for arrays on accelerators. None: those of `save`.
     """
 
     def __init__(
-        self, values: Iterable[Any], *, on_take: Callable[[int], None] | None = None
+        self,
+        values: Iterable[Any],
+        *,
+        on_take: Callable[[int], None] | None = None,
+        staging: StagingOptions | None = None,
     ) -> None:
         self.on_take = on_take
+        self._options = staging
+        self._staging: Staging | None = None  # made for the first array on an accelerator
+        self._distinct: DistinctShardsOf = {}
+        # Arrays on accelerators that are not found here are held one by one when they are taken.
         self._values = list(values)
+        if may_be_on_accelerator(self._values):
+            self._values = accelerator_shards(self._values)
+        self._values = [
+            self._staged(value) if type(value) is ArrayShards else value for value in self._values
+        ]
         self._lock = threading.Lock()
         self._parts_left: dict[int, int] = {}  # of leaves that have several parts
         self._held: dict[int, Any] = {}  # leaves that were taken and have more parts
-        self._distinct: DistinctShardsOf = {}
 
     def expect(self, parts: Iterable[int]) -> None:
         """Note the leaf of each part that will be taken; without this, each leaf has one part."""
@@ -111,6 +133,22 @@ class Leaves:
         """Release all leaves."""
         self._values.clear()
         self._held.clear()
+        if self._staging is not None:
+            self._staging.close()
+
+    def try_detach(self) -> bool:
+        """Stop reading the caller's arrays; return False if accelerators hold too much of them."""
+        return self._staging is None or self._staging.try_complete()
+
+    def detach(self) -> None:
+        """Stop reading the caller's arrays; wait until so much is written that this is possible."""
+        if self._staging is not None:
+            self._staging.complete()
+
+    def _staged(self, shards: ArrayShards) -> StagedArray:
+        if self._staging is None:
+            self._staging = Staging(self._options)
+        return self._staging.hold(shards)
 
     def _pop(self, leaf: int) -> Any:
         value, self._values[leaf] = self._values[leaf], None
@@ -119,17 +157,20 @@ class Leaves:
         return value
 
     def _elements(self, value: Any, *, whole: bool) -> Any:
-        """Return a leaf as something that has parts: an array, LocalShards or a LazyArray."""
+        """Return a leaf as something that has parts: an array, shards or a LazyArray."""
         if type(value) is DeferredArray:
             value = value.read()
-        if isinstance(value, LazyArray):
+        if isinstance(value, StagedArray) and whole:
+            return value.part(whole_box(value.shape))
+        if isinstance(value, LazyArray | StagedArray):
             return value
         if whole:
             return whole_array(value)
         if isinstance(value, LocalShards):
             return value
         if is_jax_array(value):
-            return local_shards(value, self._distinct)
+            shards = distinct_shards(value, self._distinct)
+            return local_shards(shards, views=False) if shards.on_cpu else self._staged(shards)
         if isinstance(value, str | bytes):
             return whole_array(value)
         return np.asarray(value)
@@ -138,158 +179,10 @@ class Leaves:
 def _within(value: Any, box: Box) -> Array | LazyArray:
     if isinstance(value, LazyArray):
         return value.within(box)
+    if isinstance(value, StagedArray):
+        return value.part(box)
     part = value.part(box) if isinstance(value, LocalShards) else value[slices(box)]
     return without_padding(part)
-
-
-class LazyArray:
-    """An array whose elements are read on demand.
-
-    Args:
-        shape: the shape of the array.
-        dtype: its dtype.
-        read: returns the elements of a box as an array of that dtype; called by several threads.
-        rows: the extent along the first axis of the chunks that are decoded as wholes.
-        stored_item_bytes: the size of an element before it is cast.
-        read_into: fills memory with the bytes of the array, in C order and little-endian, from
-            an offset on; called by several threads. None if only boxes can be read.
-
-    Attributes:
-        part: `read`; as of other arrays to be written, it returns the elements of a box.
-    """
-
-    def __init__(
-        self,
-        shape: tuple[int, ...],
-        dtype: np.dtype[Any],
-        read: Callable[[Box], Array],
-        *,
-        rows: int = 1,
-        stored_item_bytes: int = 0,
-        read_into: Callable[[int, memoryview], None] | None = None,
-    ) -> None:
-        self.shape = shape
-        self.dtype = dtype
-        self.nbytes = math.prod(shape) * dtype.itemsize
-        self.part = read
-        self._rows = rows
-        self._widest_bytes = max(dtype.itemsize, stored_item_bytes)
-        self._read_into = read_into
-        self._lock = threading.Lock()
-        self._windows: list[Box] | None = None
-        self._starts: list[int] = []  # the offsets of the windows, in bytes
-        self._most = _KEPT
-        self._kept: OrderedDict[int, Array] = OrderedDict()
-        self._reading: dict[int, threading.Lock] = {}
-
-    def within(self, box: Box) -> LazyArray:
-        """Return a box of the array as a lazy array; nothing is read."""
-        if box == whole_box(self.shape):
-            return self
-        read_into, whole = None, self._read_into
-        if whole is not None and is_contiguous(shape_of(box), self.shape):
-            first = element_range(box, self.shape)[0] * self.dtype.itemsize
-
-            def read_into(start: int, target: memoryview) -> None:
-                whole(first + start, target)
-
-        def read(inner: Box) -> Array:
-            return self.part(
-                Box(
-                    tuple(map(int.__add__, inner.start, box.start)),
-                    tuple(map(int.__add__, inner.stop, box.start)),
-                )
-            )
-
-        return LazyArray(
-            shape_of(box),
-            self.dtype,
-            read,
-            rows=self._rows,
-            stored_item_bytes=self._widest_bytes,
-            read_into=read_into,
-        )
-
-    def copy_bytes(self, start: int, target: memoryview) -> None:
-        """Fill `target` with the bytes of the array, in C order and little-endian, from `start` on.
-
-        Raises ValueError if it has fewer bytes.
-        """
-        stop = start + len(target)
-        if stop > self.nbytes:
-            raise ValueError(f"expected bytes {start} to {stop}, found {self.nbytes} in all")
-        if self._read_into is not None:
-            self._read_into(start, target)
-            return
-        out = np.frombuffer(target, np.uint8)
-        at = start
-        for number in self._numbers(start, stop):
-            data = self._window(number)
-            inside = at - self._starts[number]
-            count = min(stop - at, len(data) - inside)
-            np.copyto(out[at - start : at - start + count], data[inside : inside + count])
-            at += count
-
-    def buffers(self, start: int, stop: int) -> Iterator[memoryview]:
-        """Yield its bytes from start to stop, window by window."""
-        for number in self._numbers(start, stop):
-            first = self._starts[number]
-            yield self._window(number)[max(0, start - first) : stop - first].data
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        array = self.part(whole_box(self.shape))
-        return array if dtype is None and not copy else np.array(array, dtype, copy=copy)
-
-    def _numbers(self, start: int, stop: int) -> range:
-        """Return the numbers of the windows that overlap a range of bytes."""
-        with self._lock:
-            if self._windows is None:
-                self._cut()
-        if start >= stop:
-            return range(0)
-        return range(bisect_right(self._starts, start) - 1, bisect_right(self._starts, stop - 1))
-
-    def _cut(self) -> None:
-        item, widest = self.dtype.itemsize, self._widest_bytes
-        rows = self._rows
-        if rows > 1 and rows * math.prod(self.shape[1:]) * widest > _MAX_ROWS_BYTES:
-            rows = 1
-        windows = list(
-            split_array(self.shape, item_bytes=widest, limit_bytes=WINDOW_BYTES, rows=rows)
-        )
-        self._starts = [element_range(box, self.shape)[0] * item for box in windows]
-        largest = max((element_count(box) for box in windows), default=0) * widest
-        self._most = _KEPT if largest <= WINDOW_BYTES else _KEPT_OF_LARGE
-        self._windows = windows
-
-    def _window(self, number: int) -> Array:
-        with self._lock:
-            data = self._kept.get(number)
-            # Decoding whole chunks needs twice their size, so only one thread does it at a time.
-            lock = self._reading.setdefault(number if self._rows == 1 else 0, threading.Lock())
-        if data is not None:
-            return data
-        with lock:
-            with self._lock:
-                data = self._kept.get(number)
-                if data is None:
-                    self._keep(self._most - 1)  # before decoding, which needs memory too
-            if data is None:
-                data = self._bytes(number)
-                with self._lock:
-                    self._kept[number] = data
-                    self._keep(self._most)
-        return data
-
-    def _keep(self, count: int) -> None:
-        while len(self._kept) > count:
-            self._kept.popitem(last=False)
-
-    def _bytes(self, number: int) -> Array:
-        assert self._windows is not None
-        array = self.part(self._windows[number])
-        little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-        return little.reshape(-1).view(np.uint8)
 
 
 class FileContents:

@@ -328,7 +328,7 @@ class PendingSave:
 
     Attributes:
         path: where it saves to.
-        begun_seconds: by `time.monotonic`, when `save_async` returned to its caller.
+        begun_seconds: by `time.monotonic`, when the caller could change the tree again.
     """
 
     def __init__(self, path: str, target: str, total_bytes: int) -> None:

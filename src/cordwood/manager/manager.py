@@ -16,6 +16,7 @@ from typing import Any, Literal, ParamSpec, Self, SupportsFloat, SupportsIndex, 
 from cordwood.errors import PendingSaveError, StepError
 from cordwood.formats.stored_step import Record, as_json, as_metrics, require_same, step_number
 from cordwood.io.progress import ProgressOption, require_progress_option
+from cordwood.io.staging_memory import staging_options
 from cordwood.io.threads import SAVE_STARTED_ANYWAY, PendingSave, raise_unreported_failures
 from cordwood.manager.argument_hints import refuse_arguments
 from cordwood.manager.delete_steps import delete_steps, plan_deletions
@@ -96,6 +97,10 @@ class CheckpointManager(StepReader):
         preemption_seconds: how long the job may run after SIGTERM. The next `save` after the signal
             saves whatever the policy says, if there is time, waits for the commit, and then
             `preempted` is true: end the loop. None: do not handle SIGTERM.
+        staging_bytes: the most host memory for copies of arrays on accelerators, as in
+            `cordwood.save_async`.
+        device_copies: True if arrays whose copies do not fit into `staging_bytes` may be copied on
+            their devices, as in `cordwood.save_async`.
         timeout_seconds: how long to wait for other processes that are late but alive, and for the
             lock of another save of a step.
         progress: True shows a bar in a terminal or a notebook while a step is saved, which may be
@@ -127,10 +132,13 @@ class CheckpointManager(StepReader):
         on_save: Callable[[SaveReport], None] | None = None,
         rewrite_every: int = 32,
         preemption_seconds: float | None = None,
+        staging_bytes: int | None = None,
+        device_copies: bool = False,
         timeout_seconds: float = TIMEOUT_SECONDS,
         progress: ProgressOption = None,
     ) -> None:
         require_progress_option(progress)
+        staging = staging_options(staging_bytes, device_copies=device_copies)
         super().__init__(root, timeout_seconds=timeout_seconds)
         self._progress = progress
         self._keep_policy = as_keep_policy(keep)
@@ -142,6 +150,7 @@ class CheckpointManager(StepReader):
             self._keep_policy,
             on_save,
             rewrite_every=rewrite_every,
+            staging=staging,
             timeout_seconds=timeout_seconds,
             progress=progress,
         )

@@ -18,6 +18,7 @@ from cordwood.formats.format_protocol import SaveOptions
 from cordwood.formats.registry import format_for_saving
 from cordwood.formats.stored_step import KEY, PREFIX_KEY, Record, encode_record, step_name
 from cordwood.io.progress import ProgressOption
+from cordwood.io.staging_memory import StagingOptions
 from cordwood.io.threads import (
     NOTHING_STARTED,
     SAVE_STARTED_ANYWAY,
@@ -109,6 +110,7 @@ class SaveQueue:
         on_save: Callable[[SaveReport], None] | None,
         *,
         rewrite_every: int,
+        staging: StagingOptions,
         timeout_seconds: float,
         progress: ProgressOption,
     ) -> None:
@@ -126,6 +128,7 @@ class SaveQueue:
                 f"rewrite_every: expected an int of at least 1, found {rewrite_every!r:.80}"
             )
         self._rewrite_every = rewrite_every
+        self._staging = staging
         self._timeout_seconds = timeout_seconds
         self._progress = progress
         self.post_commit = PostCommitQueue()
@@ -217,18 +220,20 @@ class SaveQueue:
             rendezvous,
             SaveOptions(metadata=metadata, items=items),
             base="" if base is None else base.entry,
+            staging=self._staging,
             progress=self._progress,
         )
 
         def work(pending: PendingSave) -> None:
             save.write(pending)
+            returned = time.monotonic() if save.reads_tree else pending.begun_seconds
             report = SaveReport(
                 record.step,
                 path,
                 why,
                 written_bytes=save.total_bytes - save.linked_bytes,
                 linked_bytes=save.linked_bytes,
-                blocking_seconds=pending.begun_seconds - called,
+                blocking_seconds=returned - called,
                 total_seconds=time.monotonic() - called,
             )
             self.last_seconds = report.total_seconds
@@ -238,6 +243,7 @@ class SaveQueue:
         pending._has_owner = True
         self.last = StepSave(record.step, pending, record)
         self.last_began = time.monotonic()
+        save.finish_snapshot(pending)
         return pending
 
     def wait(self, timeout_seconds: float | None = None) -> None:

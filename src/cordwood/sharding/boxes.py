@@ -59,6 +59,46 @@ def intersect(a: Box, b: Box) -> Box | None:
     return Box(start, stop) if all(map(int.__lt__, start, stop)) else None
 
 
+def overlaps(box: Box, boxes: Sequence[Box]) -> list[tuple[Box, int]]:
+    """Return the parts of a box that other boxes hold, with the positions of those boxes.
+
+    If one of them holds the box completely, only that one. No two of them overlap.
+
+    Raises ValueError if they do not hold all of the box.
+
+    >>> overlaps(Box((1,), (4,)), [Box((0,), (2,)), Box((2,), (8,))])
+    [(Box(start=(1,), stop=(2,)), 0), (Box(start=(2,), stop=(4,)), 1)]
+    """
+    pieces = []
+    for number, around in enumerate(boxes):
+        common = intersect(around, box)
+        if common == box or around == box:
+            return [(box, number)]
+        if common is not None:
+            pieces.append((common, number))
+    missing = element_count(box) - sum([element_count(common) for common, _ in pieces])
+    if missing:
+        raise ValueError(f"{missing} elements of {box} are in none of {len(boxes)} boxes")
+    return pieces
+
+
+def relative(box: Box, around: Box) -> Box:
+    """Return a box as a box of the array that holds the box `around`."""
+    start, stop = (tuple(map(int.__sub__, ends, around.start)) for ends in box)
+    return Box(start, stop)
+
+
+def absolute(box: Box, around: Box) -> Box:
+    """Return a box of the array that holds the box `around` as a box of the whole array."""
+    start, stop = (tuple(map(int.__add__, ends, around.start)) for ends in box)
+    return Box(start, stop)
+
+
+def within(box: Box, around: Box) -> tuple[Any, ...]:
+    """Return the index of `box` in an array that holds the box `around`."""
+    return slices(relative(box, around))
+
+
 def grid_cells(shape: Sequence[int], cuts: Sequence[Sequence[int]]) -> list[Box]:
     """Return the boxes into which the cuts divide an array, in C order.
 

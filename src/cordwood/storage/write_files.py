@@ -32,13 +32,8 @@ from cordwood.encoding.cordwood_metadata import BLOCK_BYTES, DIGEST_BYTES, block
 from cordwood.index import Digests
 from cordwood.io.buffers import PAGE_BYTES, ScratchBuffer
 from cordwood.io.chunk_codecs import Encoder
-from cordwood.io.leaves_to_write import (
-    FileContents,
-    LazyArray,
-    Leaves,
-    copy_bytes,
-    is_little_endian,
-)
+from cordwood.io.lazy_array import LazyArray
+from cordwood.io.leaves_to_write import FileContents, Leaves, copy_bytes, is_little_endian
 from cordwood.io.open_files import read_views, with_file_name
 from cordwood.io.threads import check_stop, map_in_threads, run_tasks
 from cordwood.plan.file_plan import (

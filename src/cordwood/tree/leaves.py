@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -332,6 +332,11 @@ def has_numpy_view(dtype: np.dtype[Any]) -> bool:
 def is_cpu(device: Any) -> bool:
     """Return True for a device whose memory is the host's, so that numpy can view its arrays."""
     return bool(device.platform == "cpu")
+
+
+def may_be_on_accelerator(leaves: Sequence[Any]) -> bool:
+    """Return True if there are jax.Arrays among the leaves and the default device is no CPU."""
+    return any(map(is_jax_array, leaves)) and not is_cpu(sys.modules["jax"].devices()[0])
 
 
 @cache

@@ -42,7 +42,8 @@ from cordwood.index import (
     Span,
     leaf_paths,
 )
-from cordwood.io.leaves_to_write import Array, LazyArray, Leaves
+from cordwood.io.lazy_array import Array, LazyArray
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directories import list_names
 from cordwood.storage.directory_reader import FileOwningDirectory, LocalDirectory

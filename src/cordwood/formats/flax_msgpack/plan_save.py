@@ -24,7 +24,8 @@ import numpy as np
 from cordwood import dtypes
 from cordwood.errors import LimitError, UnsupportedLeafError
 from cordwood.formats.flax_msgpack import wire
-from cordwood.io.leaves_to_write import Array, LazyArray, Leaves
+from cordwood.io.lazy_array import Array, LazyArray
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.keypath import DictKey, Key, KeyPath
 from cordwood.plan.file_plan import FilePlan, LeafBytes, LiteralBytes, Segment
 from cordwood.state_dict.containers import error_text, state_key_path

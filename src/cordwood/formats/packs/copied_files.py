@@ -28,7 +28,8 @@ from cordwood.formats.packs.index_item import (
 )
 from cordwood.index import Box, Digests, Source
 from cordwood.io.check_digests import check_blocks
-from cordwood.io.leaves_to_write import LazyArray, Leaves
+from cordwood.io.lazy_array import LazyArray
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import ReadableFile
 from cordwood.io.progress import METER
 from cordwood.io.threads import check_stop, map_in_threads, reading_threads

@@ -28,7 +28,8 @@ from cordwood.formats.packs.index_item import (
 from cordwood.index import Digests, Source, leaf_paths
 from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.check_digests import check_blocks
-from cordwood.io.leaves_to_write import Array, FileContents, LazyArray, Leaves, copy_bytes
+from cordwood.io.lazy_array import Array, LazyArray
+from cordwood.io.leaves_to_write import FileContents, Leaves, copy_bytes
 from cordwood.io.open_files import ReadableFile
 from cordwood.io.threads import check_stop, reading_threads, run_tasks
 from cordwood.plan.assign_to_files import (

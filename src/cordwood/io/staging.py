@@ -1,0 +1,338 @@
+"""Arrays on accelerators while they are saved: copies of their shards in host memory.
+
+A save reads its arrays from host memory. For a shard on an accelerator that is a copy, in pinned
+host memory where the device has it. All saves of the process share one budget for such copies
+(`io/staging_memory.py`):
+
+- `save` copies shards when the writer needs them, and a few in advance. A copy is dropped when its
+  shard has been written, or before, to make room; then it is made again if it is needed again.
+- A save in the background may read the arrays only until its call has returned: then the caller
+  may donate or delete them. If all copies fit into the budget, their transfers are started at once
+  and the call returns. (XLA orders them before the next use of the arrays.) Otherwise the writer
+  begins, as in `save`, and the call returns as soon as the copies of what is not yet written fit.
+
+No thread waits for ever. Room is taken by copies that can be dropped, because their shards are
+still on the device, and by copies that are all that is left of a shard. The saves of the latter
+wait for no room. A call that waits for room has the `turn`, so that no later save takes the room
+that its writer needs; a save whose shards stay on the device has it until it ends.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from cordwood.devices.jax_arrays import ArrayShards, copy_on_device, copy_to_host
+from cordwood.index import Box
+from cordwood.io.lazy_array import Array, LazyArray
+from cordwood.io.staging_memory import StagingOptions, default_budget_bytes, staging_memory
+from cordwood.io.threads import run_in_worker
+from cordwood.sharding.boxes import (
+    absolute,
+    element_count,
+    overlaps,
+    relative,
+    shape_of,
+    slices,
+    whole_box,
+    within,
+)
+
+_BYTES_OF_SAVE = 1 << 30  # the budget of `save`, which needs room for a few shards only
+_BATCH_BYTES = 64 << 20  # of copies that are started together, ahead of the writer
+_BATCH_SHARDS = 256
+_PAUSE_SECONDS = 0.01  # between two looks at all shards of a save
+
+
+class _Shard:
+    """One shard on an accelerator.
+
+    Attributes:
+        source: the shard, a jax.Array on one device; None once the copy is all that is left of it.
+        host: the sharding in host memory to copy it to; None: the device has none.
+        size_bytes: the size of its elements.
+        number: its position among the shards of the save.
+        copy: its elements in host memory; None if there is no copy now.
+        readers: the number of threads that read the copy now.
+    """
+
+    __slots__ = ("__weakref__", "copy", "host", "number", "readers", "size_bytes", "source")
+
+    def __init__(self, source: Any, host: Any, size_bytes: int, number: int) -> None:
+        self.source = source
+        self.host = host
+        self.size_bytes = size_bytes
+        self.number = number
+        self.copy: Any = None
+        self.readers = 0
+
+    def __del__(self, give_back: Callable[[int], None] = staging_memory.give_back) -> None:
+        if self.copy is not None:
+            self.copy = None
+            give_back(self.size_bytes)
+
+
+class StagedArray:
+    """The distinct shards of a jax.Array on accelerators of this process.
+
+    Args:
+        shape: the shape of the whole array.
+        dtype: its dtype.
+        boxes: the box of the array that each shard holds.
+        shards: the shards.
+        staging: the staging of the save, which makes their copies.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        boxes: Sequence[Box],
+        shards: Sequence[_Shard],
+        staging: Staging,
+    ) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.nbytes = element_count(whole_box(shape)) * dtype.itemsize
+        self._boxes = boxes
+        self._shards = shards
+        self._staging = staging
+
+    def part(self, box: Box) -> LazyArray:
+        """Return the elements of a box, which are read when they are needed.
+
+        The copies of its shards are kept until the result is dropped, unless room is short.
+
+        Raises ValueError for a box that is not wholly on this process.
+        """
+        pieces = overlaps(box, self._boxes)
+        if len(pieces) != 1:
+            return LazyArray(shape_of(box), self.dtype, partial(self._assemble, box))
+        number = pieces[0][1]
+        around, shard = self._boxes[number], self._shards[number]
+        whole = LazyArray(
+            shape_of(around),
+            self.dtype,
+            partial(self._staging.read, shard),
+            read_into=partial(self._staging.read_into, shard),
+        )
+        return whole.within(relative(box, around))
+
+    def _assemble(self, part: Box, inner: Box) -> Array:
+        """Return a box of a part whose elements are in several shards."""
+        box = absolute(inner, part)
+        result = np.empty(shape_of(box), self.dtype)
+        for common, number in overlaps(box, self._boxes):
+            with self._staging.on_host(self._shards[number]) as elements:
+                result[within(common, box)] = elements[within(common, self._boxes[number])]
+        return result
+
+
+class Staging:
+    """The shards of one save that are on accelerators, and their copies.
+
+    The budget is the room for the copies of all saves of the process. A shard that is larger is
+    copied when there are no other copies.
+
+    Args:
+        options: the options of a save in the background. None: the room is what `save` needs.
+    """
+
+    def __init__(self, options: StagingOptions | None = None) -> None:
+        if options is None:
+            self._budget_bytes = min(_BYTES_OF_SAVE, default_budget_bytes())
+        elif options.staging_bytes is None:
+            self._budget_bytes = default_budget_bytes()
+        else:
+            self._budget_bytes = options.staging_bytes
+        self._device_copies = options is not None and options.device_copies
+        self._shards: list[weakref.ref[_Shard]] = []
+        self._copied: dict[int, None] = {}  # shards with copies, the oldest first; some are gone
+        self._started = 0  # the copies of the shards before this one have been started
+        self._is_complete = False  # the sources of all shards are used no more
+        self._is_closed = False
+        self._has_turn = False
+
+    def hold(self, array: ArrayShards) -> StagedArray:
+        """Return an array whose elements are copied when they are needed, or in advance."""
+        dtype = array.array.dtype
+        shards = []
+        for source, box, host in zip(array.shards, array.boxes, array.hosts, strict=True):
+            size_bytes = element_count(box) * dtype.itemsize
+            shards.append(_Shard(source, host, size_bytes, len(self._shards)))
+            self._shards.append(weakref.ref(shards[-1]))
+        return StagedArray(array.array.shape, dtype, array.boxes, shards, self)
+
+    def try_complete(self) -> bool:
+        """Start the transfers of all shards; return False if there is no room for all copies now.
+
+        After it has returned True, the caller may donate or delete the arrays.
+        """
+        if not self._is_complete and staging_memory.turn.acquire(blocking=False):
+            try:
+                self._start_rest()
+            finally:
+                staging_memory.turn.release()
+        return self._is_complete
+
+    def complete(self) -> None:
+        """Wait until the copies of what is not written yet fit, and start their transfers.
+
+        With `device_copies` this waits for nothing: what does not fit is copied on the devices.
+        Then the caller may donate or delete the arrays. The save must have begun: what it writes
+        meanwhile is read from the devices.
+        """
+        if self.try_complete():
+            return
+        if self._device_copies:
+            run_in_worker(self._stay_on_device)  # an interrupt would lose the turn
+            return
+        with staging_memory.turn:
+            while not self._start_rest():
+                staging_memory.wait()
+                time.sleep(_PAUSE_SECONDS)
+
+    def close(self) -> None:
+        """Drop all copies, also those of shards to which an exception still refers."""
+        with staging_memory.lock:
+            self._is_complete = self._is_closed = True
+            for shard in self._living():
+                shard.source = None
+                self._drop(shard)
+            if self._has_turn:
+                self._has_turn = False
+                staging_memory.turn.release()
+
+    def _living(self) -> list[_Shard]:
+        """Return the shards that are not written yet."""
+        return [shard for ref in self._shards if (shard := ref()) is not None]
+
+    def _start_rest(self) -> bool:
+        """Start the copies of all shards if there is room, and use their sources no more."""
+        with staging_memory.lock:
+            if not self._is_complete:
+                shards = self._living()
+                if self._start([shard for shard in shards if shard.copy is None]):
+                    self._is_complete = True
+                    for shard in shards:
+                        shard.source = None
+        return self._is_complete
+
+    def _stay_on_device(self) -> None:
+        """Start copies as far as there is room, and let the other shards be copies on the device.
+
+        The shards that are written last stay on the device. No other save takes room before this
+        one has ended.
+        """
+        staging_memory.turn.acquire()
+        with staging_memory.lock:
+            if self._is_closed:
+                staging_memory.turn.release()
+                return
+            self._has_turn = True
+            shards = self._living()
+            for shard in shards:
+                if shard.copy is None and not self._start([shard]):
+                    break
+            rest = [shard for shard in shards if shard.copy is None]
+            copies = copy_on_device([shard.source for shard in rest])
+            for shard in shards:
+                shard.source = None
+            for shard, copy in zip(rest, copies, strict=True):
+                shard.source = copy
+
+    def _start(self, shards: Sequence[_Shard]) -> bool:
+        """Start the copies of shards if there is room; the lock is held."""
+        size_bytes = sum([shard.size_bytes for shard in shards])
+        if staging_memory.missing_bytes(size_bytes, self._budget_bytes):
+            return False
+        if len(shards) > 1 and size_bytes > self._budget_bytes:
+            return False
+        sources, hosts = [shard.source for shard in shards], [shard.host for shard in shards]
+        copies = copy_to_host(sources, hosts)
+        staging_memory.use(size_bytes)
+        for shard, copy in zip(shards, copies, strict=True):
+            shard.copy = copy
+            self._copied[shard.number] = None
+        return True
+
+    def _make_room(self, size_bytes: int) -> None:
+        """Drop copies of shards that are still on the device, the oldest first; the lock is held.
+
+        Does nothing if there is room, or if too many copies are being read.
+        """
+        if not staging_memory.missing_bytes(size_bytes, self._budget_bytes):
+            return
+        for number in [*self._copied]:
+            shard = self._shards[number]()
+            if shard is not None and shard.readers:
+                continue
+            del self._copied[number]
+            if shard is not None and shard.source is not None:
+                self._drop(shard)
+                if not staging_memory.missing_bytes(size_bytes, self._budget_bytes):
+                    return
+
+    def _drop(self, shard: _Shard) -> None:
+        if shard.copy is not None:
+            shard.copy = None
+            staging_memory.give_back(shard.size_bytes)
+
+    def _start_ahead(self, number: int) -> None:
+        """Start the copies of the shards after one that is read, a batch of them at a time."""
+        first = number + 1
+        if self._is_complete or first < self._started:
+            return
+        with staging_memory.lock:
+            if self._is_complete or first < self._started:
+                return
+            batch: list[_Shard] = []
+            size_bytes = 0
+            for ref in islice(self._shards, first, first + _BATCH_SHARDS):
+                shard = ref()
+                if shard is not None and shard.copy is None:
+                    size_bytes += shard.size_bytes
+                    if batch and size_bytes > _BATCH_BYTES:
+                        break
+                    batch.append(shard)
+            if not batch:
+                self._started = first + _BATCH_SHARDS
+            elif self._start(batch):
+                self._started = batch[-1].number + 1
+
+    @contextmanager
+    def on_host(self, shard: _Shard) -> Iterator[Array]:
+        """Give the elements of a shard in host memory; wait until they are there."""
+        while True:
+            with staging_memory.lock:
+                if shard.copy is None:
+                    self._make_room(shard.size_bytes)
+                if shard.copy is not None or self._start([shard]):
+                    shard.readers += 1
+                    break
+            staging_memory.wait()
+        try:
+            self._start_ahead(shard.number)
+            yield np.asarray(shard.copy)
+        finally:
+            with staging_memory.lock:
+                shard.readers -= 1
+                staging_memory.wake()
+
+    def read(self, shard: _Shard, box: Box) -> Array:
+        """Return a box of a shard, in memory of its own."""
+        with self.on_host(shard) as elements:
+            return np.array(elements[slices(box)])
+
+    def read_into(self, shard: _Shard, start: int, target: memoryview) -> None:
+        """Fill memory with the bytes of a shard from an offset on."""
+        with self.on_host(shard) as elements:
+            source = np.ascontiguousarray(elements).reshape(-1).view(np.uint8)
+            np.copyto(np.frombuffer(target, np.uint8), source[start : start + len(target)])

@@ -1,0 +1,114 @@
+"""The host memory that copies of arrays on accelerators take while they are saved: one budget.
+
+The runtime of an accelerator keeps the host memory that it has allocated once. So the budget also
+bounds what the process keeps, and later saves use the same memory again.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from contextlib import suppress
+from typing import NamedTuple
+
+from cordwood.io.buffers import machine_memory_bytes
+from cordwood.io.threads import check_stop
+
+_SHARE_OF_MEMORY = 4  # the budget is this part of the machine's memory
+_POLL_SECONDS = 0.05
+
+
+class StagingOptions(NamedTuple):
+    """The options of saves in the background that are about arrays on accelerators.
+
+    Attributes:
+        staging_bytes: the budget for the copies of all saves; None: a quarter of the memory.
+        device_copies: copies that do not fit are made on the devices.
+    """
+
+    staging_bytes: int | None = None
+    device_copies: bool = False
+
+
+def staging_options(staging_bytes: int | None, *, device_copies: bool) -> StagingOptions:
+    """Return the options of a save; raise TypeError or ValueError for wrong ones."""
+    if staging_bytes is not None:
+        if not isinstance(staging_bytes, int) or isinstance(staging_bytes, bool):
+            raise TypeError(
+                f"staging_bytes={staging_bytes!r:.80}: expected a number of bytes, an int, or None"
+            )
+        if staging_bytes < 0:
+            raise ValueError(f"staging_bytes={staging_bytes}: expected at least 0")
+    return StagingOptions(staging_bytes, device_copies)
+
+
+def default_budget_bytes() -> int:
+    """Return the budget for the copies of all saves in the background: a quarter of the memory."""
+    return machine_memory_bytes() // _SHARE_OF_MEMORY
+
+
+class StagingMemory:
+    """The host memory that copies of shards take in this process.
+
+    Attributes:
+        used_bytes: the size of all copies now.
+        peak_bytes: the largest value of `used_bytes` so far.
+        turn: held by a call while it waits for room, and by a save whose shards stay on a device.
+        lock: held for each change of a copy.
+    """
+
+    def __init__(self) -> None:
+        self.used_bytes = 0
+        self.peak_bytes = 0
+        self.turn = threading.Lock()
+        self.lock = threading.Lock()
+        # Sizes of copies that were dropped, perhaps by the garbage collector, which takes no lock.
+        self._dropped: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._waiting = 0  # threads
+
+    def missing_bytes(self, size_bytes: int, budget_bytes: int) -> int:
+        """Return the room that copies of that size lack; the lock is held.
+
+        Copies that are larger than the budget have room if there are no others.
+        """
+        with suppress(queue.Empty):
+            while True:
+                self.used_bytes -= self._dropped.get_nowait()
+        return max(0, self.used_bytes + size_bytes - budget_bytes) if self.used_bytes else 0
+
+    def use(self, size_bytes: int) -> None:
+        """Count copies as used; the lock is held."""
+        self.used_bytes += size_bytes
+        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+
+    def give_back(self, size_bytes: int) -> None:
+        """Note that a copy was dropped. Takes no lock."""
+        self._dropped.put(size_bytes)
+
+    def wake(self) -> None:
+        """End the waits of other threads; the lock is held."""
+        if self._waiting:
+            self.give_back(0)
+
+    def wait(self) -> None:
+        """Wait until a copy was dropped, or until `wake`, for a moment at most.
+
+        The lock is not held. Raises what `check_stop` raises.
+        """
+        check_stop()
+        with self.lock:
+            self._waiting += 1
+        size_bytes = 0
+        try:
+            with suppress(queue.Empty):
+                size_bytes = self._dropped.get(timeout=_POLL_SECONDS)
+        finally:
+            with self.lock:
+                self._waiting -= 1
+                self.used_bytes -= size_bytes
+
+
+staging_memory = StagingMemory()
+# A forked child has none of the threads that read or wait.
+os.register_at_fork(after_in_child=staging_memory.__init__)  # type: ignore[misc]
