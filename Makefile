@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MINILM := $(VENV)/.minilm
 
-.PHONY: help install demo mistakes docs pictures test check format bench fuzz soak ceph view-trace clean
+.PHONY: help install demo mistakes docs pictures test check format bench gpu gpu-wheels fuzz soak ceph view-trace clean
 
 help:
 	@echo "make demo    real weights, and a run that is killed and goes on elsewhere: under three minutes"
@@ -22,6 +22,8 @@ help:
 	@echo "make check   ruff, mypy and pyright"
 	@echo "make format  let ruff rewrite what it can"
 	@echo "make bench   the benchmarks beside the peers; writes benchmarks/*.md and benchmarks/charts"
+	@echo "make gpu     saves and loads of arrays on a GPU; writes benchmarks/gpu.md and charts"
+	@echo "make gpu-wheels  fills benchmarks/wheels, for GPU machines without a network"
 	@echo "make pictures  screenshots in Chromium of the viewer and a notebook; writes docs/pictures"
 	@echo "make fuzz    a bounded run of the fuzzer (FUZZ_SECONDS=60), and new examples of each property"
 	@echo "make soak    hundreds of kills, full disks, thousands of steps; writes benchmarks/soak.md"
@@ -93,6 +95,25 @@ bench: $(STAMP) $(MINILM)
 	$(BIN)/python benchmarks/object_store.py
 	$(BIN)/python -m benchmarks.readme
 	$(BIN)/python -m benchmarks.charts
+
+# jax with CUDA is installed where there is a driver. A machine without a network runs
+# `python benchmarks/gpu.py` with the Python that has jax, and with the wheels of `make gpu-wheels`.
+GPU_JAX ?= jax[cuda13]
+gpu: $(STAMP)
+	if command -v nvidia-smi >/dev/null; then \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(GPU_JAX)' -c $(CONSTRAINTS); fi
+	$(BIN)/python benchmarks/gpu.py $(GPU_ARGS)
+
+# What saves, loads and charts need, in case that it is missing there; jax must be there.
+GPU_PYTHON ?= 3.12
+GPU_WHEELS ?= xxhash msgpack jinja2 markupsafe
+gpu-wheels: $(STAMP)
+	rm -rf benchmarks/wheels
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps \
+		--only-binary :all: --implementation cp --python-version $(GPU_PYTHON) \
+		--platform manylinux2014_x86_64 --platform manylinux_2_17_x86_64 \
+		--platform manylinux_2_28_x86_64 -c constraints-3.12.txt -d benchmarks/wheels $(GPU_WHEELS)
+	ls -l benchmarks/wheels
 
 fuzz: $(STAMP)
 	$(BIN)/python tests/fuzz.py --seconds $(or $(FUZZ_SECONDS),60)

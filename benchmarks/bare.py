@@ -19,6 +19,7 @@ __all__ = [
     "copy_direct",
     "page_aligned_copy",
     "preadv_into_empty",
+    "read_into",
     "read_through",
     "write_direct",
 ]
@@ -44,7 +45,9 @@ def page_aligned_copy(path: Path, *, at_most: int | None = None) -> memoryview:
     return memory
 
 
-def write_direct(path: Path, data: memoryview, size_bytes: int | None = None) -> None:
+def write_direct(
+    path: Path, data: memoryview, size_bytes: int | None = None, *, threads: int = THREADS
+) -> None:
     """Write with fallocate(2), O_DIRECT and fsync, without a copy, a digest or a rename.
 
     If the size, in whole pages, is larger than the data, the data is written repeatedly.
@@ -58,7 +61,7 @@ def write_direct(path: Path, data: memoryview, size_bytes: int | None = None) ->
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_DIRECT, 0o666)
     try:
         _fallocate(fd, total)
-        _in_threads(total, write)
+        _in_threads(total, write, threads)
         os.fsync(fd)
     finally:
         os.close(fd)
@@ -100,6 +103,20 @@ def preadv_into_empty(path: Path) -> np.ndarray[Any, Any]:
     finally:
         os.close(fd)
     return array
+
+
+def read_into(path: Path, memory: memoryview, *, threads: int, direct: bool = False) -> None:
+    """Fill memory with the first bytes of a file. With `direct` they pass by the page cache.
+
+    For that, address and size must be multiples of a page.
+    """
+    fd = os.open(path, os.O_RDONLY | (os.O_DIRECT if direct else 0))
+    try:
+        _in_threads(
+            memory.nbytes, lambda start, stop: _read_all(fd, memory[start:stop], start), threads
+        )
+    finally:
+        os.close(fd)
 
 
 def read_through(paths: Sequence[Path], look: Callable[[memoryview], Any] | None = None) -> None:
@@ -153,12 +170,12 @@ def _read_all(fd: int, view: memoryview, offset: int) -> None:
         done += count
 
 
-def _in_threads(size_bytes: int, work: Callable[[int, int], None]) -> None:
+def _in_threads(size_bytes: int, work: Callable[[int, int], None], threads: int = THREADS) -> None:
     starts = range(0, size_bytes, CHUNK_BYTES)
-    _for_each(starts, lambda start: work(start, min(start + CHUNK_BYTES, size_bytes)))
+    _for_each(starts, lambda start: work(start, min(start + CHUNK_BYTES, size_bytes)), threads)
 
 
-def _for_each(items: Iterable[T], work: Callable[[T], None]) -> None:
+def _for_each(items: Iterable[T], work: Callable[[T], None], count: int = THREADS) -> None:
     remaining = iter(items)
     lock = threading.Lock()
     errors: list[BaseException] = []
@@ -174,7 +191,7 @@ def _for_each(items: Iterable[T], work: Callable[[T], None]) -> None:
         except BaseException as e:  # noqa: BLE001  (handed to the caller below)
             errors.append(e)
 
-    threads = [threading.Thread(target=run) for _ in range(THREADS)]
+    threads = [threading.Thread(target=run) for _ in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -20,7 +20,7 @@ from benchmarks.pages import HERE, read_environment, read_number
 from benchmarks.readme import ROWS, read_ratio, times_text
 
 FOLDER = HERE / "charts"
-_WIDTH = 840
+WIDTH = 840
 _LEFT, _RIGHT = 24, 90  # margins; the number of a bar lies in the right one
 _TOP = 84
 _ROW = 28
@@ -87,8 +87,12 @@ def footer_of(pages: list[str], section: str = "") -> list[str]:
         raise ValueError(f"the pages come from different machines: {', '.join(machines)}")
     names = ", ".join([f"benchmarks/{page}" for page in pages])
     where = f", section {section}" * bool(section)
-    lines = [f"From {names}{where}.", f"{', '.join(versions)}.", f"{next(iter(machines))}."]
-    return [part for line in lines for part in wrap(line, _MAX_LINE)]
+    return wrapped([f"From {names}{where}", ", ".join(versions), *machines])
+
+
+def wrapped(sentences: list[str]) -> list[str]:
+    """Return sentences, which lack their full stops, as lines of a footer."""
+    return [part for sentence in sentences for part in wrap(f"{sentence}.", _MAX_LINE)]
 
 
 def speed_chart() -> Chart:
@@ -173,7 +177,19 @@ def position(chart: Chart, value: float) -> float:
     else:
         share = (value - low) / (high - low)
     start = _LEFT + chart.label_width
-    return round(start + share * (_WIDTH - start - _RIGHT), 1)
+    return round(start + share * (WIDTH - start - _RIGHT), 1)
+
+
+def environment() -> Environment:
+    """Return the environment of the templates in this folder."""
+    return Environment(
+        loader=FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
 
 
 def draw(chart: Chart, *, dark: bool) -> str:
@@ -184,14 +200,6 @@ def draw(chart: Chart, *, dark: bool) -> str:
     for bar in chart.bars:
         if not chart.ticks[0] <= bar.value <= chart.ticks[-1]:
             raise ValueError(f"{chart.name}: {bar.value} is not on the axis: change its ticks")
-    environment = Environment(
-        loader=FileSystemLoader(HERE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
     base = position(chart, chart.base)
     bottom = _TOP + _ROW * len(chart.bars)
     bars = [
@@ -206,29 +214,37 @@ def draw(chart: Chart, *, dark: bool) -> str:
         for number, bar in enumerate(chart.bars)
     ]
     ticks = [(position(chart, tick), f"{tick:,g}{chart.unit}") for tick in chart.ticks]
-    return environment.get_template("chart.svg.jinja").render(
-        chart=chart,
-        dark=dark,
-        bars=bars,
-        ticks=ticks,
-        base=base,
-        left=_LEFT,
-        labels_end=_LEFT + chart.label_width - 10,
-        top=_TOP,
-        bottom=bottom,
-        width=_WIDTH,
-        height=bottom + 50 + 16 * len(chart.footer),
-        bar_height=_BAR,
+    return (
+        environment()
+        .get_template("chart.svg.jinja")
+        .render(
+            chart=chart,
+            dark=dark,
+            bars=bars,
+            ticks=ticks,
+            base=base,
+            left=_LEFT,
+            labels_end=_LEFT + chart.label_width - 10,
+            top=_TOP,
+            bottom=bottom,
+            width=WIDTH,
+            height=bottom + 50 + 16 * len(chart.footer),
+            bar_height=_BAR,
+        )
     )
 
 
 def files() -> dict[Path, str]:
-    """Return the contents of each file."""
-    return {
+    """Return the contents of each file, also of those of gpu.md if that was written."""
+    from benchmarks import gpu_charts
+
+    drawn = {
         FOLDER / f"{chart.name}-{theme}.svg": draw(chart, dark=theme == "dark")
         for chart in charts()
         for theme in ("light", "dark")
     }
+    page = HERE / gpu_charts.PAGE
+    return drawn | gpu_charts.files(page.read_text(), FOLDER) if page.exists() else drawn
 
 
 if __name__ == "__main__":

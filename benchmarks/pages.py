@@ -22,16 +22,18 @@ def versions_of(packages: Sequence[str]) -> dict[str, str]:
     return {package: importlib.metadata.version(package) for package in packages}
 
 
-def hardware(folder: Path) -> str:
-    """Return a description of the machine."""
+def hardware(folder: Path, device: str = "CPU") -> str:
+    """Return a description of the machine, with the device that jax ran on."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     system = f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}"
     python = f"Python {platform.python_version()}"
     cores = f"{os.cpu_count()} cores ({platform.machine()})"
-    return f"{python}, {system}, {cores}, {memory:.0f} GiB of memory, {_file_system(folder)}, CPU"
+    return (
+        f"{python}, {system}, {cores}, {memory:.0f} GiB of memory, {file_system(folder)}, {device}"
+    )
 
 
-def _file_system(folder: Path) -> str:
+def file_system(folder: Path) -> str:
     """Return the type of the file system of the folder."""
     best = ("", "an unknown file system")
     for line in Path("/proc/mounts").read_text().splitlines():
@@ -57,10 +59,18 @@ def read_rows(page: str, section: str) -> list[list[str]]:
     Raises:
         KeyError: the page has no such section.
     """
+    return rows_of((HERE / page).read_text(), section, name=page)
+
+
+def rows_of(text: str, section: str, *, name: str) -> list[list[str]]:
+    """Return the cells of all rows of the tables of a section of a page's text.
+
+    Raises:
+        KeyError: the page, called `name`, has no such section.
+    """
     heading = f"\n## {section}\n"
-    text = (HERE / page).read_text()
     if heading not in text:
-        raise KeyError(f"{page} has no section {section}")
+        raise KeyError(f"{name} has no section {section}")
     lines = text.split(heading)[1].split("\n## ")[0].splitlines()
     return [
         [cell.strip() for cell in line.removeprefix("|").removesuffix("|").split("|")]
@@ -88,5 +98,10 @@ def read_number(page: str, section: str, row: str, column: str) -> float:
 
 def read_environment(page: str) -> list[str]:
     """Return the lines of a page that name versions and hardware."""
-    lines = (HERE / page).read_text().split("\n## ")[0].splitlines()
+    return environment_of((HERE / page).read_text())
+
+
+def environment_of(text: str) -> list[str]:
+    """Return the lines of a page's text that name versions and hardware."""
+    lines = text.split("\n## ")[0].splitlines()
     return [line.removeprefix("- ") for line in lines if line.startswith("- ")]

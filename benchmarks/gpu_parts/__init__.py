@@ -1,0 +1,1 @@
+"""The parts of benchmarks/gpu.py: each measures one subject, in a process of its own."""
