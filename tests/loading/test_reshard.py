@@ -21,8 +21,6 @@ from cordwood import msgpack
 from cordwood.devices import jax_arrays
 from cordwood.index import Box
 from cordwood.io.open_files import LocalFile
-from cordwood.loading.load_request import default_targets
-from cordwood.loading.load_tree import restore_targets
 from tests.shardings import SHARDINGS, mesh_of, sharding
 
 MIB = 1 << 20
@@ -233,33 +231,6 @@ def test_a_part_of_the_leading_axis(big: Path, monkeypatch: pytest.MonkeyPatch) 
         count.bytes = 0
         checkpoint["a"][::100, 5]  # indices of 128 KiB, 12.5 MiB apart
         assert count.bytes <= 3 * 2 * MIB
-
-
-def test_groups_of_leaves(big: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a budget, the third group is read when the first has arrived."""
-    events: list[str] = []
-    original = LocalFile.read_into
-
-    def read_into(file: LocalFile, offset: int, views: Sequence[memoryview]) -> None:
-        if events[-1:] != ["read"]:
-            events.append("read")
-        original(file, offset, views)
-
-    def wait_for(values: Sequence[Any]) -> None:
-        events.append(f"wait for {len(values)}")
-
-    with cordwood.open(big) as checkpoint:
-        monkeypatch.setattr(LocalFile, "read_into", read_into)
-        monkeypatch.setattr(jax, "block_until_ready", wait_for)
-        targets = [
-            target._replace(sharding=sharding(P(None, "x"), 4) if target.leaf.shape[1:] else None)
-            for target in default_targets(checkpoint.index.leaves, "jax")
-        ]
-        values = restore_targets(checkpoint._reader, targets, budget_bytes=MIB)
-    assert events == ["read", "wait for 1", "read", "wait for 1"]  # two groups, then the third
-    for value, target in zip(values, targets, strict=True):
-        assert value.shape == target.leaf.shape
-        assert not np.asarray(value).any()
 
 
 def test_many_small_replicated_leaves(tmp_path: Path) -> None:

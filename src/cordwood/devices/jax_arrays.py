@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -285,6 +285,8 @@ def put_shards(shards: Shards, *, alias: bool) -> Any:
     import jax
 
     shape, arrays, sharding, dtype, weak_type, impl = shards
+    if not _is_cpu(sharding) and len({id(array) for array in arrays.values()}) < len(arrays):
+        return _put_replicas(shards)
     if impl is None and (alias or not _is_cpu(sharding)):
         return put_sharded(shape, dtype, arrays, sharding, weak_type=weak_type)
     parts = []
@@ -299,6 +301,29 @@ def put_shards(shards: Shards, *, alias: bool) -> Any:
     kind = parts[0].dtype if parts else _key_type(impl)[0] if impl else dtype
     whole = jax.make_array_from_single_device_arrays(shape, sharding, parts, dtype=kind)
     return set_weak_type(whole) if weak_type else whole
+
+
+def _put_replicas(shards: Shards) -> Any:
+    """Return the jax.Array of shards that are on several accelerators.
+
+    Each host array is sent to one of them, which passes it on to the others: the link between
+    accelerators is quicker than that to the host.
+    """
+    import jax
+
+    shape, arrays, sharding, dtype, weak_type, impl = shards
+    first: dict[int, Any] = {}
+    parts = []
+    for device, array in arrays.items():
+        single = jax.sharding.SingleDeviceSharding(device, memory_kind=sharding.memory_kind)
+        source = first.get(id(array), array)
+        part = jax.device_put(source, single)
+        first.setdefault(id(array), part)
+        parts.append(part if impl is None else jax.random.wrap_key_data(part, impl=impl))
+    if impl is not None:
+        shape, dtype = key_shape(shape, impl), parts[0].dtype
+    whole = jax.make_array_from_single_device_arrays(shape, sharding, parts, dtype=dtype)
+    return set_weak_type(whole) if weak_type and impl is None else whole
 
 
 def _is_cpu(sharding: Any) -> bool:
@@ -352,15 +377,79 @@ def _owned(array: Any, *, weak_types: bool) -> Any:
     return set_weak_type(copied) if weak_types and not copied.weak_type else copied
 
 
-def any_off_cpu(shardings: Iterable[Any]) -> bool:
-    """Return True if a device of one of these shardings (None: the default one) is no CPU."""
+def leaves_host(sharding: Any) -> bool:
+    """Return True if arrays of a sharding (None: the default one) are in memory of accelerators.
+
+    Arrays that a sharding keeps in host memory are not.
+    """
     import jax
 
-    distinct = {id(each): each for each in shardings}.values()
-    devices = [next(iter(sharding_of(each).device_set)) for each in distinct if each is not None]
-    if len(devices) < len(distinct):
-        devices += jax.device_put(np.zeros((), np.int32)).devices()
-    return not all(map(is_cpu, devices))
+    if sharding is None:
+        (device,) = jax.device_put(np.zeros((), np.int32)).devices()
+        return not is_cpu(device)
+    sharding = sharding_of(sharding)
+    device = next(iter(sharding.device_set))
+    return not is_cpu(device) and sharding.memory_kind in (None, device.default_memory().kind)
+
+
+def local_device(sharding: Any) -> Any:
+    """Return a device of this process that a sharding (None: the default one) uses."""
+    import jax
+
+    if sharding is None:
+        return next(iter(jax.device_put(np.zeros((), np.int32)).devices()))
+    return next(iter(sharding_of(sharding).addressable_devices))
+
+
+@functools.cache
+def copies_host_memory(device: Any) -> bool:
+    """Return True if arrays that were put on a device have memory of their own.
+
+    This is tried once: a device that shares the memory of the host might use it as it is.
+    """
+    import jax
+
+    source = np.zeros((8 << 20) + 4096, np.uint8)
+    aligned = source[-source.ctypes.data % 4096 :][: 8 << 20]
+    array = jax.block_until_ready(jax.device_put(aligned, device))  # type: ignore[no-untyped-call]
+    aligned[:] = 1
+    return not np.asarray(array).any()
+
+
+class _HostMemory(NamedTuple):
+    """The memory of a jax.Array as numpy takes it; the result of numpy keeps the array alive."""
+
+    array: Any
+    address: int
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return {
+            "version": 3,
+            "shape": self.array.shape,
+            "typestr": "|u1",
+            "data": (self.address, False),
+        }
+
+
+def pinned_bytes(size_bytes: int, device: Any) -> np.ndarray[Any, Any] | None:
+    """Return writable pinned host memory of a device, as uint8[size_bytes]; None if there is none.
+
+    It is the memory of a jax.Array, which nothing else uses. The content is undefined.
+    """
+    host = pinned_host(device)
+    if host is None:
+        return None
+    import jax
+
+    try:
+        array = jax.device_put(np.empty(size_bytes, np.uint8), host, may_alias=False)
+        address = array.block_until_ready().unsafe_buffer_pointer()
+    except (AttributeError, NotImplementedError, RuntimeError, ValueError):
+        return None
+    if np.asarray(array).ctypes.data != address:
+        return None  # it has no address in this process
+    return np.asarray(_HostMemory(array, address))
 
 
 # Private names of jax

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from cordwood.io.check_digests import check_blocks
 from cordwood.io.chunk_codecs import decode_chunk
 from cordwood.io.open_files import ReadableFile
 from cordwood.io.progress import METER
-from cordwood.io.threads import reading_threads, run_tasks
+from cordwood.io.threads import reading_threads, run_tasks, transfer_threads
 from cordwood.plan.load_plan import (
     ALIGNMENT,
     EncodedChunk,
@@ -42,6 +42,13 @@ _REQUEST_BYTES = 8 << 20  # a unit where each read is a request
 _GAP_BYTES = 64 << 10  # a smaller gap between moves is cheaper to read than to skip
 _SMALL_MOVE_BYTES = 16 << 10  # below this on average, one read and many copies beat a long iovec
 _BYTES_PER_THREAD = 4 << 20
+
+
+class LoadMemory(Protocol):
+    """Memory for the buffers of loads."""
+
+    def allocate(self, sizes: Sequence[int], *, alignment: int) -> list[Buffer]:
+        """Return buffers of these sizes (bytes), whose addresses are multiples of `alignment`."""
 
 
 class _Layer(NamedTuple):
@@ -71,6 +78,7 @@ def execute_load(
     *,
     digests: Sequence[Digests | None],
     verify: bool,
+    memory: LoadMemory | None = None,
 ) -> list[np.ndarray]:
     """Allocate the plan's buffers and fill them from `files`.
 
@@ -79,16 +87,19 @@ def execute_load(
         files: the sources, open.
         digests: of each file, or None where it has none.
         verify: check all blocks that the moves touch, reading them whole.
+        memory: allocates the buffers, which are sent to accelerators. None: each is new, and owned
+            by the caller.
 
     Returns:
-        One 1-d uint8 array for each buffer, its address a multiple of 64, owned by the caller.
+        One 1-d uint8 array for each buffer, its address a multiple of 64.
 
     Raises:
         TruncatedError: a move reaches past the end of its file.
         CorruptionError: a block does not match its digest; file and byte range are named.
     """
     layers = _layers(plan, files)
-    buffers = allocate_buffers(plan.buffers, alignment=ALIGNMENT)
+    allocate = allocate_buffers if memory is None else memory.allocate
+    buffers = allocate(plan.buffers, alignment=ALIGNMENT)
     units = _all_units(layers, files, digests, verify=verify)
     views = [buffer.array.data for buffer in buffers]
     fresh = _FreshPages(buffers)
@@ -116,7 +127,10 @@ def execute_load(
 
     latency_bound = any(files[layer.source].latency_bound for layer in layers)
     latency_bound = latency_bound or any(files[chunk.source].latency_bound for chunk in plan.chunks)
-    threads = min(reading_threads(latency_bound=latency_bound), 1 + total // _BYTES_PER_THREAD)
+    threads = reading_threads(latency_bound=latency_bound)
+    if memory is not None:
+        threads = max(threads, transfer_threads())
+    threads = min(threads, 1 + total // _BYTES_PER_THREAD)
     if not latency_bound and sum(len(layer.starts) for layer in layers) * _SMALL_MOVE_BYTES > total:
         threads = 1  # mostly interpreter time, which more threads would only slow down
     run_tasks(len(units) + len(plan.chunks), threads=threads, make_worker=make_worker)

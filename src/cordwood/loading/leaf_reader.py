@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from cordwood.plan.load_boxes import plan_boxes
 from cordwood.plan.load_plan import Placement
 from cordwood.sharding.boxes import shape_of, slices, whole_box
 from cordwood.storage.paths import local_or_url
+
+if TYPE_CHECKING:
+    from cordwood.io.execute_load import LoadMemory
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Boxes: TypeAlias = Mapping[int, Sequence[Box]]  # of leaves, by position; absent: the whole leaf
@@ -104,6 +107,7 @@ class LeafReader:
         *,
         mmap: bool = False,
         verify: bool = True,
+        memory: LoadMemory | None = None,
     ) -> list[Array]:
         """Return arrays: one for each leaf that is read whole, and one for each box of the others.
 
@@ -116,6 +120,7 @@ class LeafReader:
             boxes: the boxes to read of leaves, by position.
             mmap: map the files; the caller has checked their digests, if it wants to.
             verify: check the digests of what is read; nothing is checked with `mmap`.
+            memory: allocates the memory that is read into; None: new memory.
         """
         if mmap:
             return self._map(leaves, boxes)
@@ -131,7 +136,7 @@ class LeafReader:
             cuts,
             block_bytes=block_bytes(sources, verify=verify),
         )
-        buffers = execute_load(plan, self.files, digests=self.digests, verify=verify)
+        buffers = execute_load(plan, self.files, digests=self.digests, verify=verify, memory=memory)
         if verify:
             check_loaded(plan, buffers, sources, self.files)
         arrays = _views(buffers, _array_types(leaves, cuts), plan.placements)

@@ -1,9 +1,9 @@
 """A load from an open checkpoint: select, match, cast, assign shardings, restore, rebuild.
 
 A leaf is read whole, or as the boxes of it that this process's devices need. Leaves on their way
-to devices with memory of their own are read in groups, which limits the host memory: while one
-group is copied to the devices, the next one is read, so the host holds two groups. A load to the
-CPU needs no groups: jax uses the memory that the leaves were read into.
+to accelerators are read in groups, into memory that is used again (`transfer_ring.py`): while one
+group is sent, the next one is read. A load to the CPU needs no groups: jax uses the memory that the
+leaves were read into.
 
 One file: the way of a load from its options to the tree.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cordwood import dtypes
 from cordwood.errors import FormatError, MismatchError
@@ -50,9 +50,11 @@ from cordwood.sharding.boxes import element_count
 from cordwood.sharding.partition_rules import explain_sharding_error
 from cordwood.tree.flatten import build_tree
 
+if TYPE_CHECKING:
+    from cordwood.loading.transfer_ring import TransferRing
+
 DeviceBoxes: TypeAlias = Mapping[int, Mapping[Any, Box]]  # by position of the target; by device
 
-GROUP_BYTES = 1 << 30  # of a group
 _ON_DEVICE = frozenset({"jax", "prng_key"})
 
 
@@ -209,7 +211,7 @@ def restore_targets(
     mmap: bool = False,
     verify: bool = True,
     alias: bool = True,
-    budget_bytes: int | None = None,
+    group_bytes: int | None = None,
 ) -> list[Any]:
     """Return the values of the targets, in their order.
 
@@ -219,9 +221,8 @@ def restore_targets(
         mmap: map the files instead of reading them.
         verify: check digests.
         alias: on CPU, jax may use the memory that the leaves were read into.
-        budget_bytes: the size of a group of leaves that are read together (a larger leaf is a
-            group of its own). The third group is read when the first one has arrived on its
-            devices. None: GROUP_BYTES if the devices have their own memory, else no groups.
+        group_bytes: the size of a group of leaves that are sent to accelerators together (a larger
+            leaf is a group of its own). None: a part of the load, as its memory is chosen.
 
     Raises:
         MismatchError: a target is a 64-bit jax array while jax's 64-bit types are off, or a
@@ -234,15 +235,22 @@ def restore_targets(
     leaves = reader.with_pieces([target[0] for target in targets], unique)
     if mmap and verify:
         check_sources(reader.index, reader.files, reader.digests)
-    if budget_bytes is None and _leaves_the_host(targets):
-        budget_bytes = GROUP_BYTES
-    if budget_bytes is None:
+    leaving = _leave_host(targets)
+    if not leaving:
         values = _read_and_convert(reader, targets, leaves, unique, mmap=mmap, verify=verify)
         _put(values, targets, on_devices, alias=alias)
         return values
+    from cordwood.devices.jax_arrays import local_device
+    from cordwood.loading.transfer_ring import TransferRing
+
+    sizes = _sizes_on_devices(targets, leaves, unique)
+    ring = TransferRing(
+        sum([sizes[i] for i in leaving]), local_device(targets[leaving[0]].sharding)
+    )
+    groups = _groups(leaving, leaves, sizes, group_bytes or ring.group_bytes)
+    staying = sorted(set(range(len(targets))).difference(leaving))
     values = [None] * len(targets)
-    moving: list[Any] = []
-    for group in _groups(targets, leaves, unique, budget_bytes):
+    for group in [staying, *groups] if staying else groups:
         some = [targets[i] for i in group]
         arrived = _read_and_convert(
             reader,
@@ -251,26 +259,27 @@ def restore_targets(
             {n: unique[i] for n, i in enumerate(group) if i in unique},
             mmap=mmap,
             verify=verify,
+            memory=None if group is staying else ring,
         )
         boxes = {n: on_devices[i] for n, i in enumerate(group) if i in on_devices}
         _put(arrived, some, boxes, alias=alias)
+        if group is not staying:
+            ring.send(arrived)
         for i, value in zip(group, arrived, strict=True):
             values[i] = value
-        if moving:
-            import jax
-
-            jax.block_until_ready(moving)  # type: ignore[no-untyped-call]
-        moving = arrived
     return values
 
 
-def _leaves_the_host(targets: Sequence[Target]) -> bool:
-    shardings = [target.sharding for target in targets if target.kind in _ON_DEVICE]
-    if not shardings:
-        return False
-    from cordwood.devices.jax_arrays import any_off_cpu
+def _leave_host(targets: Sequence[Target]) -> list[int]:
+    """Return the positions of the targets that go to memory of accelerators."""
+    on_device = [i for i, target in enumerate(targets) if target[1] in _ON_DEVICE]
+    if not on_device:
+        return []
+    from cordwood.devices.jax_arrays import leaves_host
 
-    return any_off_cpu(shardings)
+    shardings = {id(targets[i][4]): targets[i][4] for i in on_device}
+    leaving = {key for key, sharding in shardings.items() if leaves_host(sharding)}
+    return [i for i in on_device if id(targets[i][4]) in leaving]
 
 
 def device_boxes(targets: Sequence[Target]) -> dict[int, dict[Any, Box]]:
@@ -326,24 +335,31 @@ def _unique_boxes(on_devices: DeviceBoxes) -> Boxes:
     return {i: unique[id(boxes)] for i, boxes in on_devices.items()}
 
 
-def _groups(
-    targets: Sequence[Target], leaves: Sequence[Leaf], boxes: Boxes, budget_bytes: int
-) -> list[list[int]]:
-    """Return the positions of the targets in groups, in the order of their bytes in the files.
+def _sizes_on_devices(targets: Sequence[Target], leaves: Sequence[Leaf], boxes: Boxes) -> list[int]:
+    """Return the bytes that are read for each target, for the devices of this process."""
+    return [
+        sum(map(element_count, boxes[i])) * dtypes.itemsize(leaves[i].dtype)
+        if i in boxes
+        else target_size_bytes(target)
+        for i, target in enumerate(targets)
+    ]
 
-    A group has at most `budget_bytes` bytes, or it is a single larger leaf.
+
+def _groups(
+    positions: Sequence[int], leaves: Sequence[Leaf], sizes: Sequence[int], group_bytes: int
+) -> list[list[int]]:
+    """Return the positions of targets in groups, in the order of their bytes in the files.
+
+    A group has at most `group_bytes` bytes, or it is a single larger leaf.
     """
     groups: list[list[int]] = []
     free_bytes = 0
-    for i in sorted(range(len(targets)), key=lambda i: first_byte(leaves[i])):
-        size = target_size_bytes(targets[i])
-        if i in boxes:
-            size = sum(map(element_count, boxes[i])) * dtypes.itemsize(leaves[i].dtype)
-        if not groups or size > free_bytes:
+    for i in sorted(positions, key=lambda i: first_byte(leaves[i])):
+        if not groups or sizes[i] > free_bytes:
             groups.append([])
-            free_bytes = budget_bytes
+            free_bytes = group_bytes
         groups[-1].append(i)
-        free_bytes -= size
+        free_bytes -= sizes[i]
     return groups
 
 
@@ -355,8 +371,12 @@ def _read_and_convert(
     *,
     mmap: bool,
     verify: bool,
+    memory: TransferRing | None = None,
 ) -> list[Any]:
-    """Return the values on the host; of a leaf with boxes, a list of their arrays."""
+    """Return the values on the host; of a leaf with boxes, a list of their arrays.
+
+    `memory` is what stored bytes are read into; None: new memory.
+    """
     values: list[Any] = [None] * len(targets)
     stored: list[int] = []
     for i, leaf in enumerate(leaves):
@@ -369,7 +389,8 @@ def _read_and_convert(
         if i in boxes:
             values[i] = [values[i]] * len(boxes[i])
     cuts = {n: boxes[i] for n, i in enumerate(stored) if i in boxes} if boxes else boxes
-    arrays = reader.read([leaves[i] for i in stored], cuts, mmap=mmap, verify=verify)
+    stored_leaves = [leaves[i] for i in stored]
+    arrays = reader.read(stored_leaves, cuts, mmap=mmap, verify=verify, memory=memory)
     if boxes:
         rest = iter(arrays)
         for i in stored:
