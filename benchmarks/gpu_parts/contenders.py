@@ -7,8 +7,8 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,12 +33,35 @@ CONTENDERS = (PACKS, FILE, ORBAX, SAFETENSORS)
 CALL, DONE, SAVE = "async save, call", "async save, until saved", "save"
 WARM, COLD = "load from the page cache", "load with a cold page cache"
 
-# Ways to load: internal variants to compare. Add pairs of a name and a function that returns a
-# context manager, in which cordwood loads the directory another way: each pair becomes a row of the
-# tables of loads. The list is empty in releases.
-WAYS_TO_LOAD: list[tuple[str, Callable[[], AbstractContextManager[Any]]]] = []
-
 _MOST_ROUNDS = 9
+_THREADS = ("io.execute_load", "transfer_threads")
+
+
+@contextmanager
+def _changed(module: str, name: str, value: Any) -> Iterator[None]:
+    """Replace a name of a module of cordwood in the block."""
+    from unittest import mock
+
+    with mock.patch(f"cordwood.{module}.{name}", value):
+        yield
+
+
+# Other ways to load the directory, beside the one that cordwood has chosen: pinned memory that is
+# used again, and eight threads. Each is a row of the tables of loads.
+WAYS_TO_LOAD: list[tuple[str, Callable[[], AbstractContextManager[Any]]]] = [
+    (
+        "cordwood, memory that is not pinned",
+        partial(_changed, "loading.transfer_ring", "pinned_bytes", lambda *_: None),
+    ),
+    (
+        "cordwood, new memory for each group",
+        partial(_changed, "loading.transfer_ring", "copies_host_memory", lambda _: False),
+    ),
+    *(
+        (f"cordwood, {count} threads", partial(_changed, *_THREADS, lambda count=count: count))
+        for count in (4, 16)
+    ),
+]
 
 
 class Contender(NamedTuple):

@@ -22,6 +22,7 @@ import cordwood
 from cordwood import CheckpointManager
 from cordwood.devices import jax_arrays
 from cordwood.io import staging
+from cordwood.io import staging_memory as staging_memory_module
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.staging import Staging
 from cordwood.io.staging_memory import StagingOptions, default_budget_bytes, staging_memory
@@ -88,11 +89,8 @@ def nothing_left() -> Iterator[None]:
     gc.collect()
     yield
     gc.collect()
-    with staging_memory.lock:
-        staging_memory.missing_bytes(0, 0)
-        assert staging_memory.used_bytes == 0
+    assert staging_memory.used_bytes == 0
     assert not staging_memory.turn.locked()
-    assert staging_memory._dropped.empty()
 
 
 class Disk(syscalls.SystemCalls):
@@ -268,7 +266,7 @@ def test_a_save_that_fails_gives_its_room_back(
     pending = cordwood.save_async(tmp_path / "x", tree_of(20), **options)
     with pytest.raises(OSError, match="No space left") as caught:
         pending.wait()
-    assert staging_memory.missing_bytes(0, 0) == 0  # although the error has a traceback
+    assert staging_memory.used_bytes == 0  # although the error has a traceback
     disk.fails = None
     disk.allow(1 << 30)
     cordwood.save_async(tmp_path / "x", tree_of(20), **options).wait()
@@ -428,6 +426,35 @@ def test_without_host_memory_of_the_device(tmp_path: Path, monkeypatch: Any) -> 
     donate(tree)
     pending.wait()
     assert_trees_equal(cordwood.load(tmp_path / "x", to="numpy"), expected)
+
+
+@pytest.mark.parametrize(
+    ("processes", "devices", "variables", "share"),
+    [
+        (1, 1, {}, 4),
+        (1, 8, {"SLURM_NTASKS_PER_NODE": "4"}, 4),  # a job of one process
+        (16, 4, {}, 4),
+        (16, 1, {}, 32),
+        (16, 1, {"SLURM_NTASKS_PER_NODE": "4"}, 16),
+        (16, 2, {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, 8),
+        (16, 1, {"SLURM_NTASKS_PER_NODE": "4(x2)", "LOCAL_WORLD_SIZE": "3"}, 12),
+    ],
+)
+def test_the_default_budget(
+    monkeypatch: pytest.MonkeyPatch,
+    processes: int,
+    devices: int,
+    variables: dict[str, str],
+    share: int,
+) -> None:
+    monkeypatch.setattr(jax, "process_count", lambda: processes)
+    monkeypatch.setattr(jax, "local_device_count", lambda: devices)
+    monkeypatch.setattr("cordwood.io.staging_memory.machine_memory_bytes", lambda: 64 << 30)
+    for name in staging_memory_module._COUNT_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert default_budget_bytes() == (64 << 30) // share
 
 
 @pytest.mark.parametrize(

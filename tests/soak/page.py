@@ -17,6 +17,7 @@ SECTIONS = (
     "Failures of one process",
     "Two managers of one root",
     "An object store",
+    "Copies of arrays on accelerators",
     "A full disk",
     "Power cuts",
 )

@@ -174,7 +174,8 @@ def save_async(
         metadata: strings to store beside the tree.
         staging_bytes: the most host memory for copies of arrays on accelerators, in bytes, for all
             saves of this process together; a single shard may be larger. It matters on
-            accelerators only. None: a quarter of the memory of the machine.
+            accelerators only. None: a quarter of the memory of the machine (or of its container),
+            divided by the number of processes of the job on it, as Slurm or MPI says.
         device_copies: True if arrays whose copies do not fit into `staging_bytes` may be copied on
             their devices. Then this does not wait for the disk, but the devices need the memory.
         progress: True for a bar in a terminal or a notebook while it saves; or a function, as in

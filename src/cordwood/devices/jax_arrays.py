@@ -409,8 +409,8 @@ def copies_host_memory(device: Any) -> bool:
     """
     import jax
 
-    source = np.zeros((8 << 20) + 4096, np.uint8)
-    aligned = source[-source.ctypes.data % 4096 :][: 8 << 20]
+    source = np.zeros((1 << 20) + 4096, np.uint8)
+    aligned = source[-source.ctypes.data % 4096 :][: 1 << 20]
     array = jax.block_until_ready(jax.device_put(aligned, device))  # type: ignore[no-untyped-call]
     aligned[:] = 1
     return not np.asarray(array).any()

@@ -30,6 +30,7 @@ class TransferRing:
 
     def __init__(self, total_bytes: int, device: Any) -> None:
         self.group_bytes = min(max(total_bytes // _GROUPS, _LEAST_SLOT_BYTES), _LARGEST_SLOT_BYTES)
+        self._slot_bytes = min(self.group_bytes, total_bytes)
         self._device = device
         self._is_reusable = copies_host_memory(device)
         self._memory: list[np.ndarray[Any, Any] | None] = [None] * SLOTS
@@ -67,7 +68,7 @@ class TransferRing:
     def _memory_of_slot(self, size_bytes: int) -> np.ndarray[Any, Any]:
         memory = self._memory[self._slot]
         if memory is None or len(memory) < size_bytes + PAGE_BYTES:
-            size_bytes = max(size_bytes, self.group_bytes) + PAGE_BYTES
+            size_bytes = max(size_bytes, self._slot_bytes) + PAGE_BYTES
             memory = pinned_bytes(size_bytes, self._device)
             if memory is None:
                 memory = allocate_bytes(size_bytes, alignment=PAGE_BYTES)
