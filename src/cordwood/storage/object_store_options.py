@@ -209,6 +209,7 @@ def _open_bucket(url: Url, options: dict[str, Any]) -> OpenStore:
         config = {**_gcs_config(), **config}
         kind = store.GCSStore
     else:
+        config = {**_azure_config(), **config}
         kind = store.AzureStore
     endpoint = config.get("endpoint") or config.get("base_url") or ""
     if endpoint and not str(endpoint).startswith(("http://", "https://")):
@@ -233,9 +234,15 @@ def _open_bucket(url: Url, options: dict[str, Any]) -> OpenStore:
         text = str(e).partition("\n")[0]
         raise UnsupportedFormatError(
             f"{url.scheme}://{url.bucket}: the options of the store are wrong: {text}"
-            + ("; set AZURE_STORAGE_ACCOUNT_NAME" if "Account must be" in text else "")
+            + next((advice for mark, advice in _ADVICE.items() if mark in text), "")
         ) from e
     return OpenStore(requests, uploads, where, "", stall)
+
+
+_ADVICE = {
+    "Account must be": "; set AZURE_STORAGE_ACCOUNT_NAME",
+    "Invalid Access Key": "; look at AZURE_STORAGE_ACCOUNT_KEY",
+}
 
 
 def _refuse_bucket_in_endpoint(
@@ -296,6 +303,11 @@ def gcs_endpoint() -> str | None:
     if not host:
         return None
     return (host if "://" in host else f"http://{host}").rstrip("/")
+
+
+def azure_endpoint() -> str | None:
+    """Return the endpoint from the environment, as obstore reads it; None for Azure's own."""
+    return os.environ.get("AZURE_STORAGE_ENDPOINT") or os.environ.get("AZURE_ENDPOINT") or None
 
 
 def _s3_config(bucket: str, profile: str | None, options: dict[str, Any]) -> dict[str, Any]:
@@ -373,3 +385,8 @@ def _gcs_config() -> dict[str, Any]:
         return {}
     # With skip_signature obstore still asks for a token before it writes.
     return {"base_url": endpoint, "credential_provider": lambda: _EMULATOR_TOKEN}
+
+
+def _azure_config() -> dict[str, Any]:
+    endpoint = azure_endpoint()
+    return {} if endpoint is None else {"endpoint": endpoint}
