@@ -698,7 +698,15 @@ def test_gc(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "c"
     cordwood.save(path, {"x": 1})
     assert run("gc", path).out == "0 removed\n"
-    assert json.loads(run("gc", path, "--dry-run", "--json").out)["removed"] == []
+    document = json.loads(run("gc", path, "--dry-run", "--json").out)
+    assert document == {
+        "path": str(path),
+        "dry_run": True,
+        "removed": [],
+        "young_files": 0,
+        "young_bytes": 0,
+        "young_until": None,
+    }
 
 
 def test_doctor(run: Run, tmp_path: Path) -> None:

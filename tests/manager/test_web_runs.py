@@ -120,7 +120,7 @@ def test_a_run_that_was_deleted_in_part_is_cleaned_up(
     with CheckpointManager(url) as manager:
         manager.save(3, {"w": np.zeros(3)})
     assert web.names("run/1") != []
-    monkeypatch.setattr("cordwood.storage.object_storage.GRACE_SECONDS", -1)
+    monkeypatch.setattr("cordwood.storage.object_pool.GRACE_SECONDS", -1)
     with CheckpointManager(url) as manager:
         manager.save(4, {"w": np.zeros(3)})
     until(lambda: web.names("run/1") == [])

@@ -9,6 +9,7 @@ together, step by step.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
@@ -23,6 +24,7 @@ from cordwood.errors import (
     IncompleteCheckpointError,
     NotACheckpointError,
     StepError,
+    StorageError,
     UnsupportedFormatError,
 )
 from cordwood.formats.detect_format import format_of, format_of_directory
@@ -60,12 +62,13 @@ from cordwood.storage.paths import (
     local_or_url,
     parse_url,
 )
-from cordwood.storage.storage_protocol import IndexChange, Storage
+from cordwood.storage.storage_protocol import IndexChange, MissingDataError, Storage
 
 _log = logging.getLogger("cordwood")
 
 _LOCAL_FILES_AT_ONCE = 2
 _UNIT_BYTES = 8 << 20
+_ATTEMPTS = 3  # to copy a step whose files are removed at the destination before its index is there
 
 
 @document_fields
@@ -322,14 +325,30 @@ class _Copier:
         return {name: file.size_bytes for name, file in content.files.items()}
 
     def copy_step(self, name: str, source: str, destination: str) -> None:
-        """Copy a checkpoint, again if it is replaced meanwhile."""
+        """Copy a checkpoint, again if it is replaced, or its copy is removed, meanwhile."""
         origin = store_at(source)
+        removals = 0
 
         def attempt() -> None:
+            nonlocal removals
             data = read_index_bytes(origin)
             try:
                 content = content_of(data, name=source, in_pool=self._in_pool)
                 self._copy(name, origin, content, destination)
+            except MissingDataError as e:
+                removals += 1
+                if removals == _ATTEMPTS:
+                    raise StorageError(
+                        errno.EBUSY,
+                        f"files of the copy were removed {_ATTEMPTS} times before its index was "
+                        "written: gc, or a manager that saves to the run, takes them for those of "
+                        "a dead save until then; copy again once these have ended",
+                        destination,
+                    ) from e
+                _log.warning(
+                    "%s: files of the copy were removed, and are copied again", destination
+                )
+                raise ReplacedError(e) from e
             except (CordwoodError, OSError) as e:
                 with suppress(CordwoodError, OSError):
                     if origin.read_index() != data:

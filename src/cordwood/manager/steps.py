@@ -245,7 +245,7 @@ class Steps:
         if step.finished or parse_url(step.path) is not None:  # without locks it is not known
             return False
         try:
-            leftovers = PACKS.collect(step.path, dry_run=True)
+            leftovers = PACKS.collect(step.path, dry_run=True).names
         except (OSError, CordwoodError):  # deleted, or finished by now
             return False
         if not leftovers or self.storage.in_use(step.entry):

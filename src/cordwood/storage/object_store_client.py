@@ -82,6 +82,7 @@ class ObjectEntry(NamedTuple):
     name: str
     size_bytes: int
     tag: Tag
+    written_seconds: float  # since 1970, by the clock of the store
 
 
 class ObjectPart(NamedTuple):
@@ -238,7 +239,7 @@ class ObjectStore:
             meta = await _or_none(obstore.head_async(store, self._key(name)))
             if meta is None:
                 return None
-            return ObjectEntry(name, int(meta["size"]), _tag_of(meta))
+            return _entry(name, meta, _tag_of(meta))
 
         return self._ask(name, head, doing="looking for it", stoppable=True)
 
@@ -354,7 +355,7 @@ class ObjectStore:
         if not objects:
             self._refuse_web_pages()
         entries = [
-            ObjectEntry(each["path"].removeprefix(prefix), each["size"], self._listed_tag(each))
+            _entry(each["path"].removeprefix(prefix), each, self._listed_tag(each))
             for each in objects
             if each["path"].startswith(prefix)
         ]
@@ -599,6 +600,10 @@ def _sleep(seconds: float) -> None:
     while (remaining := end - time.monotonic()) > 0:
         time.sleep(min(_POLL_SECONDS, remaining))
         check_stop()
+
+
+def _entry(name: str, meta: Any, tag: Tag) -> ObjectEntry:
+    return ObjectEntry(name, int(meta["size"]), tag, meta["last_modified"].timestamp())
 
 
 def _tag_of(meta: Any) -> Tag:
