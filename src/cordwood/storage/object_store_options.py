@@ -317,11 +317,12 @@ def _s3_config(bucket: str, profile: str | None, options: dict[str, Any]) -> dic
     has_keys = os.environ.get("AWS_ACCESS_KEY_ID") or "access_key_id" in options
     anonymous = options.get("skip_signature") or "credential_provider" in options
     profile = profile or (None if has_keys else os.environ.get("AWS_PROFILE"))
+    profile_endpoint = None
     if profile or (not (has_keys or anonymous) and _has_aws_files()):
-        provider = _profile_credentials(profile, bucket)
+        provider, profile_endpoint = _read_profile(profile, bucket)
         config["credential_provider"] = provider
         region = region or provider.config.get("region")
-    endpoint = options.get("endpoint") or s3_endpoint()
+    endpoint = options.get("endpoint") or s3_endpoint() or profile_endpoint
     if endpoint:
         config["endpoint"] = endpoint
     elif options.get("region") is None and region is None:
@@ -341,12 +342,13 @@ def _has_aws_files() -> bool:
     return any(os.path.exists(os.path.expanduser(path)) for path in paths)
 
 
-def _profile_credentials(profile: str | None, bucket: str) -> Any:
-    """Return the credential provider of a profile of ~/.aws."""
+def _read_profile(profile: str | None, bucket: str) -> tuple[Any, str | None]:
+    """Return the credential provider of a profile of ~/.aws, and its endpoint for S3, or None."""
     what = f"the profile {profile!r}" if profile else "the default profile of ~/.aws"
     try:
         from boto3.session import Session
         from botocore.exceptions import BotoCoreError
+        from botocore.session import Session as Configuration
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError as e:
         raise UnsupportedFormatError(
@@ -354,12 +356,28 @@ def _profile_credentials(profile: str | None, bucket: str) -> Any:
             "or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         ) from e
     try:
-        return Boto3CredentialProvider(Session(profile_name=profile))
+        configuration = Configuration(profile=profile)
+        provider = Boto3CredentialProvider(Session(botocore_session=configuration))
+        return provider, _profile_endpoint(configuration)
     except (BotoCoreError, ValueError) as e:
         raise UnsupportedFormatError(
             f"s3://{bucket}: expected credentials in {what}: {e}; set AWS_PROFILE, or "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         ) from e
+
+
+def _profile_endpoint(configuration: Any) -> str | None:
+    """Return the endpoint of a profile, in boto3's order: that of its `services`, then its own."""
+    profile = configuration.get_scoped_config()
+    ignores = (
+        os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"),
+        profile.get("ignore_configured_endpoint_urls"),
+    )
+    if any((text or "").lower() == "true" for text in ignores):
+        return None
+    services = configuration.full_config.get("services", {}).get(profile.get("services"), {})
+    endpoint = services.get("s3", {}).get("endpoint_url") or profile.get("endpoint_url")
+    return None if endpoint is None else str(endpoint)
 
 
 def _amazon_region(bucket: str) -> str | None:
