@@ -215,6 +215,24 @@ def test_a_step_does_not_become_another_step(tmp_path: Path) -> None:
     assert not (tmp_path / "9").exists()
 
 
+@pytest.mark.parametrize("places", [("local", kind) for kind in KINDS], indirect=True)
+def test_a_step_is_not_copied_onto_a_run(tmp_path: Path, destination: Place) -> None:
+    """The message has the command that copies it into the run."""
+    save_run(str(tmp_path / "run"))
+    target = destination("other run")
+    cordwood.copy(tmp_path / "run", target)
+    cordwood.copy(tmp_path / "run" / "2", tmp_path / "best")
+    cordwood.save(tmp_path / "7", tree())
+    cordwood.save(tmp_path / "mine", tree())
+    for name, step in {"run/1": "1", "best": "2", "7": "7", "mine": "STEP"}.items():
+        command = f"cordwood copy {tmp_path}/{name} '{target}/{step}'"
+        with pytest.raises(NotACheckpointError, match=r"is a directory of steps \(0, 1, 2\)") as e:
+            cordwood.copy(tmp_path / name, target)
+        assert str(e.value).endswith(f"copy it to a step there: {command}")
+    cordwood.copy(tmp_path / "7", f"{target}/7")
+    assert_trees_equal(cordwood.load(f"{target}/7"), tree())
+
+
 @pytest.mark.parametrize(("a", "b"), [("a", "a"), ("a", "a/b"), ("a/b", "a")])
 def test_a_place_within_the_other(a: str, b: str, tmp_path: Path) -> None:
     for root in (str(tmp_path), in_memory()):

@@ -71,7 +71,7 @@ def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> GcReport:
 def _collect(path: str | os.PathLike[str], *, dry_run: bool) -> GcReport:
     url = parse_url(path)
     if url is not None:
-        if url.scheme in ("http", "https"):
+        if url.is_web:
             raise UnsupportedFormatError(
                 f"{url}: {url.scheme}:// can only be read, so there is nothing to remove; expected "
                 "a path, or a URL of s3://, gs:// or az://"

@@ -92,7 +92,7 @@ class ObjectStorage:
         return [f"../{name}" for name in missing_objects(root, [name[3:] for name in pooled])]
 
     def names(self) -> list[str]:
-        if self._store.url.scheme in ("http", "https"):  # web servers list nothing
+        if self._store.url.is_web:  # web servers list nothing
             small = (self._rules.index_name, *self._rules.sidecars)
             return sorted([name for name in small if self._store.find(name)])
         return self._store.children()

@@ -177,7 +177,7 @@ class ObjectStore:
             return StoredObject(bytes(await result.buffer_async()), _tag_of(result.meta))
 
         stored = self._ask(name, get, doing="reading it", stoppable=True)
-        is_store = self.url.scheme not in ("http", "https")  # whose objects are replaced
+        is_store = not self.url.is_web  # whose objects are replaced
         if is_store and stored.tag == Tag(None):
             advice = f"; {NO_STORE}" if is_web_page(stored.data) else ""
             raise StorageError(

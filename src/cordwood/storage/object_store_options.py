@@ -197,7 +197,7 @@ def _open_bucket(url: Url, options: dict[str, Any]) -> OpenStore:
         if not _memory:
             _memory.append(store.MemoryStore())
         return OpenStore(_memory[0], _memory[0], where, "", stall)
-    if url.scheme in ("http", "https"):
+    if url.is_web:
         client["allow_http"] = url.scheme == "http"
         base = f"{url.scheme}://{url.bucket}"
         pages = store.HTTPStore(base, client_options=client, retry_config=_NO_RETRIES)

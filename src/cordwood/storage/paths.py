@@ -25,6 +25,9 @@ SCHEMES = ("az", "file", "gs", "http", "https", "memory", "s3")
 # It comes before the names of steps in a listing, which can so begin after it.
 POOL = ".data"
 
+# What a web server's answer "not found" means for the index of a checkpoint.
+NOTHING_ON_THE_WEB = "there is no checkpoint, and a web server lists no steps: name one of them"
+
 _NAME_MAX = 255  # bytes in a file name on Linux file systems
 _RANDOM_BYTES = 8
 _TIME_DIGITS = 8  # of the id of a save
@@ -39,6 +42,11 @@ class Url(NamedTuple):
     scheme: str
     bucket: str
     key: str  # no slash at either end, but for file://, where it is the absolute path; may be ""
+
+    @property
+    def is_web(self) -> bool:
+        """True for a web server, which can only be read, and lists nothing."""
+        return self.scheme in ("http", "https")
 
     def child(self, name: str) -> Url:
         """Return the URL of what lies below; a name may begin with "../"."""

@@ -135,7 +135,7 @@ def open_step_storage(
         rules: the naming rules of their format; its index makes a directory a finished step.
         timeout_seconds: the longest wait for the lock of the root; None: no limit.
 
-    Raises UnsupportedFormatError for an unknown URL.
+    Raises UnsupportedFormatError for an unknown URL, or that of a web server.
     """
     root = expand_home(root)
     url = parse_url(root)
@@ -143,6 +143,12 @@ def open_step_storage(
         return LocalStepStorage(os.fspath(root), rules, timeout_seconds=timeout_seconds)
     if url.scheme == "file":
         return LocalStepStorage(url.key, rules, timeout_seconds=timeout_seconds)
+    if url.is_web:
+        raise UnsupportedFormatError(
+            f"{url}: a web server lists no steps and can only be read: expected a path, or a URL "
+            "of s3://, gs:// or az://; or load one step by its whole URL: "
+            f"cordwood.load('{url}/100')"
+        )
     return ObjectStepStorage(url, rules)
 
 

@@ -83,7 +83,7 @@ def store_at(path: Path, *, to_save: bool = False) -> Storage:
     from cordwood.formats.packs.cordwood_json import RULES
 
     url = parse_url(path)
-    if to_save and url is not None and url.scheme in ("http", "https"):
+    if to_save and url is not None and url.is_web:
         raise UnsupportedFormatError(
             f"{url}: {url.scheme}:// can only be read; expected a path, or a URL of s3://, gs:// "
             "or az:// to save to"
