@@ -75,6 +75,9 @@ def test_steps(run: Run, root: str) -> None:
         (1, {"loss": 1}),
         (2, {"loss": 0.5}),
     ]
+    for step in steps:
+        info = json.loads(run("info", f"{root}/{step['name']}", "--json").out)
+        assert step["disk_bytes"] == info["disk_bytes"] > A.nbytes
 
 
 def test_verify(run: Run, root: str, tmp_path: Path) -> None:

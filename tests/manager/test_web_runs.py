@@ -11,6 +11,7 @@ import pytest
 
 import cordwood
 from cordwood import CheckpointManager, StepReader
+from cordwood.manager.steps import summarize_steps
 from tests.storage.web_stores import Request, WebStore, web_store
 from tests.threads import until
 
@@ -70,6 +71,19 @@ def test_a_new_process_reads_the_records_of_many_steps_at_once(web: WebStore) ->
     web.requests.clear()
     assert StepReader(url).steps() == list(range(20))
     assert web.count("GET", r"/\.data/steps\.json") == 1
+    assert set(index_requests(web)) == {f"run/{step}/cordwood.json" for step in (17, 18, 19)}
+
+
+def test_the_sizes_of_steps_cost_no_requests(web: WebStore) -> None:
+    url = f"{web.url}/run"
+    with CheckpointManager(url, background=False) as manager:
+        for step in range(20):
+            manager.save(step, {"w": np.full(3, step)})
+    with cordwood.open(f"{url}/7") as checkpoint:
+        size = sum([each.size_bytes for each in checkpoint.index.sources])
+    web.requests.clear()
+    steps = summarize_steps(url, [str(step) for step in range(20)])
+    assert [each.disk_bytes for each in steps] == [size] * 20
     assert set(index_requests(web)) == {f"run/{step}/cordwood.json" for step in (17, 18, 19)}
 
 

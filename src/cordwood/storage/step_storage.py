@@ -52,6 +52,14 @@ class StepEntry(NamedTuple):
     is_link: bool = False  # a symbolic link to either
 
 
+class StoredRecord(NamedTuple):
+    """A copy of what the index of an entry says for listings."""
+
+    stamp: Hashable  # of the index
+    text: str
+    data_bytes: int  # the size of the data files
+
+
 class StepStorage(Protocol):
     """A directory of entries, each of which is a checkpoint or will become one."""
 
@@ -74,15 +82,15 @@ class StepStorage(Protocol):
         """Return the stamp of a directory, as in its Entry."""
         ...
 
-    def read_records(self) -> Mapping[str, tuple[Hashable, str]]:
-        """Return texts by entry that `write_records` has stored, and the stamps of the entries.
+    def read_records(self) -> Mapping[str, StoredRecord]:
+        """Return the records by entry that `write_records` has stored.
 
-        An aid for listings of object stores: any text may be missing, or be of an older index.
+        An aid for listings of object stores: any record may be missing, or be of an older index.
         """
         ...
 
-    def write_records(self, records: Mapping[str, tuple[Hashable, str]]) -> None:
-        """Store a text for each entry, with the stamp of its index. Raises OSError."""
+    def write_records(self, records: Mapping[str, StoredRecord]) -> None:
+        """Store a record for each entry. Raises OSError."""
         ...
 
     def remove(self, entries: Iterable[str]) -> list[str]:
@@ -183,10 +191,10 @@ class LocalStepStorage:
     def stamp(self, entry: str) -> Hashable | None:
         return _stamp(f"{self.path_of(entry)}/{self._index_name}")
 
-    def read_records(self) -> Mapping[str, tuple[Hashable, str]]:
+    def read_records(self) -> Mapping[str, StoredRecord]:
         return {}  # reading an index of a disk costs nothing
 
-    def write_records(self, records: Mapping[str, tuple[Hashable, str]]) -> None:
+    def write_records(self, records: Mapping[str, StoredRecord]) -> None:
         """Do nothing."""
 
     def remove(self, entries: Iterable[str]) -> list[str]:
@@ -323,18 +331,18 @@ class ObjectStepStorage:
         found = self._store.find(f"{entry}/{self._index_name}")
         return found.tag.e_tag or found.tag.version if found and found.size_bytes else None
 
-    def read_records(self) -> Mapping[str, tuple[Hashable, str]]:
+    def read_records(self) -> Mapping[str, StoredRecord]:
         with suppress(OSError, CordwoodError, ValueError, TypeError, AttributeError):
             data = self._store.read(_RECORDS, limit_bytes=self._rules.max_index_bytes).data
             rows = parse_json(data or b"{}", _RECORDS)
             return {
-                entry: (stamp, text)
-                for entry, (stamp, text) in rows.items()
-                if type(stamp) is str and type(text) is str
+                entry: StoredRecord(stamp, text, size)
+                for entry, (stamp, text, size) in rows.items()
+                if type(stamp) is str and type(text) is str and type(size) is int
             }
         return {}
 
-    def write_records(self, records: Mapping[str, tuple[Hashable, str]]) -> None:
+    def write_records(self, records: Mapping[str, StoredRecord]) -> None:
         self._store.write(_RECORDS, json.dumps(records, separators=(",", ":")).encode())
 
     def remove(self, entries: Iterable[str]) -> list[str]:
