@@ -38,7 +38,8 @@ _MISSING_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _WEB_PAGE = ("<!DOCTYPE html", "<!doctype html", "<html", "<HTML")
 NO_STORE = (
     "the endpoint answers with a web page: it is not the address of an object store (the console "
-    "of a store has another port), or a proxy answers for it; look at AWS_ENDPOINT_URL"
+    "of a store has another port), or a proxy answers for it; look at AWS_ENDPOINT_URL, "
+    "STORAGE_EMULATOR_HOST or AZURE_STORAGE_ENDPOINT"
 )
 _HINTS = {  # advice for an error, by a part of its text
     "RequestTimeTooSkewed": "set the clock of this machine",
