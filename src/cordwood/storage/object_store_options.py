@@ -3,6 +3,9 @@
 Only this module and `object_store_client` know obstore. Each store is opened twice: once for
 requests, which the client repeats itself and logs, and once for uploads, whose parts obstore
 repeats.
+
+One file, because what a program, the environment and a profile say decides together which store is
+opened.
 """
 
 from __future__ import annotations
