@@ -12,7 +12,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MINILM := $(VENV)/.minilm
 
-.PHONY: help install demo mistakes docs pictures test check format bench gpu gpu-wheels fuzz soak ceph view-trace clean
+.PHONY: help install demo mistakes docs pictures test check format bench gpu gpu-wheels fuzz soak ceph azure \
+	view-trace clean
 
 help:
 	@echo "make demo    real weights, and a run that is killed and goes on elsewhere: under three minutes"
@@ -28,6 +29,7 @@ help:
 	@echo "make fuzz    a bounded run of the fuzzer (FUZZ_SECONDS=60), and new examples of each property"
 	@echo "make soak    hundreds of kills, full disks, thousands of steps; writes benchmarks/soak.md"
 	@echo "make ceph    the tests of object stores on a real server, Ceph's gateway, on loopback"
+	@echo "make azure   the same tests on Azurite, the emulator of Azure Blob Storage, on loopback"
 	@echo "make view-trace  a run of 300 steps in the viewer: no task over 100 ms"
 	@echo "make clean   remove .venv and caches"
 
@@ -127,6 +129,10 @@ soak: $(STAMP)
 # Needs root and Debian's packages ceph-mon, ceph-mgr, ceph-osd, ceph-common and radosgw.
 ceph: $(STAMP)
 	$(BIN)/python -m tests.ceph
+
+# Needs azurite-blob on PATH: npm install --global azurite.
+azure: $(STAMP)
+	$(BIN)/python -m tests.azure
 
 # Times are asserted here only: it wants a machine that does nothing else.
 view-trace: $(STAMP)

@@ -13,23 +13,15 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.real_servers import run_tests, wait_for_server
+
 PACKAGES = ("ceph-mon", "ceph-mgr", "ceph-osd", "ceph-common", "radosgw")
 PROGRAMS = ("ceph-mon", "ceph-mgr", "ceph-osd", "ceph", "radosgw", "monmaptool", "ceph-authtool")
-TESTS = (
-    "tests/storage/test_web_conformance.py",
-    "tests/storage/test_directory_stores.py",
-    "tests/storage/test_step_storage.py",
-    "tests/storage/test_object_store_client.py",
-    "tests/storage/test_object_files.py",
-    "tests/api/test_urls.py",
-    "tests/manager/test_linking.py",
-)
 PORT, MONITOR_PORT = 7490, 8490
 KEYS = {"AWS_ACCESS_KEY_ID": "testkey", "AWS_SECRET_ACCESS_KEY": "testsecret"}
 
@@ -115,17 +107,9 @@ def _start(folder: Path) -> None:
     run("ceph-osd", "-i", disk, *server)
     add_user("client.rgw", "mon", "allow rw", "osd", "allow rwx", "mgr", "allow rw")
     run("radosgw", "-n", "client.rgw", *server)
-    _wait_for(f"http://127.0.0.1:{PORT}")
+    wait_for_server(f"http://127.0.0.1:{PORT}")
     user = ["--uid=test", "--display-name=test", "--access-key=testkey", "--secret-key=testsecret"]
     run("radosgw-admin", "-n", "client.rgw", *server, "user", "create", *user)
-
-
-def _wait_for(url: str) -> None:
-    for _ in range(120):
-        with suppress(OSError), urllib.request.urlopen(url, timeout=1):
-            return
-        time.sleep(0.5)
-    raise TimeoutError(f"{url} does not answer")
 
 
 def main() -> int:
@@ -136,13 +120,6 @@ def main() -> int:
     import boto3
 
     with gateway() as url:
-        environment = {
-            **os.environ,
-            **KEYS,
-            "AWS_ENDPOINT_URL": url,
-            "AWS_REGION": "us-east-1",
-            "CORDWOOD_TEST_S3": "s3://bucket/tests",
-        }
         client = boto3.client(
             "s3",
             endpoint_url=url,
@@ -151,18 +128,8 @@ def main() -> int:
             aws_secret_access_key=KEYS["AWS_SECRET_ACCESS_KEY"],
         )
         client.create_bucket(Bucket="bucket")
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-k",
-            "real",
-            "-p",
-            "no:cacheprovider",
-            *TESTS,
-        ]
-        return subprocess.run(command, env=environment, check=False).returncode
+        variables = {**KEYS, "AWS_ENDPOINT_URL": url, "AWS_REGION": "us-east-1"}
+        return run_tests("s3://bucket/tests", variables)
 
 
 if __name__ == "__main__":

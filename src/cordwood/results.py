@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cordwood.api.detect import Detected as Detected
     from cordwood.api.diff import Diff as Diff
     from cordwood.api.diff import LeafDiff as LeafDiff
+    from cordwood.api.gc import GcReport as GcReport
     from cordwood.api.verify import Verification as Verification
     from cordwood.io.progress import Progress as Progress
     from cordwood.manager.restore_step import Restored as Restored
@@ -29,6 +30,7 @@ _MODULE_OF = {
     "CopyReport": "cordwood.api.copy",
     "Detected": "cordwood.api.detect",
     "Diff": "cordwood.api.diff",
+    "GcReport": "cordwood.api.gc",
     "LeafDiff": "cordwood.api.diff",
     "PlannedStep": "cordwood.policies",
     "Progress": "cordwood.io.progress",

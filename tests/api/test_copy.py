@@ -215,6 +215,24 @@ def test_a_step_does_not_become_another_step(tmp_path: Path) -> None:
     assert not (tmp_path / "9").exists()
 
 
+@pytest.mark.parametrize("places", [("local", kind) for kind in KINDS], indirect=True)
+def test_a_step_is_not_copied_onto_a_run(tmp_path: Path, destination: Place) -> None:
+    """The message has the command that copies it into the run."""
+    save_run(str(tmp_path / "run"))
+    target = destination("other run")
+    cordwood.copy(tmp_path / "run", target)
+    cordwood.copy(tmp_path / "run" / "2", tmp_path / "best")
+    cordwood.save(tmp_path / "7", tree())
+    cordwood.save(tmp_path / "mine", tree())
+    for name, step in {"run/1": "1", "best": "2", "7": "7", "mine": "STEP"}.items():
+        command = f"cordwood copy {tmp_path}/{name} '{target}/{step}'"
+        with pytest.raises(NotACheckpointError, match=r"is a directory of steps \(0, 1, 2\)") as e:
+            cordwood.copy(tmp_path / name, target)
+        assert str(e.value).endswith(f"copy it to a step there: {command}")
+    cordwood.copy(tmp_path / "7", f"{target}/7")
+    assert_trees_equal(cordwood.load(f"{target}/7"), tree())
+
+
 @pytest.mark.parametrize(("a", "b"), [("a", "a"), ("a", "a/b"), ("a/b", "a")])
 def test_a_place_within_the_other(a: str, b: str, tmp_path: Path) -> None:
     for root in (str(tmp_path), in_memory()):
@@ -339,6 +357,89 @@ def test_gc_removes_an_interrupted_copy(tmp_path: Path) -> None:
     (tmp_path / "b" / f".notes.cordwood-{'0' * 16}.tmp").write_bytes(b"mine")
     assert len(cordwood.gc(tmp_path / "b")) == 2
     assert [each.name[:6] for each in (tmp_path / "b").iterdir()] == [".notes"]
+
+
+def save_two_days_ago(path: str, run: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Save a checkpoint, or a run of two steps, whose data files have old names."""
+    began = time.time() - 48 * 3600
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: began)
+        if run:
+            save_run(path, 2)
+        else:
+            cordwood.save(path, tree())
+
+
+def call_after_data_files(call: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Call a function each time `copy` has written data files, before it writes an index."""
+
+    def write_files(*args: Any) -> None:
+        copied_files.write_files(*args)
+        call()
+
+    monkeypatch.setattr("cordwood.api.copy.write_files", write_files)
+
+
+@pytest.mark.parametrize("places", [("local", kind) for kind in KINDS], indirect=True)
+@pytest.mark.parametrize("run", [False, True], ids=["step", "run"])
+def test_gc_of_the_destination_of_old_steps(
+    run: bool,
+    tmp_path: Path,
+    destination: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A store tells when the copy was written, whatever the save id in its name says."""
+    source, target = str(tmp_path / "a"), destination("b")
+    save_two_days_ago(source, run, monkeypatch)
+    is_local = parse_url(target) is None
+    steps = ("/0", "/1") if run else ("",)
+    calls = itertools.count()
+
+    def collect() -> None:
+        for step in steps if is_local and next(calls) < 2 else ():
+            if Path(f"{target}{step}").exists():
+                cordwood.gc(f"{target}{step}")
+        if not is_local:
+            assert cordwood.gc(target) == []
+
+    call_after_data_files(collect, monkeypatch)
+    assert len(cordwood.copy(source, target).steps) == len(steps)
+    for step in steps:
+        assert_trees_equal(cordwood.load(f"{target}{step}"), cordwood.load(f"{source}{step}"))
+    assert is_local == ("are copied again" in caplog.text)
+
+
+def test_gc_of_the_destination_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cordwood.save(tmp_path / "a", tree())
+    call_after_data_files(lambda: cordwood.gc(tmp_path / "b"), monkeypatch)
+    with pytest.raises(StorageError, match=r"removed 3 times .* gc, or a manager .* copy again"):
+        cordwood.copy(tmp_path / "a", tmp_path / "b")
+    monkeypatch.undo()
+    assert cordwood.copy(tmp_path / "a", tmp_path / "b").steps == ("",)
+
+
+def test_gc_of_the_destination_of_a_copy_that_goes_on_after_a_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with web_store("s3", monkeypatch) as web:
+        cordwood.save(tmp_path / "a", tree())
+        web.age_seconds = 48 * 3600
+        cordwood.copy(tmp_path / "a", f"{web.url}/b")
+        web.age_seconds = 0
+        for name in ("cordwood.json", "model.safetensors.index.json"):
+            del web.objects[f"b/{name}"]
+        removed: list[str] = []
+
+        def collect() -> None:
+            if not removed:
+                removed.extend(cordwood.gc(f"{web.url}/b"))
+
+        call_after_data_files(collect, monkeypatch)
+        assert cordwood.copy(tmp_path / "a", f"{web.url}/b").files > 0
+        assert_trees_equal(cordwood.load(f"{web.url}/b"), tree())
 
 
 def test_files_that_are_there_are_checked(tmp_path: Path) -> None:

@@ -612,9 +612,10 @@ def test_steps_of_a_url(run: Run) -> None:
         manager.save(10, {"w": np.ones(3)}, metrics={"loss": 0.5})
     code, out, _ = run("steps", url)
     assert code == 0
-    assert out.split()[:3] == ["10", "packs", "-"]
+    size = json.loads(run("info", f"{url}/10", "--json").out)["disk_bytes"]
+    assert out.split()[:4] == ["10", "packs", "4.0", "KiB"]
     (step,) = json.loads(run("steps", url, "--json").out)["steps"]
-    assert (step["disk_bytes"], step["metrics"]) == (None, {"loss": 0.5})
+    assert (step["disk_bytes"], step["metrics"]) == (size, {"loss": 0.5})
 
 
 def test_steps_is_a_table_on_a_terminal(tmp_path: Path) -> None:
@@ -698,7 +699,15 @@ def test_gc(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "c"
     cordwood.save(path, {"x": 1})
     assert run("gc", path).out == "0 removed\n"
-    assert json.loads(run("gc", path, "--dry-run", "--json").out)["removed"] == []
+    document = json.loads(run("gc", path, "--dry-run", "--json").out)
+    assert document == {
+        "path": str(path),
+        "dry_run": True,
+        "removed": [],
+        "young_files": 0,
+        "young_bytes": 0,
+        "young_until": None,
+    }
 
 
 def test_doctor(run: Run, tmp_path: Path) -> None:

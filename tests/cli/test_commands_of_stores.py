@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +18,7 @@ import cordwood
 from cordwood.cli.main import COMMANDS
 from cordwood.viewer.server import ViewerServer
 from tests.cli.conftest import Run
+from tests.storage.stores import open_url
 from tests.storage.web_stores import Answer, web_store
 
 # The commands that the tests below call with URLs.
@@ -73,6 +75,9 @@ def test_steps(run: Run, root: str) -> None:
         (1, {"loss": 1}),
         (2, {"loss": 0.5}),
     ]
+    for step in steps:
+        info = json.loads(run("info", f"{root}/{step['name']}", "--json").out)
+        assert step["disk_bytes"] == info["disk_bytes"] > A.nbytes
 
 
 def test_verify(run: Run, root: str, tmp_path: Path) -> None:
@@ -131,6 +136,22 @@ def test_gc(run: Run, root: str) -> None:
     assert run("gc", f"{root}/1").out == "0 removed\n"
     assert run("gc", f"{root}/1", "--dry-run").code == 0
     assert run("verify", root).code == 0
+
+
+def test_gc_tells_of_files_that_are_too_young(run: Run, root: str) -> None:
+    for name in ("1/cordwood.json", "1/model.safetensors.index.json"):
+        open_url(root).delete([name])
+    out = run("gc", root).out
+    assert re.fullmatch(
+        r"0 removed\n1 file \(.* KiB\) without an index may be of a running save: "
+        r"if no index refers to them by then, gc removes them from 20\d\d-\d\d-\d\d \d\d:\d\d on\n",
+        out,
+    )
+    document = json.loads(run("gc", root, "--json").out)
+    assert document["removed"] == []
+    assert document["young_files"] == 1
+    assert document["young_bytes"] > A.nbytes
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", document["young_until"])
 
 
 @pytest.mark.parametrize(

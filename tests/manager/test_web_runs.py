@@ -11,6 +11,7 @@ import pytest
 
 import cordwood
 from cordwood import CheckpointManager, StepReader
+from cordwood.manager.steps import summarize_steps
 from tests.storage.web_stores import Request, WebStore, web_store
 from tests.threads import until
 
@@ -73,6 +74,19 @@ def test_a_new_process_reads_the_records_of_many_steps_at_once(web: WebStore) ->
     assert set(index_requests(web)) == {f"run/{step}/cordwood.json" for step in (17, 18, 19)}
 
 
+def test_the_sizes_of_steps_cost_no_requests(web: WebStore) -> None:
+    url = f"{web.url}/run"
+    with CheckpointManager(url, background=False) as manager:
+        for step in range(20):
+            manager.save(step, {"w": np.full(3, step)})
+    with cordwood.open(f"{url}/7") as checkpoint:
+        size = sum([each.size_bytes for each in checkpoint.index.sources])
+    web.requests.clear()
+    steps = summarize_steps(url, [str(step) for step in range(20)])
+    assert [each.disk_bytes for each in steps] == [size] * 20
+    assert set(index_requests(web)) == {f"run/{step}/cordwood.json" for step in (17, 18, 19)}
+
+
 def test_a_save_asks_no_step_twice(web: WebStore) -> None:
     url = filled(web, 30)
     with CheckpointManager(url, keep=40) as manager:
@@ -120,7 +134,7 @@ def test_a_run_that_was_deleted_in_part_is_cleaned_up(
     with CheckpointManager(url) as manager:
         manager.save(3, {"w": np.zeros(3)})
     assert web.names("run/1") != []
-    monkeypatch.setattr("cordwood.storage.object_storage.GRACE_SECONDS", -1)
+    monkeypatch.setattr("cordwood.storage.object_pool.GRACE_SECONDS", -1)
     with CheckpointManager(url) as manager:
         manager.save(4, {"w": np.zeros(3)})
     until(lambda: web.names("run/1") == [])

@@ -122,6 +122,7 @@ class Bucket:
         page_size: the most entries in an answer to a list request.
         checks_digests: False: ETags are numbers and digests in headers are not checked, for speed.
         records: False: requests are not kept in `requests`.
+        age_seconds: how long ago the server says that an object was written.
     """
 
     def __init__(self, *, checks_digests: bool = True, records: bool = True) -> None:
@@ -136,6 +137,7 @@ class Bucket:
         self.checks_digests = checks_digests
         self.records = records
         self.needs_credentials = True
+        self.age_seconds = 0.0
         self.most_at_once = 0
         self._at_once = 0
         self.lock = threading.RLock()
@@ -165,7 +167,8 @@ class Bucket:
         return f'"{digest}"'
 
     def store(self, key: str, pieces: tuple[Data, ...], tag: str) -> Stored:
-        stored = Stored(pieces, tag, str(next(self.numbers)), time.time())
+        written = time.time() - self.age_seconds
+        stored = Stored(pieces, tag, str(next(self.numbers)), written)
         self.objects[key] = stored
         return stored
 

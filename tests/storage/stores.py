@@ -16,8 +16,8 @@ from tests.storage.web_stores import forget_stores, web_store
 
 __all__ = ["KINDS", "StoredObjects", "new_url", "open_url"]
 
-# With CORDWOOD_TEST_S3 the bucket that the AWS variables lead to: `make ceph` sets it.
-KINDS = ("memory", "s3", "gs") if "CORDWOOD_TEST_S3" not in os.environ else ("real",)
+# With CORDWOOD_TEST_STORE a bucket of a real server: `make ceph` and `make azure` set it.
+KINDS = ("memory", "s3", "gs") if "CORDWOOD_TEST_STORE" not in os.environ else ("real",)
 _LIMIT_BYTES = 1 << 30
 _numbers = itertools.count()
 
@@ -28,7 +28,7 @@ def new_url(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     if kind == "memory":
         yield f"memory://tests/{next(_numbers)}"
     elif kind == "real":
-        yield f"{os.environ['CORDWOOD_TEST_S3']}/{new_save_id()}"
+        yield f"{os.environ['CORDWOOD_TEST_STORE']}/{new_save_id()}"
     elif kind == "moto":
         forget_stores(monkeypatch)
         monkeypatch.setenv("AWS_ENDPOINT_URL", moto_endpoint())

@@ -23,8 +23,9 @@ from cordwood.storage.local_storage import LocalStorage
 from cordwood.storage.object_pool import GRACE_SECONDS
 from cordwood.storage.object_storage import ObjectStorage
 from cordwood.storage.object_store_client import ObjectStore, Tag
-from cordwood.storage.paths import new_save_id, start_seconds_of
+from cordwood.storage.paths import new_save_id
 from cordwood.storage.storage_protocol import (
+    Garbage,
     IndexChange,
     NamingRules,
     NewDataFile,
@@ -76,12 +77,6 @@ class Place:
 
     def put(self, name: str, data: bytes) -> None:
         self.files[name] = data
-
-
-def seconds_of(name: str) -> int:
-    began = start_seconds_of(name)
-    assert began is not None
-    return began
 
 
 @pytest.fixture(params=["local", *KINDS])
@@ -142,9 +137,8 @@ def test_save_ids_tell_when_a_save_began() -> None:
     seconds = int(time.time())
     save_id = new_save_id()
     assert re.fullmatch("[0-9a-f]{16}", save_id)
-    assert seconds <= seconds_of(save_id) <= seconds + 60
+    assert seconds <= int(save_id[:8], 16) <= seconds + 60
     assert len({new_save_id() for _ in range(100)}) == 100
-    assert start_seconds_of("data-0123456789abcdef0-1") is None
 
 
 def test_a_save_and_the_next(place: Place) -> None:
@@ -279,15 +273,18 @@ def test_collecting(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FileNotFoundError):
         store.collect(dry_run=False)
     save(place, "x", f"{NOW}-1")
-    place.put(f"{NOW}-dead", b"")
+    place.put(f"{NOW}-dead", b"dead")
     place.put("mine", b"")
     if not place.is_local:
-        assert store.collect(dry_run=True) == []
-        later = seconds_of(NOW) + GRACE_SECONDS + 1
+        young = store.collect(dry_run=True)
+        assert young[:3] == ([], 1, 4)
+        assert young.young_until is not None
+        assert abs(young.young_until - time.time() - GRACE_SECONDS) < 3600
+        later = time.time() + GRACE_SECONDS + 1
         monkeypatch.setattr(time, "time", lambda: later)
-    assert store.collect(dry_run=True) == [f"{NOW}-dead"]
+    assert store.collect(dry_run=True) == Garbage([f"{NOW}-dead"])
     assert f"{NOW}-dead" in place.found()
-    assert store.collect(dry_run=False) == [f"{NOW}-dead"]
+    assert store.collect(dry_run=False).names == [f"{NOW}-dead"]
     assert place.found() == [f"{NOW}-1", "index", "mine"]
 
 
@@ -296,7 +293,7 @@ def test_a_living_save_is_left_alone(place: Place) -> None:
     with place.store().transaction(others_commit=False) as living:
         living.write([new_file(f"{NOW}-2")], sevens())
         save(place, "y", f"{NOW}-3")
-        assert place.store().collect(dry_run=False) == []
+        assert place.store().collect(dry_run=False).names == []
         living.commit(put("x", f"{NOW}-2"))
     assert place.found() == [f"{NOW}-2", f"{NOW}-3", "index"]
 
@@ -322,8 +319,9 @@ def test_a_dead_saves_mark_goes_after_a_day(
         mark = saving.create_probe()
         objects.put("copy", b"")
         objects.put(mark.replace("index", "other"), b"")
-        monkeypatch.setattr(time, "time", lambda: seconds_of(mark) + 90_000)
-        assert objects.store().collect(dry_run=True) == [mark]
+        later = time.time() + GRACE_SECONDS + 1
+        monkeypatch.setattr(time, "time", lambda: later)
+        assert objects.store().collect(dry_run=True).names == [mark]
 
 
 def test_an_answer_that_is_lost_on_the_way(objects: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,5 +365,5 @@ def test_only_what_lies_directly_there_counts(objects: Place) -> None:
     objects.put("deeper/data-0", b"")
     assert objects.store().names() == ["deeper"]
     save(objects, "x", f"{NOW}-1")
-    assert objects.store().collect(dry_run=False) == []
+    assert objects.store().collect(dry_run=False).names == []
     assert objects.found() == [f"{NOW}-1", "deeper/data-0", "index"]

@@ -6,7 +6,6 @@ work; a call that raises says what the store did.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -60,14 +59,16 @@ def load_step(root: str) -> None:
 def save_and_leave(root: str) -> None:
     """Leave what a deletion and a save that died have left two days ago."""
     save_steps(root)
-    old = f"{int(time.time()) - 2 * 24 * 3600:08x}{_DEAD}"
-    pool = f"{root.removeprefix('s3://bucket/').removeprefix('gs://bucket/')}/.data/{old}"
-    for name in (f"data-{old}-0-0.safetensors", "cells-0.json", ".removed-" + old):
-        _web[0].put(f"{pool}/{name}", b"1")
+    web = _web[0]
+    pool = f"{root.removeprefix('s3://bucket/').removeprefix('gs://bucket/')}/.data/{_DEAD}"
+    web.age_seconds = 2 * 24 * 3600
+    for name in (f"data-{_DEAD}-0-0.safetensors", "cells-0.json", ".removed-" + _DEAD):
+        web.put(f"{pool}/{name}", b"1")
+    web.age_seconds = 0
 
 
 _web: list[WebStore] = []
-_DEAD = "dead0000"  # the end of the id of a save that died
+_DEAD = "dead0000dead0000"  # the id of a save that died
 
 STEPS: dict[str, int | None] = {"1": 1, "2": 2}
 SCENARIOS = {

@@ -138,6 +138,18 @@ def test_nothing_is_there(pages: Pages) -> None:
             call(f"{pages.url}/none")
 
 
+def test_a_run_cannot_be_listed(pages: Pages, url: str) -> None:
+    run = url.rpartition("/")[0]
+    for kind in (cordwood.StepReader, cordwood.CheckpointManager):
+        with pytest.raises(UnsupportedFormatError, match="a web server lists no steps") as caught:
+            kind(run)
+        assert str(caught.value).endswith(f"by its whole URL: cordwood.load('{run}/100')")
+    for call in (cordwood.load, cordwood.open, cordwood.detect, cordwood.verify):
+        with pytest.raises(FileNotFoundError, match="a web server lists no steps: name one of"):
+            call(run)
+    assert {method for method, _ in pages.requests} <= {"GET", "HEAD"}
+
+
 def test_a_server_that_refuses(pages: Pages, url: str) -> None:
     pages.status = 403
     with pytest.raises(PermissionError, match=url):

@@ -204,7 +204,7 @@ def test_what_a_dead_save_left_is_removed_and_a_living_one_kept(tmp_path: Path) 
     store = LocalStorage(tmp_path, RULES)
     with store.transaction(others_commit=False) as living:
         living.write([new_file("data-2")], sevens())
-        assert store.collect(dry_run=True) == [
+        assert store.collect(dry_run=True).names == [
             f".beside.cordwood-{'0' * 16}.tmp",
             f".index.cordwood-{'0' * 16}.tmp",
             "data-dead",
@@ -213,7 +213,7 @@ def test_what_a_dead_save_left_is_removed_and_a_living_one_kept(tmp_path: Path) 
         assert found(tmp_path) == ["data-1", "data-2", "data-3", "index"]
         living.commit(put("x", "data-2"))
     assert found(tmp_path) == ["data-2", "data-3", "index"]
-    assert store.collect(dry_run=False) == []
+    assert store.collect(dry_run=False).names == []
 
 
 def test_collecting(tmp_path: Path) -> None:
@@ -223,9 +223,9 @@ def test_collecting(tmp_path: Path) -> None:
     (tmp_path / "data-1").write_bytes(b"")
     (tmp_path / "mine").write_bytes(b"")
     store = LocalStorage(tmp_path, RULES)
-    assert store.collect(dry_run=True) == ["data-1"]
+    assert store.collect(dry_run=True).names == ["data-1"]
     assert found(tmp_path) == ["data-1", "mine"]
-    assert store.collect(dry_run=False) == ["data-1"]
+    assert store.collect(dry_run=False).names == ["data-1"]
     assert found(tmp_path) == ["mine"]
 
 

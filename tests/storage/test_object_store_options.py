@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.object_store_options import OpenStore, open_store, storage_options
 from cordwood.storage.paths import parse_url
 from cordwood.testing import assert_trees_equal
+from tests.storage.moto_server import moto_endpoint
+from tests.storage.web_stores import web_store
 
 TREE = {"w": np.arange(5)}
 VARIABLES = (
@@ -221,6 +225,97 @@ def test_the_profile_of_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         assert key_in_use() == "m"
         assert config_of("s3://bucket")["region"] == "eu-central-1"
     assert key_in_use() == "o"
+
+
+PROFILES = {  # the parts of ~/.aws/credentials, and of ~/.aws/config; {url} is that of the server
+    "keys and endpoint": (
+        "[mine]\naws_access_key_id = key\naws_secret_access_key = secret\n",
+        "[profile mine]\nregion = eu-west-1\nendpoint_url = {url}\n",
+    ),
+    "services": (
+        "",
+        (
+            "[profile mine]\naws_access_key_id = key\naws_secret_access_key = secret\n"
+            "region = eu-west-1\nendpoint_url = http://127.0.0.1:1\nservices = local\n"
+            "[services local]\ns3 =\n  endpoint_url = {url}\n"
+        ),
+    ),
+    "a program that prints keys": (
+        "",
+        (
+            "[profile mine]\nregion = eu-west-1\nendpoint_url = {url}\ncredential_process = "
+            """echo '{{"Version": 1, "AccessKeyId": "key", "SecretAccessKey": "secret"}}'\n"""
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("files", PROFILES)
+@pytest.mark.parametrize("by", ["program", "environment"])
+def test_a_run_with_a_profile(
+    files: str, by: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Credentials, region and endpoint come from the files of boto3; the server checks them."""
+    with web_store("s3", monkeypatch) as web, ExitStack() as stack:
+        credentials, config = PROFILES[files]
+        url = os.environ["AWS_ENDPOINT_URL"]
+        for name in VARIABLES:
+            monkeypatch.delenv(name, raising=False)
+        for variable, text in (
+            ("AWS_SHARED_CREDENTIALS_FILE", credentials),
+            ("AWS_CONFIG_FILE", config.format(url=url)),
+        ):
+            (tmp_path / variable).write_text(text)
+            monkeypatch.setenv(variable, str(tmp_path / variable))
+        if by == "program":
+            stack.enter_context(storage_options(web.url, profile="mine"))
+        else:
+            monkeypatch.setenv("AWS_PROFILE", "mine")
+        with cordwood.CheckpointManager(f"{web.url}/run") as manager:
+            manager.save(1, TREE)
+        assert_trees_equal(cordwood.load(f"{web.url}/run/1"), TREE)
+
+
+def test_a_checkpoint_with_a_profile_at_moto(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "credentials").write_text(
+        "[mine]\naws_access_key_id = key\naws_secret_access_key = secret\n"
+    )
+    (tmp_path / "config").write_text(
+        f"[profile mine]\nregion = us-east-1\nendpoint_url = {moto_endpoint()}\n"
+    )
+    with storage_options("s3://bucket", profile="mine"):
+        cordwood.save("s3://bucket/profile", TREE)
+        assert_trees_equal(cordwood.load("s3://bucket/profile"), TREE)
+
+
+@pytest.mark.parametrize(
+    ("line", "variables", "endpoint"),
+    [
+        ("", {}, "http://a"),
+        ("", {"AWS_ENDPOINT_URL": "http://b"}, "http://b"),
+        ("", {"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true"}, None),
+        ("ignore_configured_endpoint_urls = true\n", {}, None),
+    ],
+)
+def test_the_endpoint_of_a_profile_comes_after_the_environment(
+    line: str,
+    variables: dict[str, str],
+    endpoint: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "config").write_text(
+        "[profile mine]\naws_access_key_id = key\naws_secret_access_key = secret\n"
+        f"endpoint_url = http://a\n{line}"
+    )
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with storage_options("s3://bucket", profile="mine"):
+        assert config_of("s3://bucket").get("endpoint") == endpoint
+    with storage_options("s3://bucket", profile="mine", endpoint="http://c"):
+        assert config_of("s3://bucket")["endpoint"] == "http://c"
 
 
 def test_a_profile_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ import pytest
 
 from cordwood.errors import StorageError, UnsupportedFormatError
 from cordwood.storage import syscalls
+from cordwood.storage.object_step_storage import ObjectStepStorage
 from cordwood.storage.step_storage import (
     LocalStepStorage,
-    ObjectStepStorage,
     StepEntry,
     StepStorage,
     open_step_storage,

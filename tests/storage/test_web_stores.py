@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,6 @@ import pytest
 
 import cordwood
 from cordwood.errors import StorageError, UnsupportedFormatError
-from cordwood.formats.packs import write
 from cordwood.storage import conditional_writes
 from cordwood.storage.object_pool import GRACE_SECONDS
 from cordwood.testing import assert_trees_equal
@@ -43,7 +41,7 @@ def is_delete(request: Request) -> bool:
 
 
 def saved_at(monkeypatch: pytest.MonkeyPatch, seconds: float, url: str, tree: object) -> None:
-    """Save as a process whose clock is wrong."""
+    """Save at another time, by the clock of the store too."""
     clock = time.time
     with monkeypatch.context() as patch:
         patch.setattr(time, "time", lambda: clock() + seconds)
@@ -133,13 +131,9 @@ class Halt:
 
 
 @pytest.fixture
-def slow_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let saves run with a clock that is a day behind that of gc."""
-    monkeypatch.setattr(write, "new_save_id", lambda: old_id())
-
-
-def old_id() -> str:
-    return f"{int(time.time()) - DAY:08x}{secrets.token_hex(4)}"
+def old_objects(web: WebStore) -> None:
+    """Let a save take more than a day."""
+    web.age_seconds = DAY
 
 
 class Save:
@@ -169,7 +163,7 @@ class Save:
                 cordwood.load(self.url)
 
 
-@pytest.mark.usefixtures("slow_clock")
+@pytest.mark.usefixtures("old_objects")
 @pytest.mark.parametrize("has_old", [False, True])
 def test_a_save_commits_while_gc_stands_before_any_of_its_requests(
     web: WebStore, has_old: bool
@@ -197,7 +191,7 @@ def test_a_save_commits_while_gc_stands_before_any_of_its_requests(
     assert False in outcomes
 
 
-@pytest.mark.usefixtures("slow_clock")
+@pytest.mark.usefixtures("old_objects")
 @pytest.mark.parametrize("has_old", [False, True])
 def test_gc_runs_while_a_save_stands_before_any_of_its_requests(
     web: WebStore, has_old: bool

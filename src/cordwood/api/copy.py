@@ -9,8 +9,10 @@ together, step by step.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import shlex
 import time
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -23,6 +25,7 @@ from cordwood.errors import (
     IncompleteCheckpointError,
     NotACheckpointError,
     StepError,
+    StorageError,
     UnsupportedFormatError,
 )
 from cordwood.formats.detect_format import format_of, format_of_directory
@@ -60,12 +63,13 @@ from cordwood.storage.paths import (
     local_or_url,
     parse_url,
 )
-from cordwood.storage.storage_protocol import IndexChange, Storage
+from cordwood.storage.storage_protocol import IndexChange, MissingDataError, Storage
 
 _log = logging.getLogger("cordwood")
 
 _LOCAL_FILES_AT_ONCE = 2
 _UNIT_BYTES = 8 << 20
+_ATTEMPTS = 3  # to copy a step whose files are removed at the destination before its index is there
 
 
 @document_fields
@@ -162,7 +166,8 @@ def copy(
     Raises:
         FileExistsError: there is another checkpoint at `destination`, or another step of the same
             name. Nothing is copied.
-        NotACheckpointError: there is something else at `destination`. It is a FileExistsError too.
+        NotACheckpointError: there is something else at `destination`, such as a directory of steps
+            where `source` is one step. It is a FileExistsError too.
         StepError: `destination` has the name of another step than the source.
         UnsupportedFormatError: the source is of another format, which `convert` reads.
         IncompleteCheckpointError: no save of the source has finished.
@@ -227,6 +232,7 @@ def _copy(source: str, destination: str, verify: bool, report: Any) -> _Copier:
     if not is_run:
         paths = [("", source, destination)]
         _refuse_other_step(source, destination)
+        _refuse_run(source, destination, target)
     threads = reading_threads(latency_bound=root.has_pool or target.has_pool)
     sizes = map_in_threads(copier.examine, [each[1:] for each in paths], threads=threads)
     if all(size is None for size in sizes):
@@ -274,20 +280,42 @@ def _refuse_format(path: str, format: str) -> None:
     )
 
 
+def _recorded_step(source: str) -> int | None:
+    """Return the number of a step that a manager has saved; None for another checkpoint."""
+    items = parse_items(read_index_bytes(store_at(source)), name=source)
+    text = items[""].metadata.get(KEY) if "" in items else None
+    if text is not None:
+        with suppress(FormatError):  # not a manager's
+            return decode_record(text, source).step
+    return None
+
+
 def _refuse_other_step(source: str, destination: str) -> None:
     """Raise StepError if a manager would take the copy of a step for another step."""
     number = step_in_name(last_name(destination))
-    items = parse_items(read_index_bytes(store_at(source)), name=source)
-    text = items[""].metadata.get(KEY) if "" in items else None
-    if text is None or number is None:
+    step = _recorded_step(source)
+    if number is not None and step is not None and step != number:
+        raise StepError(
+            f"{source} is step {step} of a CheckpointManager, and would be taken for step "
+            f"{number} at {destination}: copy it to a path that ends in {step}, or convert it"
+        )
+
+
+def _refuse_run(source: str, destination: str, target: Storage) -> None:
+    """Raise NotACheckpointError for a checkpoint that would be copied onto a directory of steps."""
+    if target.read_index() is not None:
         return
-    with suppress(FormatError):  # not a manager's
-        step = decode_record(text, source).step
-        if step != number:
-            raise StepError(
-                f"{source} is step {step} of a CheckpointManager, and would be taken for step "
-                f"{number} at {destination}: copy it to a path that ends in {step}, or convert it"
-            )
+    steps = [name for name in sorted_steps(target.names()) if step_in_name(name) is not None]
+    if not steps:
+        return
+    step = _recorded_step(source)
+    last = last_name(source)
+    name = str(step) if step is not None else last if step_in_name(last) is not None else "STEP"
+    command = shlex.join(["cordwood", "copy", source, f"{destination}/{name}"])
+    raise NotACheckpointError(
+        f"{destination} is a directory of steps ({listed(steps)}), and {source} is one checkpoint: "
+        f"copy it to a step there: {command}"
+    )
 
 
 class _Copier:
@@ -322,14 +350,30 @@ class _Copier:
         return {name: file.size_bytes for name, file in content.files.items()}
 
     def copy_step(self, name: str, source: str, destination: str) -> None:
-        """Copy a checkpoint, again if it is replaced meanwhile."""
+        """Copy a checkpoint, again if it is replaced, or its copy is removed, meanwhile."""
         origin = store_at(source)
+        removals = 0
 
         def attempt() -> None:
+            nonlocal removals
             data = read_index_bytes(origin)
             try:
                 content = content_of(data, name=source, in_pool=self._in_pool)
                 self._copy(name, origin, content, destination)
+            except MissingDataError as e:
+                removals += 1
+                if removals == _ATTEMPTS:
+                    raise StorageError(
+                        errno.EBUSY,
+                        f"files of the copy were removed {_ATTEMPTS} times before its index was "
+                        "written: gc, or a manager that saves to the run, takes them for those of "
+                        "a dead save until then; copy again once these have ended",
+                        destination,
+                    ) from e
+                _log.warning(
+                    "%s: files of the copy were removed, and are copied again", destination
+                )
+                raise ReplacedError(e) from e
             except (CordwoodError, OSError) as e:
                 with suppress(CordwoodError, OSError):
                     if origin.read_index() != data:

@@ -20,7 +20,13 @@ from cordwood.formats.stored_step import listed, sorted_steps
 from cordwood.io.open_files import LocalFile
 from cordwood.message_text import counted
 from cordwood.public_names import document_fields
-from cordwood.storage.paths import kind_at, local_or_url, locate_directory, parse_url
+from cordwood.storage.paths import (
+    NOTHING_ON_THE_WEB,
+    kind_at,
+    local_or_url,
+    locate_directory,
+    parse_url,
+)
 
 
 @document_fields
@@ -95,9 +101,9 @@ def _steps(path: str, steps: Sequence[str]) -> Detected:
 def _in_a_store(url: str) -> Detected:
     names = store_at(url).names()
     if not names:
-        what = "there is nothing"
-        if url.startswith(("http://", "https://")):
-            what = "there is no checkpoint, and a web server lists no steps: name one of them"
+        parsed = parse_url(url)
+        is_web = parsed is not None and parsed.is_web
+        what = NOTHING_ON_THE_WEB if is_web else "there is nothing"
         raise FileNotFoundError(errno.ENOENT, what, url)
     if DEFAULT.index_name in names:
         return Detected(DEFAULT.name, DEFAULT.description, url)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 from cordwood.errors import UnsupportedFormatError
 from cordwood.formats.format_protocol import WritableFormat, is_collectable
@@ -12,21 +13,47 @@ from cordwood.storage.paths import is_folder, local_or_url, locate_directory, pa
 from cordwood.storage.staging_directory import collect_stages
 
 
-def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> list[str]:
+class GcReport(list[str]):
+    """The paths that `gc` removed, or with `dry_run` would remove: a list.
+
+    Attributes:
+        young_files: how many files it left because they may be of a running save. Object stores
+            have no locks, so there the age alone tells; on disks it is always 0.
+        young_bytes: their size.
+        young_until: from when on `gc` removes all of them, unless an index refers to them by then;
+            in seconds since 1970. None if there are none.
+    """
+
+    def __init__(
+        self,
+        paths: Iterable[str] = (),
+        *,
+        young_files: int = 0,
+        young_bytes: int = 0,
+        young_until: float | None = None,
+    ) -> None:
+        super().__init__(paths)
+        self.young_files = young_files
+        self.young_bytes = young_bytes
+        self.young_until = young_until
+
+
+def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> GcReport:
     """Remove the files that interrupted saves of a directory have left in it or beside it.
 
     No saved tree is affected. On disks the next save of the directory does the same. Files of
     saves that are in progress stay, and so do files that are not cordwood's. Object stores have no
     locks that show whether a save is alive. There, only this function removes such files, and only
-    those of saves that began more than 24 hours ago. If such a save is alive after all, it fails,
-    and the previous checkpoint stays.
+    those that were written more than 24 hours ago; the result says how many younger ones there are.
+    If the save of a removed file is alive after all, it fails, and the previous checkpoint stays.
 
     Args:
         path: the directory, or its URL.
         dry_run: True removes nothing, and only returns the paths.
 
     Returns:
-        The paths that were removed, or with `dry_run` would be.
+        The paths that were removed, or with `dry_run` would be: a list, which also has the number
+        and the size of the files that were left.
 
     Raises:
         FileNotFoundError: there is no directory at `path`.
@@ -41,10 +68,10 @@ def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> list[str]:
     return run_in_worker(lambda: _collect(local_or_url(path), dry_run=dry_run))
 
 
-def _collect(path: str | os.PathLike[str], *, dry_run: bool) -> list[str]:
+def _collect(path: str | os.PathLike[str], *, dry_run: bool) -> GcReport:
     url = parse_url(path)
     if url is not None:
-        if url.scheme in ("http", "https"):
+        if url.is_web:
             raise UnsupportedFormatError(
                 f"{url}: {url.scheme}:// can only be read, so there is nothing to remove; expected "
                 "a path, or a URL of s3://, gs:// or az://"
@@ -54,7 +81,15 @@ def _collect(path: str | os.PathLike[str], *, dry_run: bool) -> list[str]:
     else:
         beside = collect_stages(path, dry_run=dry_run)
         if not is_folder(path) and (beside or locate_directory(path) != os.fspath(path)):
-            return beside  # left before the first save had ended, or between two renames
+            return GcReport(beside)  # left before the first save had ended, or between two renames
         format = written_format(path) or DEFAULT
-    names = format.collect(path, dry_run=dry_run) if is_collectable(format) else []
-    return [os.fspath(path).rstrip("/") + f"/{name}" for name in names] + beside
+    if not is_collectable(format):
+        return GcReport(beside)
+    garbage = format.collect(path, dry_run=dry_run)
+    paths = [os.fspath(path).rstrip("/") + f"/{name}" for name in garbage.names]
+    return GcReport(
+        paths + beside,
+        young_files=garbage.young_files,
+        young_bytes=garbage.young_bytes,
+        young_until=garbage.young_until,
+    )

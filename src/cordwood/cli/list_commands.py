@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from cordwood.cli.output import (
     print_json,
     print_table,
     print_text,
+    time_text,
     to_json_value,
 )
 from cordwood.io.threads import gc_paused
@@ -256,18 +256,7 @@ def steps_command(path: str, as_json: bool) -> None:
 def _step_json(step: StepSummary) -> dict[str, Any]:
     metrics = {name: to_json_value(value) for name, value in step.metrics.items()}
     members = {name: value for name, value in step._asdict().items() if name != "state"}
-    return {**members, "time": _time(step.time, utc=True), "metrics": metrics}
-
-
-def _time(seconds: float | None, *, utc: bool = False) -> str | None:
-    """Return a time as local time to read, or as UTC in ISO 8601; None if it is unknown."""
-    if seconds is None:
-        return None
-    try:
-        time = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
-        return f"{time:%Y-%m-%dT%H:%M:%SZ}" if utc else f"{time.astimezone():%Y-%m-%d %H:%M}"
-    except (OverflowError, ValueError, OSError):  # a step record may contain any number
-        return None
+    return {**members, "time": time_text(step.time, utc=True), "metrics": metrics}
 
 
 def _step_row(step: StepSummary) -> list[str]:
@@ -278,7 +267,7 @@ def _step_row(step: StepSummary) -> list[str]:
         step.name,
         step.format or "incomplete",
         "-" if step.disk_bytes is None else size_text(step.disk_bytes),
-        _time(step.time) or "",
+        time_text(step.time) or "",
         ", ".join(metrics),
         "; ".join(notes),
     ]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import click
 
 from cordwood.cli.arguments import LOCAL_PATH, PATH, SOURCE, format_option
-from cordwood.cli.output import columns, fail, json_option, print_answer
+from cordwood.cli.output import columns, fail, json_option, print_answer, time_text
 from cordwood.errors import CordwoodError
 from cordwood.message_text import counted, size_text
 
@@ -164,14 +164,28 @@ def gc_command(path: str, dry_run: bool, as_json: bool) -> None:
     """Remove files that interrupted saves have left in the directory at PATH, or beside it.
 
     Every saved tree stays as it is. Files of saves that are still running, and files that cordwood
-    did not write, are kept.
+    did not write, are kept. In an object store files count as those of a running save for 24 hours
+    after they were written; their number is printed.
     """
     from cordwood.api.gc import gc
 
-    removed = gc(path, dry_run=dry_run)
-    text = "\n".join([*removed, f"{len(removed)} {'would be removed' if dry_run else 'removed'}"])
-    document = {"path": path, "dry_run": dry_run, "removed": removed}
-    print_answer(text, document, as_json=as_json)
+    report = gc(path, dry_run=dry_run)
+    lines = [*report, f"{len(report)} {'would be removed' if dry_run else 'removed'}"]
+    if report.young_files:
+        lines.append(
+            f"{counted(report.young_files, 'file')} ({size_text(report.young_bytes)}) without an "
+            "index may be of a running save: if no index refers to them by then, gc removes them "
+            f"from {time_text(report.young_until)} on"
+        )
+    document = {
+        "path": path,
+        "dry_run": dry_run,
+        "removed": list(report),
+        "young_files": report.young_files,
+        "young_bytes": report.young_bytes,
+        "young_until": time_text(report.young_until, utc=True),
+    }
+    print_answer("\n".join(lines), document, as_json=as_json)
 
 
 @click.command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import json
 import os
@@ -156,6 +157,17 @@ def columns(rows: Sequence[Sequence[str]], *, right: Iterable[int] = ()) -> str:
         pad = str.rjust if i in ends else str.ljust
         padded.append(map(pad, column, repeat(min(max(map(len, column)), _MAX_PADDED))))
     return "\n".join([line.rstrip() for line in map("  ".join, zip(*padded, strict=True))])
+
+
+def time_text(seconds: float | None, *, utc: bool = False) -> str | None:
+    """Return a time as local time to read, or as UTC in ISO 8601; None if it is unknown."""
+    if seconds is None:
+        return None
+    try:
+        time = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+        return f"{time:%Y-%m-%dT%H:%M:%SZ}" if utc else f"{time.astimezone():%Y-%m-%d %H:%M}"
+    except (OverflowError, ValueError, OSError):  # a step record may contain any number
+        return None
 
 
 def screen_size() -> tuple[int, int]:

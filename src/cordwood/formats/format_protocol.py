@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cordwood.io.open_files import ReadableFile
     from cordwood.keypath import KeyPath
     from cordwood.processes.rendezvous import Rendezvous
+    from cordwood.storage.storage_protocol import Garbage
 
 HEAD_BYTES = 128 << 10
 
@@ -268,8 +269,8 @@ class CollectableFormat(WritableFormat, Protocol):
         """Return problems that the items do not show, such as files that no item refers to."""
         ...
 
-    def collect(self, path: Path, *, dry_run: bool) -> list[str]:
-        """Remove files in a directory that saves left which died; return their names."""
+    def collect(self, path: Path, *, dry_run: bool) -> Garbage:
+        """Remove files in a directory that saves left which died."""
         ...
 
 

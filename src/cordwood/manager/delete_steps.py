@@ -134,7 +134,7 @@ class StepCleaner:
         if self._storage.has_temporaries(step.entry):
             return True
         with suppress(OSError, CordwoodError):
-            return bool(PACKS.collect(step.path, dry_run=True))
+            return bool(PACKS.collect(step.path, dry_run=True).names)
         return False
 
 

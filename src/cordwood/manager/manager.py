@@ -107,7 +107,7 @@ class CheckpointManager(StepReader):
             in the background, and while `restore` reads one; or a function, as `cordwood.save`
             and `cordwood.load` take, which is called in the thread that saves. None: neither.
 
-    Raises UnsupportedFormatError if the root is a URL of an unknown store.
+    Raises UnsupportedFormatError if the root is a URL of an unknown store, or of a web server.
 
     >>> import numpy as np
     >>> state = {"w": np.zeros(3, np.float32)}

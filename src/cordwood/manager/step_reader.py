@@ -58,7 +58,7 @@ class StepReader:
         root: a directory or URL, which need not exist yet.
         timeout_seconds: how long to wait for other processes that are late but alive.
 
-    Raises UnsupportedFormatError if the root is a URL of an unknown store.
+    Raises UnsupportedFormatError if the root is a URL of an unknown store, or of a web server.
 
     >>> reader = StepReader("steps")
     >>> for step in reader.new_steps(timeout_seconds=0):

@@ -23,7 +23,7 @@ from cordwood.formats.detect_format import format_of
 from cordwood.formats.orbax import ORBAX
 from cordwood.formats.orbax.locate_trees import is_unfinished
 from cordwood.formats.packs import PACKS, store_at
-from cordwood.formats.packs.cordwood_json import RULES, decode_index
+from cordwood.formats.packs.cordwood_json import RULES, data_bytes_of, decode_index
 from cordwood.formats.registry import DEFAULT
 from cordwood.formats.stored_step import (
     KEY,
@@ -44,7 +44,12 @@ from cordwood.policies import SavedStep
 from cordwood.storage.directories import modified_seconds, size_on_disk
 from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.storage.paths import parse_url
-from cordwood.storage.step_storage import StepEntry, StepStorage, open_step_storage
+from cordwood.storage.step_storage import (
+    StepEntry,
+    StepStorage,
+    StoredRecord,
+    open_step_storage,
+)
 
 _ATTEMPTS = 20  # to read a root at one moment, with no change meanwhile
 _DAMAGED = "damaged: "
@@ -75,6 +80,7 @@ class Step(NamedTuple):
     tool: str = ""  # the tool that saved it, unless a manager did
     is_link: bool = False  # a symbolic link
     foreign_metrics: SavedStep | None = None  # metrics that another tool has saved
+    data_bytes: int | None = None  # the size of the data files of its index, also shared ones
 
     @property
     def finished(self) -> bool:
@@ -155,7 +161,7 @@ class Steps:
         self.root = storage.name
         self._steps: dict[str, Step] = {}
         self._damaged: dict[tuple[str, Hashable | None], str] = {}
-        self._summarized: Mapping[str, tuple[Hashable, str]] = {}  # as last read or written
+        self._summarized: Mapping[str, StoredRecord] = {}  # as last read or written
 
     def all(self) -> list[Step]:
         """Return all steps, finished or not, by number; the better one of two with one number."""
@@ -245,7 +251,7 @@ class Steps:
         if step.finished or parse_url(step.path) is not None:  # without locks it is not known
             return False
         try:
-            leftovers = PACKS.collect(step.path, dry_run=True)
+            leftovers = PACKS.collect(step.path, dry_run=True).names
         except (OSError, CordwoodError):  # deleted, or finished by now
             return False
         if not leftovers or self.storage.in_use(step.entry):
@@ -273,10 +279,10 @@ class Steps:
         if len(unread) > _MAX_UNSUMMARIZED:
             self._summarized = self.storage.read_records()
             for name in unread:
-                stamp, text = self._summarized.get(name, (None, ""))
-                if stamp is not None and stamp == entries[name].stamp:
+                record = self._summarized.get(name)
+                if record is not None and record.stamp == entries[name].stamp:
                     with suppress(CordwoodError):  # else its index is read
-                        steps[name] = self._from_record(name, entries[name], text)
+                        steps[name] = self._from_record(name, record)
             unread = [name for name in unread if name not in steps]
 
         def look(number: int) -> None:
@@ -287,11 +293,12 @@ class Steps:
         )
         return steps
 
-    def _from_record(self, name: str, entry: StepEntry, text: str) -> Step:
+    def _from_record(self, name: str, record: StoredRecord) -> Step:
         number = step_in_name(name)
         assert number is not None
-        step = Step(number, name, self.storage.path_of(name), entry.stamp, None, "")
-        return _with_record(step, text)
+        path, size = self.storage.path_of(name), record.data_bytes
+        step = Step(number, name, path, record.stamp, None, "", data_bytes=size)
+        return _with_record(step, record.text)
 
     def summarize(self) -> None:
         """Store the records of all steps in one object, once many are not in it yet.
@@ -301,12 +308,12 @@ class Steps:
         """
         if parse_url(self.root) is None:
             return
-        records: dict[str, tuple[Hashable, str]] = {}
+        records: dict[str, StoredRecord] = {}
         for step in self.all():
-            if step.record is not None and step.counts and step.stamp is not None:
+            if step.record is not None and step.counts and step.data_bytes is not None:
                 text = encode_record(step.record)
                 if len(text) <= _MAX_SUMMARIZED_RECORD:
-                    records[step.entry] = (step.stamp, text)
+                    records[step.entry] = StoredRecord(step.stamp, text, step.data_bytes)
         new = sum(self._summarized.get(name) != record for name, record in records.items())
         if new > _MAX_UNSUMMARIZED:
             self.storage.write_records(records)
@@ -378,7 +385,9 @@ def _read(step: Step) -> Step:
         data = store_at(step.path).read_index()
         if data is None:  # it has just been deleted
             return step._replace(stamp=None)
-        item = decode_index(data).get("")
+        items = decode_index(data)
+        step = step._replace(data_bytes=data_bytes_of(items))
+        item = items.get("")
         metadata = item.get("metadata") if type(item) is dict else None
         text = metadata.get(KEY) if type(metadata) is dict else None
         if type(text) is not str:
@@ -534,7 +543,7 @@ class StepSummary(NamedTuple):
     step: int | None
     name: str
     format: str  # "" if it is not complete
-    disk_bytes: int | None  # None for a URL
+    disk_bytes: int | None  # at a URL of the data files that its index names; None if unknown
     time: float | None  # start of its save, or else last modification; seconds since 1970
     metrics: Mapping[str, float]
     pinned: bool
@@ -577,7 +586,8 @@ def summarize_steps(path: str, names: Sequence[str]) -> list[StepSummary]:
                 problem, state = str(e), "unreadable" if isinstance(e, OSError) else "damaged"
                 if isinstance(e, IncompleteCheckpointError):
                     state = "unfinished"
-        disk_bytes = None if is_url else size_on_disk(child)
+        known_bytes = None if entry is None else entry.data_bytes
+        disk_bytes = known_bytes if is_url else size_on_disk(child)
         pinned = entry is not None and storage.in_use(name)
         number = number_in_name(name)
         steps.append(

@@ -57,7 +57,9 @@ from cordwood.storage.paths import (
 )
 from cordwood.storage.staging_directory import collect_stages
 from cordwood.storage.storage_protocol import (
+    Garbage,
     IndexChange,
+    MissingDataError,
     NamingRules,
     NewDataFile,
     wait_until_visible,
@@ -132,7 +134,7 @@ class LocalStorage:
     def wait_for_commit(self) -> None:
         wait_for_lock(_lock_of(self._path, self._rules))
 
-    def collect(self, *, dry_run: bool) -> list[str]:
+    def collect(self, *, dry_run: bool) -> Garbage:
         if not os.path.isdir(self._path):
             what = "there is no directory that a save could have left files in"
             raise FileNotFoundError(errno.ENOENT, what, self.name)
@@ -141,7 +143,7 @@ class LocalStorage:
             nullcontext() if dry_run else locked(_lock_of(self._path, self._rules)),
             open_directory_fd(self._path) as folder,
         ):
-            return self._collect(folder, dry_run=dry_run)
+            return Garbage(self._collect(folder, dry_run=dry_run))
 
     def _collect(self, folder: int, *, dry_run: bool) -> list[str]:
         names = sorted(os.listdir(folder))
@@ -271,7 +273,7 @@ class LocalTransaction(SaveStep):
                 self._clean(change)
 
     def _require(self, added: Mapping[str, int]) -> None:
-        """Raise StorageError if files are missing: another save removes those of a dead process."""
+        """Raise an error if files are missing: another save removes those of a dead process."""
         for name, size_bytes in added.items():
             path = f"{self._path}/{name}"
             try:
@@ -280,7 +282,7 @@ class LocalTransaction(SaveStep):
                 size = -1
             if size != size_bytes:
                 what = "nothing" if size < 0 else f"{size} bytes"
-                raise StorageError(
+                raise MissingDataError(
                     errno.EIO,
                     f"expected {size_bytes} bytes in {name}, found {what}: the process that wrote "
                     "it died, or does not write to this file system; what was there before is "

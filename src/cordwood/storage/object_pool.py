@@ -22,13 +22,13 @@ from itertools import chain
 from cordwood.errors import CordwoodError
 from cordwood.io.open_files import naming
 from cordwood.io.threads import check_stop, map_in_threads, reading_threads, run_tasks
-from cordwood.storage.object_store_client import ObjectStore, Tag
-from cordwood.storage.paths import POOL, new_save_id, start_seconds_of
+from cordwood.storage.object_store_client import ObjectEntry, ObjectStore, Tag
+from cordwood.storage.paths import POOL, new_save_id
 from cordwood.storage.storage_protocol import NamingRules
 
 _log = logging.getLogger("cordwood")
 
-GRACE_SECONDS = 24 * 3600  # an older save that has not ended is taken for dead
+GRACE_SECONDS = 24 * 3600  # an older object without a reference is taken for a dead save's
 MAX_LIST_BYTES = 1 << 30
 _REMOVAL_LIST = re.compile(r"\.removed-[0-9a-f]{16}")
 _CELLS = re.compile(r"cells-[0-9]{1,7}\.json")
@@ -119,38 +119,49 @@ class ObjectPool:
             if _CELLS.fullmatch(name) and name[len("cells-") : -len(".json")] not in processes
         ]
 
-    def collect(self, *, dry_run: bool) -> list[str]:
-        """Remove the objects of dead saves and interrupted deletions; return their names."""
-        old = [
-            each.name
-            for each in ObjectStore(self._store.url.child(POOL)).entries()
-            if _is_old(each.name)
-        ]
-        names = [f"{POOL}/{name}" for name in old]
-        data = {name for name in names if self._rules.is_data_file(name.rpartition("/")[2])}
-        unused = sorted(data - self.all_references()) if dry_run else self.remove(data)
+    def collect(
+        self, entries: Iterable[ObjectEntry], *, dry_run: bool
+    ) -> tuple[list[str], list[ObjectEntry]]:
+        """Remove the objects of dead saves and interrupted deletions.
+
+        Args:
+            entries: all objects of the pool, by their names below the root.
+            dry_run: remove nothing.
+
+        Returns the names of what was removed, and the data objects that no index refers to and that
+        are too young to be removed.
+        """
+        objects = {each.name: each for each in entries}
+        data = {name for name in objects if self._rules.is_data_file(name.rpartition("/")[2])}
+        unused = sorted(data - self.all_references()) if data else []
+        young = [objects[name] for name in unused if not is_old(objects[name])]
+        unused = [name for name in unused if is_old(objects[name])]
+        if not dry_run:
+            unused = self.remove(unused)
         used_folders = {name.rpartition("/")[0] for name in data - set(unused)}
         rest = [
             name
-            for name in names
-            if _REMOVAL_LIST.fullmatch(name.rpartition("/")[2])
-            or (
-                _CELLS.fullmatch(name.rpartition("/")[2])
-                and name.rpartition("/")[0] not in used_folders
+            for name in objects
+            if is_old(objects[name])
+            and (
+                _REMOVAL_LIST.fullmatch(name.rpartition("/")[2])
+                or (
+                    _CELLS.fullmatch(name.rpartition("/")[2])
+                    and name.rpartition("/")[0] not in used_folders
+                )
             )
         ]
         if not dry_run:
             self._store.delete(rest)
-        return sorted([*unused, *rest])
+        return sorted([*unused, *rest]), young
 
 
 _DATA_PROCESS = re.compile(r"data-[0-9a-f]{16}-([0-9]{1,7})-[0-9]{1,3}\.safetensors")
 
 
-def _is_old(name: str) -> bool:
-    """Return True for an object whose save, or whose removal, began longer ago than the grace."""
-    began = start_seconds_of(name.rpartition("/")[2]) or start_seconds_of(name)
-    return began is not None and time.time() - began > GRACE_SECONDS
+def is_old(entry: ObjectEntry) -> bool:
+    """Return True for an object that was written longer ago than GRACE_SECONDS."""
+    return time.time() - entry.written_seconds > GRACE_SECONDS
 
 
 def _by_folder(names: Iterable[str]) -> Mapping[str, list[str]]:

@@ -3,10 +3,10 @@
 There are no locks. Data objects have unique names and are written whole; the index is replaced by a
 conditional write, which is repeated until no other writer comes first. A save removes only the
 objects that its own replacement of the index has left without a reference: other objects without a
-reference may belong to a save that is still writing. Only `collect` removes such objects, if their
-save began longer than GRACE_SECONDS ago. Clocks may be wrong, so `collect` first writes an object
-that lists what it is going to remove, and a save looks for such lists after it has replaced the
-index. docs/design/0002-directories.md has the argument.
+reference may belong to a save that is still writing. Only `collect` removes such objects, if they
+were written longer than GRACE_SECONDS ago. A save may take longer, and clocks may be wrong, so
+`collect` first writes an object that lists what it is going to remove, and a save looks for such
+lists after it has replaced the index. docs/design/0002-directories.md has the argument.
 
 One file, because what a save writes and what `collect` removes follow one rule.
 """
@@ -17,7 +17,6 @@ import errno
 import logging
 import re
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
@@ -37,13 +36,16 @@ from cordwood.storage.object_pool import (
     GRACE_SECONDS,
     MAX_LIST_BYTES,
     ObjectPool,
+    is_old,
     missing_objects,
 )
-from cordwood.storage.object_store_client import ObjectStore, Tag
+from cordwood.storage.object_store_client import ObjectEntry, ObjectStore, Tag
 from cordwood.storage.object_uploads import upload_objects
-from cordwood.storage.paths import POOL, Url, new_save_id, start_seconds_of
+from cordwood.storage.paths import POOL, Url, new_save_id
 from cordwood.storage.storage_protocol import (
+    Garbage,
     IndexChange,
+    MissingDataError,
     NamingRules,
     NewDataFile,
     wait_until_visible,
@@ -90,7 +92,7 @@ class ObjectStorage:
         return [f"../{name}" for name in missing_objects(root, [name[3:] for name in pooled])]
 
     def names(self) -> list[str]:
-        if self._store.url.scheme in ("http", "https"):  # web servers list nothing
+        if self._store.url.is_web:  # web servers list nothing
             small = (self._rules.index_name, *self._rules.sidecars)
             return sorted([name for name in small if self._store.find(name)])
         return self._store.children()
@@ -114,21 +116,21 @@ class ObjectStorage:
     def wait_for_commit(self) -> None:
         """Do nothing: without locks a commit in progress cannot be noticed."""
 
-    def collect(self, *, dry_run: bool) -> list[str]:
+    def collect(self, *, dry_run: bool) -> Garbage:
         store, rules = self._store, self._rules
         if POOL in store.url.key.split("/"):
             raise UnsupportedFormatError(
                 f"{self.name}: the objects there belong to the steps of a run; gc its root"
             )
-        names = store.names()
-        if not names:
+        entries = store.entries()
+        if not entries:
             raise FileNotFoundError(errno.ENOENT, "there is nothing there", self.name)
-        pooled = []
-        if any(name.startswith(f"{POOL}/") for name in names):
-            pooled = ObjectPool(store, rules).collect(dry_run=dry_run)
-            names = [name for name in names if not name.startswith(f"{POOL}/")]
-        old = [name for name in names if self._is_old(name)]
-        removed = self._unreferenced(old)
+        in_pool = [each for each in entries if each.name.startswith(f"{POOL}/")]
+        pooled, young = ObjectPool(store, rules).collect(in_pool, dry_run=dry_run)
+        objects = {each.name: each for each in entries if not each.name.startswith(f"{POOL}/")}
+        unreferenced = self._unreferenced([*filter(self._is_temporary, objects)])
+        young += [objects[name] for name in unreferenced if not is_old(objects[name])]
+        removed = [name for name in unreferenced if is_old(objects[name])]
         if removed and not dry_run:
             list_name = _name_beside(rules, _REMOVAL_LIST)
             store.write(list_name, "\n".join(removed).encode())
@@ -136,32 +138,36 @@ class ObjectStorage:
             removed = self._unreferenced(removed)
             store.delete(removed)
             store.delete([list_name])
-        others = [name for name in names if name not in removed]
-        return pooled + removed + self._collect_remains(others, dry_run=dry_run)
+        others = [each for name, each in objects.items() if name not in removed]
+        removed += self._collect_remains(others, dry_run=dry_run)
+        return Garbage(
+            pooled + removed,
+            len(young),
+            sum([each.size_bytes for each in young]),
+            max([each.written_seconds + GRACE_SECONDS for each in young], default=None),
+        )
 
-    def _is_old(self, name: str) -> bool:
-        """Return True for data and probes of saves that began longer than GRACE_SECONDS ago."""
-        if not self._rules.is_data_file(name) and not _is_beside(self._rules, _PROBE, name):
-            return False
-        began = start_seconds_of(name)
-        return began is not None and time.time() - began > GRACE_SECONDS
+    def _is_temporary(self, name: str) -> bool:
+        """Return True for names of data and probes, which a save that died may have left."""
+        return self._rules.is_data_file(name) or _is_beside(self._rules, _PROBE, name)
 
     def _unreferenced(self, names: Sequence[str]) -> list[str]:
         kept = self._rules.kept_files(self.read_index())
         return [name for name in names if name not in kept]
 
-    def _collect_remains(self, names: Sequence[str], *, dry_run: bool) -> list[str]:
+    def _collect_remains(self, entries: Sequence[ObjectEntry], *, dry_run: bool) -> list[str]:
         """Remove the small objects that interrupted deletions have left."""
         store, rules = self._store, self._rules
+        names = [each.name for each in entries]
         lists = [name for name in names if _is_beside(rules, _REMOVAL_LIST, name)]
         removable = [
             name for name in lists if not set(_read_removal_list(store, name) or [""]) & set(names)
         ]
-        remains = [name for name in names if name not in removable]
-        if set(remains) <= set(rules.sidecars):
-            for name in remains:
+        remains = [each for each in entries if each.name not in removable]
+        if {each.name for each in remains} <= set(rules.sidecars):
+            for name in [each.name for each in remains if is_old(each)]:
                 stored = store.read(name, limit_bytes=rules.max_index_bytes)
-                if not _is_map_of_old_data(stored.data or b"", rules):
+                if not _is_map_of_data(stored.data or b"", rules):
                     continue
                 if dry_run or self._empty(name, stored.tag):
                     removable.append(name)
@@ -278,7 +284,7 @@ class ObjectTransaction:
             )
 
     def _require(self, added: Mapping[str, int]) -> None:
-        """Raise StorageError if `collect` has removed, or will remove, what was written."""
+        """Raise an error if `collect` has removed, or will remove, what was written."""
         missing = self._missing_objects(added)
         if missing:
             raise self._error(missing, "what was there before is untouched")
@@ -308,7 +314,8 @@ class ObjectTransaction:
         try:
             self._put_back(change.new_index, old)
         except (OSError, CordwoodError) as e:
-            raise self._error(missing, "the index refers to it; save again") from e
+            state = "the index refers to it; save again"
+            raise self._error(missing, state, StorageError) from e
         self._perhaps_committed = False
         raise self._error(missing, "what was there before is there again")
 
@@ -339,12 +346,14 @@ class ObjectTransaction:
                 condemned = {name for listed in contents for name in listed or ()}
                 return sorted([*missing, *(added - (set(names) - condemned))])
 
-    def _error(self, missing: Sequence[str], state: str) -> StorageError:
-        return StorageError(
+    def _error(
+        self, missing: Sequence[str], state: str, kind: type[StorageError] = MissingDataError
+    ) -> StorageError:
+        return kind(
             errno.EIO,
             f"expected {first_names(missing, 1)}, found nothing: the process that wrote it died, "
-            "does not write to this store, or took longer than gc allows (a day, also by a clock "
-            "that is wrong); or the older step that it was of has just been deleted: save again; "
+            "does not write to this store, or took longer than gc allows (a day after it wrote "
+            "it); or the older step that it was of has just been deleted: save again; "
             f"{state}",
             str(self._store.url),
         )
@@ -403,10 +412,7 @@ def _read_removal_list(store: ObjectStore, name: str) -> list[str] | None:
     return None if data is None else data.decode("utf-8", "replace").split("\n")
 
 
-def _is_map_of_old_data(text: bytes, rules: NamingRules) -> bool:
-    """Return True if a sidecar file refers to old data only."""
+def _is_map_of_data(text: bytes, rules: NamingRules) -> bool:
+    """Return True if a sidecar file refers to data files of this format only."""
     names = [each.decode() for each in re.findall(rb'"([!-~]+\.safetensors)"', text)]
-    began = [start_seconds_of(name) if rules.is_data_file(name) else None for name in names]
-    return bool(began) and all(
-        each is not None and time.time() - each > GRACE_SECONDS for each in began
-    )
+    return bool(names) and all(map(rules.is_data_file, names))

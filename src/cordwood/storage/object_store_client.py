@@ -55,6 +55,8 @@ _MAX_DELAY_SECONDS = 32.0
 _PARTS_AHEAD = 2  # of an upload: filled, and not asked for yet
 _DELETED_AT_ONCE = 1000
 _ABORT_SECONDS = 10.0
+# Of a range that begins at the end of an object; the last is what Azurite says of an empty one.
+_BEHIND_THE_END = ("StartTooLarge", "status: 416", "bytes 0--1/0")
 
 _answered: set[str] = set()  # the stores that have answered in this process
 _listed: set[str] = set()  # the stores whose empty listings are to be believed
@@ -80,6 +82,7 @@ class ObjectEntry(NamedTuple):
     name: str
     size_bytes: int
     tag: Tag
+    written_seconds: float  # since 1970, by the clock of the store
 
 
 class ObjectPart(NamedTuple):
@@ -174,7 +177,7 @@ class ObjectStore:
             return StoredObject(bytes(await result.buffer_async()), _tag_of(result.meta))
 
         stored = self._ask(name, get, doing="reading it", stoppable=True)
-        is_store = self.url.scheme not in ("http", "https")  # whose objects are replaced
+        is_store = not self.url.is_web  # whose objects are replaced
         if is_store and stored.tag == Tag(None):
             advice = f"; {NO_STORE}" if is_web_page(stored.data) else ""
             raise StorageError(
@@ -202,7 +205,7 @@ class ObjectStore:
             part = self._ask(name, get, doing=doing, stoppable=True)
         except StorageError as e:
             cause = str(e.__cause__)
-            if "StartTooLarge" in cause or "status: 416" in cause:
+            if any(mark in cause for mark in _BEHIND_THE_END):
                 raise TruncatedError(
                     f"{self.url_of(name)}: expected {stop - start} bytes at offset {start}, found "
                     "its end"
@@ -236,7 +239,7 @@ class ObjectStore:
             meta = await _or_none(obstore.head_async(store, self._key(name)))
             if meta is None:
                 return None
-            return ObjectEntry(name, int(meta["size"]), _tag_of(meta))
+            return _entry(name, meta, _tag_of(meta))
 
         return self._ask(name, head, doing="looking for it", stoppable=True)
 
@@ -352,11 +355,19 @@ class ObjectStore:
         if not objects:
             self._refuse_web_pages()
         entries = [
-            ObjectEntry(each["path"].removeprefix(prefix), each["size"], _tag_of(each))
+            _entry(each["path"].removeprefix(prefix), each, self._listed_tag(each))
             for each in objects
             if each["path"].startswith(prefix)
         ]
-        return sorted(entries)
+        # Some stores ignore where a listing is to begin: Azurite does.
+        return sorted([each for each in entries if each.name > start_after])
+
+    def _listed_tag(self, meta: Any) -> Tag:
+        """Return the tag in a listing: Azure's has no quotes there, and has them elsewhere."""
+        tag = _tag_of(meta)
+        if self.url.scheme == "az" and tag.e_tag and not tag.e_tag.endswith('"'):
+            return tag._replace(e_tag=f'"{tag.e_tag}"')
+        return tag
 
     def names(self) -> list[str]:
         """Return the names of all objects, sorted."""
@@ -589,6 +600,10 @@ def _sleep(seconds: float) -> None:
     while (remaining := end - time.monotonic()) > 0:
         time.sleep(min(_POLL_SECONDS, remaining))
         check_stop()
+
+
+def _entry(name: str, meta: Any, tag: Tag) -> ObjectEntry:
+    return ObjectEntry(name, int(meta["size"]), tag, meta["last_modified"].timestamp())
 
 
 def _tag_of(meta: Any) -> Tag:

@@ -38,7 +38,8 @@ _MISSING_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _WEB_PAGE = ("<!DOCTYPE html", "<!doctype html", "<html", "<HTML")
 NO_STORE = (
     "the endpoint answers with a web page: it is not the address of an object store (the console "
-    "of a store has another port), or a proxy answers for it; look at AWS_ENDPOINT_URL"
+    "of a store has another port), or a proxy answers for it; look at AWS_ENDPOINT_URL, "
+    "STORAGE_EMULATOR_HOST or AZURE_STORAGE_ENDPOINT"
 )
 _HINTS = {  # advice for an error, by a part of its text
     "RequestTimeTooSkewed": "set the clock of this machine",
@@ -46,6 +47,14 @@ _HINTS = {  # advice for an error, by a part of its text
     **dict.fromkeys(_WEB_PAGE, NO_STORE),
     "InvalidAccessKeyId": "the endpoint does not know this AWS_ACCESS_KEY_ID",
     "SignatureDoesNotMatch": "look at AWS_SECRET_ACCESS_KEY",
+    "Server failed to authenticate": (
+        "look at AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, and at the clock of "
+        "this machine"
+    ),
+    "<Code>ResourceNotFound": (
+        "look at the endpoint, which ends in the name of the account where it has no host of its "
+        "own: http://127.0.0.1:10000/devstoreaccount1"
+    ),
     "AuthorizationHeaderMalformed": "the bucket is in another region: set AWS_REGION",
     "<Code>AccessDenied": "these credentials lack the permission, or the bucket is not theirs",
     "computeMetadata": _NO_GOOGLE_CREDENTIALS,
@@ -66,8 +75,8 @@ _HINTS = {  # advice for an error, by a part of its text
     "URL scheme is not allowed": "use an endpoint that begins with https://",
 }
 _NO_ANSWER_HINT = (
-    "look at the bucket's name, the network, and what AWS_ENDPOINT_URL or STORAGE_EMULATOR_HOST "
-    "says"
+    "look at the bucket's name, the network, and what AWS_ENDPOINT_URL, STORAGE_EMULATOR_HOST or "
+    "AZURE_STORAGE_ENDPOINT says"
 )
 
 
@@ -97,7 +106,7 @@ def request_error(error: Exception, where: str, doing: str) -> OSError:
     message = text.partition("\n\nDebug source")[0].replace("\n", " ")
     code = re.search(r"<Code>([^<]+)</Code>", text)
     if failure.status and code:  # the text names the object twice before it says this
-        explanation = re.search(r"<Message>([^<]+)</Message>", text)
+        explanation = re.search(r"<Message>([^<\n]+)", text)
         status = re.search(r"\d{3} [A-Za-z ]*[A-Za-z]", message[message.find("status code: ") :])
         message = f"status code: {status[0] if status else failure.status}, {code[1]}"
         message += f": {explanation[1]}" if explanation else ""

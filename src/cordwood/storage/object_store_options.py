@@ -3,6 +3,9 @@
 Only this module and `object_store_client` know obstore. Each store is opened twice: once for
 requests, which the client repeats itself and logs, and once for uploads, whose parts obstore
 repeats.
+
+One file, because what a program, the environment and a profile say decides together which store is
+opened.
 """
 
 from __future__ import annotations
@@ -197,7 +200,7 @@ def _open_bucket(url: Url, options: dict[str, Any]) -> OpenStore:
         if not _memory:
             _memory.append(store.MemoryStore())
         return OpenStore(_memory[0], _memory[0], where, "", stall)
-    if url.scheme in ("http", "https"):
+    if url.is_web:
         client["allow_http"] = url.scheme == "http"
         base = f"{url.scheme}://{url.bucket}"
         pages = store.HTTPStore(base, client_options=client, retry_config=_NO_RETRIES)
@@ -209,6 +212,7 @@ def _open_bucket(url: Url, options: dict[str, Any]) -> OpenStore:
         config = {**_gcs_config(), **config}
         kind = store.GCSStore
     else:
+        config = {**_azure_config(), **config}
         kind = store.AzureStore
     endpoint = config.get("endpoint") or config.get("base_url") or ""
     if endpoint and not str(endpoint).startswith(("http://", "https://")):
@@ -233,9 +237,15 @@ def _open_bucket(url: Url, options: dict[str, Any]) -> OpenStore:
         text = str(e).partition("\n")[0]
         raise UnsupportedFormatError(
             f"{url.scheme}://{url.bucket}: the options of the store are wrong: {text}"
-            + ("; set AZURE_STORAGE_ACCOUNT_NAME" if "Account must be" in text else "")
+            + next((advice for mark, advice in _ADVICE.items() if mark in text), "")
         ) from e
     return OpenStore(requests, uploads, where, "", stall)
+
+
+_ADVICE = {
+    "Account must be": "; set AZURE_STORAGE_ACCOUNT_NAME",
+    "Invalid Access Key": "; look at AZURE_STORAGE_ACCOUNT_KEY",
+}
 
 
 def _refuse_bucket_in_endpoint(
@@ -298,6 +308,11 @@ def gcs_endpoint() -> str | None:
     return (host if "://" in host else f"http://{host}").rstrip("/")
 
 
+def azure_endpoint() -> str | None:
+    """Return the endpoint from the environment, as obstore reads it; None for Azure's own."""
+    return os.environ.get("AZURE_STORAGE_ENDPOINT") or os.environ.get("AZURE_ENDPOINT") or None
+
+
 def _s3_config(bucket: str, profile: str | None, options: dict[str, Any]) -> dict[str, Any]:
     """Return what the environment and the profile say of S3, where the program says nothing."""
     config: dict[str, Any] = {}
@@ -305,11 +320,12 @@ def _s3_config(bucket: str, profile: str | None, options: dict[str, Any]) -> dic
     has_keys = os.environ.get("AWS_ACCESS_KEY_ID") or "access_key_id" in options
     anonymous = options.get("skip_signature") or "credential_provider" in options
     profile = profile or (None if has_keys else os.environ.get("AWS_PROFILE"))
+    profile_endpoint = None
     if profile or (not (has_keys or anonymous) and _has_aws_files()):
-        provider = _profile_credentials(profile, bucket)
+        provider, profile_endpoint = _read_profile(profile, bucket)
         config["credential_provider"] = provider
         region = region or provider.config.get("region")
-    endpoint = options.get("endpoint") or s3_endpoint()
+    endpoint = options.get("endpoint") or s3_endpoint() or profile_endpoint
     if endpoint:
         config["endpoint"] = endpoint
     elif options.get("region") is None and region is None:
@@ -329,12 +345,13 @@ def _has_aws_files() -> bool:
     return any(os.path.exists(os.path.expanduser(path)) for path in paths)
 
 
-def _profile_credentials(profile: str | None, bucket: str) -> Any:
-    """Return the credential provider of a profile of ~/.aws."""
+def _read_profile(profile: str | None, bucket: str) -> tuple[Any, str | None]:
+    """Return the credential provider of a profile of ~/.aws, and its endpoint for S3, or None."""
     what = f"the profile {profile!r}" if profile else "the default profile of ~/.aws"
     try:
         from boto3.session import Session
         from botocore.exceptions import BotoCoreError
+        from botocore.session import Session as Configuration
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError as e:
         raise UnsupportedFormatError(
@@ -342,12 +359,28 @@ def _profile_credentials(profile: str | None, bucket: str) -> Any:
             "or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         ) from e
     try:
-        return Boto3CredentialProvider(Session(profile_name=profile))
+        configuration = Configuration(profile=profile)
+        provider = Boto3CredentialProvider(Session(botocore_session=configuration))
+        return provider, _profile_endpoint(configuration)
     except (BotoCoreError, ValueError) as e:
         raise UnsupportedFormatError(
             f"s3://{bucket}: expected credentials in {what}: {e}; set AWS_PROFILE, or "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         ) from e
+
+
+def _profile_endpoint(configuration: Any) -> str | None:
+    """Return the endpoint of a profile, in boto3's order: that of its `services`, then its own."""
+    profile = configuration.get_scoped_config()
+    ignores = (
+        os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"),
+        profile.get("ignore_configured_endpoint_urls"),
+    )
+    if any((text or "").lower() == "true" for text in ignores):
+        return None
+    services = configuration.full_config.get("services", {}).get(profile.get("services"), {})
+    endpoint = services.get("s3", {}).get("endpoint_url") or profile.get("endpoint_url")
+    return None if endpoint is None else str(endpoint)
 
 
 def _amazon_region(bucket: str) -> str | None:
@@ -373,3 +406,8 @@ def _gcs_config() -> dict[str, Any]:
         return {}
     # With skip_signature obstore still asks for a token before it writes.
     return {"base_url": endpoint, "credential_provider": lambda: _EMULATOR_TOKEN}
+
+
+def _azure_config() -> dict[str, Any]:
+    endpoint = azure_endpoint()
+    return {} if endpoint is None else {"endpoint": endpoint}

@@ -25,6 +25,9 @@ SCHEMES = ("az", "file", "gs", "http", "https", "memory", "s3")
 # It comes before the names of steps in a listing, which can so begin after it.
 POOL = ".data"
 
+# What a web server's answer "not found" means for the index of a checkpoint.
+NOTHING_ON_THE_WEB = "there is no checkpoint, and a web server lists no steps: name one of them"
+
 _NAME_MAX = 255  # bytes in a file name on Linux file systems
 _RANDOM_BYTES = 8
 _TIME_DIGITS = 8  # of the id of a save
@@ -39,6 +42,11 @@ class Url(NamedTuple):
     scheme: str
     bucket: str
     key: str  # no slash at either end, but for file://, where it is the absolute path; may be ""
+
+    @property
+    def is_web(self) -> bool:
+        """True for a web server, which can only be read, and lists nothing."""
+        return self.scheme in ("http", "https")
 
     def child(self, name: str) -> Url:
         """Return the URL of what lies below; a name may begin with "../"."""
@@ -303,8 +311,8 @@ def stale_stages(path: str | os.PathLike[str]) -> list[str]:
 def new_save_id() -> str:
     """Return 16 hexadecimal digits: 8 of the seconds since 1970, and 8 random ones.
 
-    Without locks, only the age of a save shows if it may still be running. If the clock is before
-    1970 or after 2106, the id has the first or the last second of that time.
+    The time is for people who look at the names. If the clock is before 1970 or after 2106, it is
+    the first or the last second of that time.
     """
     seconds = min(max(int(time.time()), 0), 16**_TIME_DIGITS - 1)
     return f"{seconds:0{_TIME_DIGITS}x}{secrets.token_hex(4)}"
@@ -317,13 +325,3 @@ def pooled_name(save_id: str, name: str) -> str:
     '../.data/65f0000000001234/data-65f0000000001234-0-0.safetensors'
     """
     return f"../{POOL}/{save_id}/{name}"
-
-
-def start_seconds_of(name: str) -> int | None:
-    """Return the start time of the save whose id is in a name, in seconds since 1970, or None.
-
-    >>> start_seconds_of("data-65f0000000001234-0-0.safetensors")
-    1710227456
-    """
-    match = re.search(r"(?<![0-9a-f])[0-9a-f]{16}(?![0-9a-f])", name)
-    return int(match[0][:_TIME_DIGITS], 16) if match else None

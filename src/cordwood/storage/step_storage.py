@@ -9,8 +9,6 @@ interrupted deletions have left.
 from __future__ import annotations
 
 import fcntl
-import json
-import logging
 import os
 import re
 import stat
@@ -18,16 +16,13 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import NamedTuple, Protocol
 
-from cordwood.encoding.strict_json import parse_json
-from cordwood.errors import CordwoodError, UnsupportedFormatError
+from cordwood.errors import UnsupportedFormatError
 from cordwood.io.threads import run_in_worker
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import WritableFile, sync_directory
 from cordwood.storage.directories import may_remove, remove_tree, scan_directory
 from cordwood.storage.file_locks import NO_LOCK_ERRORS, is_locked, locked, unlock
 from cordwood.storage.paths import (
-    POOL,
-    Url,
     expand_home,
     parse_url,
     temporary_path,
@@ -35,13 +30,8 @@ from cordwood.storage.paths import (
 )
 from cordwood.storage.storage_protocol import NamingRules
 
-_log = logging.getLogger("cordwood")
-
 _AWAY = re.compile(r"\.(.+)\.cordwood-[0-9a-f]{16}\.(deleted|damaged)")
 _LOCK_NAME = f"{temporary_prefix('steps')}lock"
-
-
-_RECORDS = f"{POOL}/steps.json"
 
 
 class StepEntry(NamedTuple):
@@ -50,6 +40,14 @@ class StepEntry(NamedTuple):
     stamp: Hashable | None  # of a directory with an index: a value that changes with it; else None
     is_file: bool = False
     is_link: bool = False  # a symbolic link to either
+
+
+class StoredRecord(NamedTuple):
+    """A copy of what the index of an entry says for listings."""
+
+    stamp: Hashable  # of the index
+    text: str
+    data_bytes: int  # the size of the data files
 
 
 class StepStorage(Protocol):
@@ -74,15 +72,15 @@ class StepStorage(Protocol):
         """Return the stamp of a directory, as in its Entry."""
         ...
 
-    def read_records(self) -> Mapping[str, tuple[Hashable, str]]:
-        """Return texts by entry that `write_records` has stored, and the stamps of the entries.
+    def read_records(self) -> Mapping[str, StoredRecord]:
+        """Return the records by entry that `write_records` has stored.
 
-        An aid for listings of object stores: any text may be missing, or be of an older index.
+        An aid for listings of object stores: any record may be missing, or be of an older index.
         """
         ...
 
-    def write_records(self, records: Mapping[str, tuple[Hashable, str]]) -> None:
-        """Store a text for each entry, with the stamp of its index. Raises OSError."""
+    def write_records(self, records: Mapping[str, StoredRecord]) -> None:
+        """Store a record for each entry. Raises OSError."""
         ...
 
     def remove(self, entries: Iterable[str]) -> list[str]:
@@ -135,7 +133,7 @@ def open_step_storage(
         rules: the naming rules of their format; its index makes a directory a finished step.
         timeout_seconds: the longest wait for the lock of the root; None: no limit.
 
-    Raises UnsupportedFormatError for an unknown URL.
+    Raises UnsupportedFormatError for an unknown URL, or that of a web server.
     """
     root = expand_home(root)
     url = parse_url(root)
@@ -143,6 +141,14 @@ def open_step_storage(
         return LocalStepStorage(os.fspath(root), rules, timeout_seconds=timeout_seconds)
     if url.scheme == "file":
         return LocalStepStorage(url.key, rules, timeout_seconds=timeout_seconds)
+    if url.is_web:
+        raise UnsupportedFormatError(
+            f"{url}: a web server lists no steps and can only be read: expected a path, or a URL "
+            "of s3://, gs:// or az://; or load one step by its whole URL: "
+            f"cordwood.load('{url}/100')"
+        )
+    from cordwood.storage.object_step_storage import ObjectStepStorage
+
     return ObjectStepStorage(url, rules)
 
 
@@ -177,10 +183,10 @@ class LocalStepStorage:
     def stamp(self, entry: str) -> Hashable | None:
         return _stamp(f"{self.path_of(entry)}/{self._index_name}")
 
-    def read_records(self) -> Mapping[str, tuple[Hashable, str]]:
+    def read_records(self) -> Mapping[str, StoredRecord]:
         return {}  # reading an index of a disk costs nothing
 
-    def write_records(self, records: Mapping[str, tuple[Hashable, str]]) -> None:
+    def write_records(self, records: Mapping[str, StoredRecord]) -> None:
         """Do nothing."""
 
     def remove(self, entries: Iterable[str]) -> list[str]:
@@ -283,104 +289,6 @@ class LocalStepStorage:
     def remove_empty(self, entry: str) -> None:
         with suppress(OSError):  # it is not empty, or does not exist
             syscalls.current().rmdir(self.path_of(entry))
-
-
-class ObjectStepStorage:
-    """The steps below a URL of an object store."""
-
-    def __init__(self, url: Url, rules: NamingRules) -> None:
-        from cordwood.storage.object_pool import ObjectPool
-        from cordwood.storage.object_store_client import ObjectStore
-
-        self.name = str(url)
-        self._store = ObjectStore(url)
-        self._pool = ObjectPool(self._store, rules)
-        self._rules = rules
-        self._index_name = rules.index_name
-
-    def path_of(self, entry: str) -> str:
-        return f"{self.name}/{entry}"
-
-    def entries(self, matches: Callable[[str], bool]) -> Mapping[str, StepEntry]:
-        result = {}
-        for each in self._store.entries(start_after=f"{POOL}0"):
-            entry, slash, inner = each.name.partition("/")
-            if not matches(entry):
-                continue
-            if inner == self._index_name and each.size_bytes:
-                result[entry] = StepEntry(each.tag.e_tag or each.tag.version)
-            else:
-                result.setdefault(entry, StepEntry(None, is_file=not slash))
-        return result
-
-    def stamp(self, entry: str) -> Hashable | None:
-        found = self._store.find(f"{entry}/{self._index_name}")
-        return found.tag.e_tag or found.tag.version if found and found.size_bytes else None
-
-    def read_records(self) -> Mapping[str, tuple[Hashable, str]]:
-        with suppress(OSError, CordwoodError, ValueError, TypeError, AttributeError):
-            data = self._store.read(_RECORDS, limit_bytes=self._rules.max_index_bytes).data
-            rows = parse_json(data or b"{}", _RECORDS)
-            return {
-                entry: (stamp, text)
-                for entry, (stamp, text) in rows.items()
-                if type(stamp) is str and type(text) is str
-            }
-        return {}
-
-    def write_records(self, records: Mapping[str, tuple[Hashable, str]]) -> None:
-        self._store.write(_RECORDS, json.dumps(records, separators=(",", ":")).encode())
-
-    def remove(self, entries: Iterable[str]) -> list[str]:
-        removed = list(entries)
-        if not removed:
-            return []
-        shared = frozenset().union(*map(self._references, removed))
-        self._store.delete([f"{entry}/{self._index_name}" for entry in removed])
-        objects = self._store.entries(start_after=f"{POOL}0")
-        below = [each.name for each in objects if each.name.partition("/")[0] in removed]
-        self._store.delete([name for name in below if "/" in name])
-        try:
-            self._pool.remove(shared)
-        except (OSError, CordwoodError) as e:
-            _log.warning(
-                "%s: the objects that only deleted steps refer to were not removed; gc does it "
-                "later: %s",
-                self.name,
-                e,
-            )
-        return removed
-
-    def _references(self, entry: str) -> frozenset[str]:
-        """Return the objects of the pool that an entry refers to; none if that cannot be read."""
-        limit_bytes = self._rules.max_index_bytes
-        with suppress(CordwoodError):  # `gc` removes what only it has used
-            data = self._store.read(f"{entry}/{self._index_name}", limit_bytes=limit_bytes).data
-            return self._pool.references(data or None)
-        return frozenset()
-
-    def set_aside(self, entry: str) -> None:
-        self._store.delete([f"{entry}/{self._index_name}"])  # objects cannot be renamed
-
-    def in_use(self, entry: str) -> bool:  # noqa: ARG002
-        return False
-
-    def has_temporaries(self, entry: str) -> bool:  # noqa: ARG002
-        return False
-
-    @contextmanager
-    def pin(self, entry: str) -> Iterator[None]:
-        raise UnsupportedFormatError(
-            f"{self.path_of(entry)}: there are no locks in an object store to pin a step by: "
-            "copy it, or keep it by a policy"
-        )
-        yield
-
-    def remove_leftovers(self) -> None:
-        """Do nothing: entries without an index count as unfinished, and are removed as such."""
-
-    def remove_empty(self, entry: str) -> None:
-        """Do nothing: there are no directories."""
 
 
 def _discard(path: str) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
+from cordwood.errors import StorageError
 from cordwood.index import HeaderDigest
 from cordwood.io.progress import WaitLogger
 
@@ -56,6 +57,27 @@ class IndexChange(NamedTuple):
     dropped: frozenset[str]  # data files that the old index refers to, but not the new one
 
 
+class Garbage(NamedTuple):
+    """The files of a directory that no index refers to.
+
+    Attributes:
+        names: those that were removed, or that a dry run would remove.
+        young_files, young_bytes: the number and the size of those that stay because they may be of
+            a running save: in an object store, which has no locks, their age alone tells.
+        young_until: when `gc` takes the last of those for a dead save's, in seconds since 1970;
+            None if there are none.
+    """
+
+    names: list[str]
+    young_files: int = 0
+    young_bytes: int = 0
+    young_until: float | None = None
+
+
+class MissingDataError(StorageError):
+    """The error of a commit whose data files were removed; what was there before is untouched."""
+
+
 class Transaction(Protocol[_File_contra, _Written_co, _Current_co, _Change_contra]):
     """A save in progress. docs/design/0011-transactions.md compares those that there are.
 
@@ -90,7 +112,8 @@ class Transaction(Protocol[_File_contra, _Written_co, _Current_co, _Change_contr
             update: computes the change from what is there now (None: nothing). If other saves come
                 first, it is called again.
 
-        Raises OSError, and what `update` raises; what was there then stays.
+        Raises OSError, and what `update` raises; what was there then stays. MissingDataError: what
+        was written has been removed.
         """
         ...
 
@@ -180,8 +203,8 @@ class Storage(Protocol):
         """Wait until no commit is in progress, if that can be known."""
         ...
 
-    def collect(self, *, dry_run: bool) -> list[str]:
-        """Remove what dead saves have left; return the names."""
+    def collect(self, *, dry_run: bool) -> Garbage:
+        """Remove what dead saves have left."""
         ...
 
 

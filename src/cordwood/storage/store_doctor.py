@@ -40,7 +40,7 @@ def examine_store(url: Url, *, index_name: str, trial_bytes: int = _TRIAL_BYTES)
     Raises OSError if the store cannot be reached, or refuses both a listing and a write;
     UnsupportedFormatError for wrong options.
     """
-    if url.scheme in ("http", "https"):
+    if url.is_web:
         return _examine_web_server(url, index_name)
     key = f"{url.key}/.cordwood-doctor-{new_save_id()}".lstrip("/")
     store = ObjectStore(url._replace(key=key))

@@ -53,6 +53,8 @@ def run_view(sources: Sources, report: Report | None) -> dict[str, object]:  # n
     linked: Sequence[int | None] = [None] * len(steps)
     if parse_url(root) is None:
         linked = linked_bytes([paths[step.name] for step in steps])
+    else:  # the page shows what each step has added, which only reading all indexes would tell
+        steps = [step._replace(disk_bytes=None) for step in steps]
     newest = next((step.name for step in reversed(steps) if not step.problem), None)
     names = dict.fromkeys(name for step in steps for name in step.metrics)
     return {

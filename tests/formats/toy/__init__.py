@@ -49,6 +49,7 @@ from cordwood.storage.directories import list_names
 from cordwood.storage.directory_reader import FileOwningDirectory, LocalDirectory
 from cordwood.storage.paths import path_exists
 from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
+from cordwood.storage.storage_protocol import Garbage
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe_leaf
 
@@ -126,9 +127,9 @@ class ToyFormat:
             if name not in (INDEX_NAME, ELEMENTS_NAME):
                 yield f"{name}: the index does not refer to it"
 
-    def collect(self, path: Path, *, dry_run: bool) -> list[str]:
+    def collect(self, path: Path, *, dry_run: bool) -> Garbage:
         del path, dry_run
-        return []
+        return Garbage([])
 
 
 def _encode_leaf(spec: LeafSpec) -> list[Any]:

@@ -23,7 +23,7 @@ from cordwood.storage.paths import parse_url, path_exists
 
 if TYPE_CHECKING:
     from cordwood.processes.rendezvous import Rendezvous
-    from cordwood.storage.storage_protocol import Storage
+    from cordwood.storage.storage_protocol import Garbage, Storage
 
 
 class PacksFormat:
@@ -71,7 +71,7 @@ class PacksFormat:
 
         return extra_problems(path)
 
-    def collect(self, path: Path, *, dry_run: bool) -> list[str]:
+    def collect(self, path: Path, *, dry_run: bool) -> Garbage:
         return store_at(path).collect(dry_run=dry_run)
 
 
@@ -83,7 +83,7 @@ def store_at(path: Path, *, to_save: bool = False) -> Storage:
     from cordwood.formats.packs.cordwood_json import RULES
 
     url = parse_url(path)
-    if to_save and url is not None and url.scheme in ("http", "https"):
+    if to_save and url is not None and url.is_web:
         raise UnsupportedFormatError(
             f"{url}: {url.scheme}:// can only be read; expected a path, or a URL of s3://, gs:// "
             "or az:// to save to"

@@ -124,6 +124,23 @@ def decode_index(data: bytes) -> dict[str, Any]:
     return items
 
 
+def data_bytes_of(items: Mapping[str, Any]) -> int | None:
+    """Return the size of all data files that items of `decode_index` name; None if it is unknown.
+
+    Each file counts once. The items are not checked.
+    """
+    sizes: dict[str, int] = {}
+    for item in items.values():
+        rows = item.get("files") if type(item) is dict else None
+        for row in rows if type(rows) is list else [None]:
+            match row:
+                case [str(name), int(size), *_]:
+                    sizes[name] = size
+                case _:
+                    return None
+    return sum(sizes.values())
+
+
 def select_item(items: Mapping[str, _T], prefix: str | None, *, name: str) -> _T:
     """Return the item of a prefix; for None the one saved without a prefix, or the only one.
 

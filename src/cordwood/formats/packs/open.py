@@ -38,6 +38,7 @@ from cordwood.index import Box, Digests, Leaf, Source
 from cordwood.io.open_files import Closable, ReadableFile, naming
 from cordwood.message_text import counted
 from cordwood.storage.directory_reader import ReplacedError, retry_reading
+from cordwood.storage.paths import NOTHING_ON_THE_WEB, parse_url
 from cordwood.storage.storage_protocol import Storage
 
 _LISTED_CELLS = 200_000  # of an item with more, pieces are only listed for the leaves that are read
@@ -94,7 +95,10 @@ def read_index_bytes(store: Storage) -> bytes:
         return data
     names = store.names()
     if not names:
-        raise FileNotFoundError(errno.ENOENT, "there is no checkpoint", store.name)
+        url = parse_url(store.name)
+        is_web = url is not None and url.is_web
+        what = NOTHING_ON_THE_WEB if is_web else "there is no checkpoint"
+        raise FileNotFoundError(errno.ENOENT, what, store.name)
     steps = sorted_steps(names)
     if not steps:
         raise IncompleteCheckpointError(
