@@ -21,8 +21,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -33,7 +32,7 @@ from cordwood.devices.jax_arrays import ArrayShards, copy_on_device, copy_to_hos
 from cordwood.index import Box
 from cordwood.io.lazy_array import Array, LazyArray
 from cordwood.io.staging_memory import StagingOptions, default_budget_bytes, staging_memory
-from cordwood.io.threads import run_in_worker
+from cordwood.io.threads import check_stop, run_in_worker
 from cordwood.sharding.boxes import (
     absolute,
     element_count,
@@ -48,7 +47,28 @@ from cordwood.sharding.boxes import (
 _BYTES_OF_SAVE = 1 << 30  # the budget of `save`, which needs room for a few shards only
 _BATCH_BYTES = 64 << 20  # of copies that are started together, ahead of the writer
 _BATCH_SHARDS = 256
-_PAUSE_SECONDS = 0.01  # between two looks at all shards of a save
+# Waiting is looking again: a copy may go in a finalizer, which can wake no thread safely.
+_PAUSE_SECONDS = 0.01  # of a call that looks at all shards
+_SHORT_PAUSE_SECONDS = 0.001  # of a writer that needs one
+
+
+class _Copy:
+    """The elements of a shard in host memory: a jax.Array there, or a numpy array.
+
+    Its room is given back when nothing refers to it any more: neither its shard nor a thread that
+    reads it. (A finalizer of the shard would not do: a weak reference can bring an object back
+    while its finalizer runs, which then does not run again.)
+    """
+
+    __slots__ = ("array", "size_bytes")
+
+    def __init__(self, array: Any, size_bytes: int) -> None:
+        self.array = array
+        self.size_bytes = size_bytes
+
+    def __del__(self, give_back: Callable[[int], None] = staging_memory.give_back) -> None:
+        self.array = None
+        give_back(self.size_bytes)
 
 
 class _Shard:
@@ -59,24 +79,17 @@ class _Shard:
         host: the sharding in host memory to copy it to; None: the device has none.
         size_bytes: the size of its elements.
         number: its position among the shards of the save.
-        copy: its elements in host memory; None if there is no copy now.
-        readers: the number of threads that read the copy now.
+        copy: its copy; None if there is none now.
     """
 
-    __slots__ = ("__weakref__", "copy", "host", "number", "readers", "size_bytes", "source")
+    __slots__ = ("__weakref__", "copy", "host", "number", "size_bytes", "source")
 
     def __init__(self, source: Any, host: Any, size_bytes: int, number: int) -> None:
         self.source = source
         self.host = host
         self.size_bytes = size_bytes
         self.number = number
-        self.copy: Any = None
-        self.readers = 0
-
-    def __del__(self, give_back: Callable[[int], None] = staging_memory.give_back) -> None:
-        if self.copy is not None:
-            self.copy = None
-            give_back(self.size_bytes)
+        self.copy: _Copy | None = None
 
 
 class StagedArray:
@@ -130,8 +143,8 @@ class StagedArray:
         box = absolute(inner, part)
         result = np.empty(shape_of(box), self.dtype)
         for common, number in overlaps(box, self._boxes):
-            with self._staging.on_host(self._shards[number]) as elements:
-                result[within(common, box)] = elements[within(common, self._boxes[number])]
+            inside = relative(common, self._boxes[number])
+            result[within(common, box)] = self._staging.read(self._shards[number], inside)
         return result
 
 
@@ -196,7 +209,6 @@ class Staging:
             return
         with staging_memory.turn:
             while not self._start_rest():
-                staging_memory.wait()
                 time.sleep(_PAUSE_SECONDS)
 
     def close(self) -> None:
@@ -204,8 +216,7 @@ class Staging:
         with staging_memory.lock:
             self._is_complete = self._is_closed = True
             for shard in self._living():
-                shard.source = None
-                self._drop(shard)
+                shard.source = shard.copy = None
             if self._has_turn:
                 self._has_turn = False
                 staging_memory.turn.release()
@@ -256,34 +267,27 @@ class Staging:
         if len(shards) > 1 and size_bytes > self._budget_bytes:
             return False
         sources, hosts = [shard.source for shard in shards], [shard.host for shard in shards]
-        copies = copy_to_host(sources, hosts)
+        arrays = copy_to_host(sources, hosts)
         staging_memory.use(size_bytes)
-        for shard, copy in zip(shards, copies, strict=True):
-            shard.copy = copy
+        for shard, array in zip(shards, arrays, strict=True):
+            shard.copy = _Copy(array, shard.size_bytes)
             self._copied[shard.number] = None
         return True
 
     def _make_room(self, size_bytes: int) -> None:
         """Drop copies of shards that are still on the device, the oldest first; the lock is held.
 
-        Does nothing if there is room, or if too many copies are being read.
+        The room of a copy that a thread reads is there once the thread has read it.
         """
-        if not staging_memory.missing_bytes(size_bytes, self._budget_bytes):
-            return
-        for number in [*self._copied]:
-            shard = self._shards[number]()
-            if shard is not None and shard.readers:
-                continue
+        missing_bytes = staging_memory.missing_bytes(size_bytes, self._budget_bytes)
+        for number in [*self._copied] if missing_bytes else ():
             del self._copied[number]
-            if shard is not None and shard.source is not None:
-                self._drop(shard)
-                if not staging_memory.missing_bytes(size_bytes, self._budget_bytes):
+            shard = self._shards[number]()
+            if shard is not None and shard.source is not None and shard.copy is not None:
+                shard.copy = None
+                missing_bytes -= shard.size_bytes
+                if missing_bytes <= 0:
                     return
-
-    def _drop(self, shard: _Shard) -> None:
-        if shard.copy is not None:
-            shard.copy = None
-            staging_memory.give_back(shard.size_bytes)
 
     def _start_ahead(self, number: int) -> None:
         """Start the copies of the shards after one that is read, a batch of them at a time."""
@@ -307,32 +311,27 @@ class Staging:
             elif self._start(batch):
                 self._started = batch[-1].number + 1
 
-    @contextmanager
-    def on_host(self, shard: _Shard) -> Iterator[Array]:
-        """Give the elements of a shard in host memory; wait until they are there."""
+    def _copy_of(self, shard: _Shard) -> _Copy:
+        """Return the copy of a shard, which stays as long as the caller refers to it."""
         while True:
             with staging_memory.lock:
                 if shard.copy is None:
                     self._make_room(shard.size_bytes)
-                if shard.copy is not None or self._start([shard]):
-                    shard.readers += 1
-                    break
-            staging_memory.wait()
-        try:
-            self._start_ahead(shard.number)
-            yield np.asarray(shard.copy)
-        finally:
-            with staging_memory.lock:
-                shard.readers -= 1
-                staging_memory.wake()
+                    self._start([shard])
+                copy = shard.copy
+            if copy is not None:
+                self._start_ahead(shard.number)
+                return copy
+            check_stop()
+            time.sleep(_SHORT_PAUSE_SECONDS)
 
     def read(self, shard: _Shard, box: Box) -> Array:
         """Return a box of a shard, in memory of its own."""
-        with self.on_host(shard) as elements:
-            return np.array(elements[slices(box)])
+        copy = self._copy_of(shard)
+        return np.array(np.asarray(copy.array)[slices(box)])
 
     def read_into(self, shard: _Shard, start: int, target: memoryview) -> None:
         """Fill memory with the bytes of a shard from an offset on."""
-        with self.on_host(shard) as elements:
-            source = np.ascontiguousarray(elements).reshape(-1).view(np.uint8)
-            np.copyto(np.frombuffer(target, np.uint8), source[start : start + len(target)])
+        copy = self._copy_of(shard)
+        source = np.ascontiguousarray(np.asarray(copy.array)).reshape(-1).view(np.uint8)
+        np.copyto(np.frombuffer(target, np.uint8), source[start : start + len(target)])

@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from cordwood.io.buffers import machine_memory_bytes
-from cordwood.io.threads import check_stop
 
 _SHARE_OF_MEMORY = 4  # the budget of a machine is this part of its memory
 # Of Slurm, Open MPI, Intel MPI and torchrun.
@@ -21,7 +20,6 @@ _COUNT_VARIABLES = (
     *("SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     *("MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE"),
 )
-_POLL_SECONDS = 0.05
 
 
 class StagingOptions(NamedTuple):
@@ -83,9 +81,8 @@ class StagingMemory:
         self._used_bytes = 0
         self.turn = threading.Lock()
         self.lock = threading.Lock()
-        # Sizes of copies that were dropped, perhaps by the garbage collector, which takes no lock.
+        # Sizes of copies that are gone, perhaps by the garbage collector, which may take no lock.
         self._dropped: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._waiting = 0  # threads
 
     @property
     def used_bytes(self) -> int:
@@ -113,30 +110,8 @@ class StagingMemory:
         self.peak_bytes = max(self.peak_bytes, self._used_bytes)
 
     def give_back(self, size_bytes: int) -> None:
-        """Note that a copy was dropped. Takes no lock."""
+        """Note that a copy is gone. Takes no lock."""
         self._dropped.put(size_bytes)
-
-    def wake(self) -> None:
-        """End the waits of other threads; the lock is held."""
-        if self._waiting:
-            self.give_back(0)
-
-    def wait(self) -> None:
-        """Wait until a copy was dropped, or until `wake`, for a moment at most.
-
-        The lock is not held. Raises what `check_stop` raises.
-        """
-        check_stop()
-        with self.lock:
-            self._waiting += 1
-        size_bytes = 0
-        try:
-            with suppress(queue.Empty):
-                size_bytes = self._dropped.get(timeout=_POLL_SECONDS)
-        finally:
-            with self.lock:
-                self._waiting -= 1
-                self._used_bytes -= size_bytes
 
 
 staging_memory = StagingMemory()

@@ -103,21 +103,21 @@ class _Buffers:
         self._limit = limit
         self._free: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
         self.hashing = threading.Lock()
-        self._lock = threading.Lock()
+        # One thread at a time takes from the queue: in Python 3.11 `get` with a timeout may never
+        # return if another thread takes what it was woken for.
+        self._taking = threading.Lock()
         self._made = 0
 
     def take(self, is_given_up: Callable[[], bool]) -> memoryview:
         """Return a buffer of a part and a block; wait until one is free."""
         while not is_given_up():
-            with suppress(queue.Empty):
-                return self._free.get_nowait()
-            with self._lock:
+            with self._taking, suppress(queue.Empty):
+                return self._free.get(timeout=0 if self._made < self._limit else _POLL_SECONDS)
+            with self._taking:
                 is_new = self._made < self._limit
                 self._made += is_new
             if is_new:
                 return allocate_bytes(PART_BYTES + BLOCK_BYTES, alignment=PAGE_BYTES).data
-            with suppress(queue.Empty):
-                return self._free.get(timeout=_POLL_SECONDS)
         raise StorageError(0, "the upload was given up")
 
     def give_back(self, buffer: memoryview) -> None:
