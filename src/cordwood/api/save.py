@@ -176,8 +176,9 @@ def save_async(
             saves of this process together; a single shard may be larger. It matters on
             accelerators only. None: a quarter of the memory of the machine (or of its container),
             divided by the number of processes of the job on it, as Slurm or MPI says.
-        device_copies: True if arrays whose copies do not fit into `staging_bytes` may be copied on
-            their devices. Then this does not wait for the disk, but the devices need the memory.
+        device_copies: True if the arrays may be copied on their devices where `staging_bytes` has
+            no room for all of them. Then this does not wait for the disk, but the devices need
+            memory for the copies until they are written.
         progress: True for a bar in a terminal or a notebook while it saves; or a function, as in
             `save`, which is called in the thread that saves. None: neither. The result has a
             `progress` in any case.

@@ -19,9 +19,11 @@ that its writer needs; a save whose shards stay on the device has it until it en
 
 from __future__ import annotations
 
+import logging
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -31,6 +33,7 @@ import numpy as np
 from cordwood.devices.jax_arrays import ArrayShards, copy_on_device, copy_to_host
 from cordwood.index import Box
 from cordwood.io.lazy_array import Array, LazyArray
+from cordwood.io.progress import WaitLogger
 from cordwood.io.staging_memory import StagingOptions, default_budget_bytes, staging_memory
 from cordwood.io.threads import check_stop, run_in_worker
 from cordwood.sharding.boxes import (
@@ -43,6 +46,8 @@ from cordwood.sharding.boxes import (
     whole_box,
     within,
 )
+
+_log = logging.getLogger("cordwood")
 
 _BYTES_OF_SAVE = 1 << 30  # the budget of `save`, which needs room for a few shards only
 _BATCH_BYTES = 64 << 20  # of copies that are started together, ahead of the writer
@@ -170,7 +175,6 @@ class Staging:
         self._copied: dict[int, None] = {}  # shards with copies, the oldest first; some are gone
         self._started = 0  # the copies of the shards before this one have been started
         self._is_complete = False  # the sources of all shards are used no more
-        self._is_closed = False
         self._has_turn = False
 
     def hold(self, array: ArrayShards) -> StagedArray:
@@ -188,6 +192,19 @@ class Staging:
 
         After it has returned True, the caller may donate or delete the arrays.
         """
+        return run_in_worker(self._try_complete)  # an interrupt would lose the turn
+
+    def complete(self) -> None:
+        """Wait until the copies of what is not written yet fit, and start their transfers.
+
+        With `device_copies` this waits for no room: the arrays are copied on their devices.
+        Then the caller may donate or delete the arrays. The save must have begun: what it writes
+        meanwhile is read from the devices.
+        """
+        if not self.try_complete():
+            run_in_worker(self._stay_on_device if self._device_copies else self._wait_for_room)
+
+    def _try_complete(self) -> bool:
         if not self._is_complete and staging_memory.turn.acquire(blocking=False):
             try:
                 self._start_rest()
@@ -195,26 +212,41 @@ class Staging:
                 staging_memory.turn.release()
         return self._is_complete
 
-    def complete(self) -> None:
-        """Wait until the copies of what is not written yet fit, and start their transfers.
-
-        With `device_copies` this waits for nothing: what does not fit is copied on the devices.
-        Then the caller may donate or delete the arrays. The save must have begun: what it writes
-        meanwhile is read from the devices.
-        """
-        if self.try_complete():
-            return
-        if self._device_copies:
-            run_in_worker(self._stay_on_device)  # an interrupt would lose the turn
-            return
-        with staging_memory.turn:
+    def _wait_for_room(self) -> None:
+        with self._turn() as wait:
             while not self._start_rest():
-                time.sleep(_PAUSE_SECONDS)
+                wait()
+
+    @contextmanager
+    def _turn(self) -> Iterator[Callable[[], None]]:
+        """Take the turn, or wait until everything is written; give a function that waits a moment.
+
+        The turn is given back at the end, unless the save keeps it. A long wait is logged. The
+        function raises what `check_stop` raises.
+        """
+        wait_logger = WaitLogger("room for the copies of arrays on accelerators (staging_bytes)")
+
+        def wait() -> None:
+            check_stop()
+            wait_logger.tick()
+            time.sleep(_PAUSE_SECONDS)
+
+        has_turn = False
+        try:
+            while not self._is_complete and not has_turn:
+                has_turn = staging_memory.turn.acquire(blocking=False)
+                if not has_turn:
+                    wait()
+            yield wait
+        finally:
+            if has_turn and not self._has_turn:
+                staging_memory.turn.release()
+            wait_logger.end()
 
     def close(self) -> None:
         """Drop all copies, also those of shards to which an exception still refers."""
         with staging_memory.lock:
-            self._is_complete = self._is_closed = True
+            self._is_complete = True
             for shard in self._living():
                 shard.source = shard.copy = None
             if self._has_turn:
@@ -237,27 +269,29 @@ class Staging:
         return self._is_complete
 
     def _stay_on_device(self) -> None:
-        """Start copies as far as there is room, and let the other shards be copies on the device.
+        """Let the shards that are not written yet be copies on their devices.
 
-        The shards that are written last stay on the device. No other save takes room before this
-        one has ended.
+        All of them: a copy on the host must be one that can be dropped, as the writer may need
+        other shards first. No other save takes room before this one has ended. If a device has no
+        room either, wait as without `device_copies`.
         """
-        staging_memory.turn.acquire()
-        with staging_memory.lock:
-            if self._is_closed:
-                staging_memory.turn.release()
-                return
-            self._has_turn = True
-            shards = self._living()
-            for shard in shards:
-                if shard.copy is None and not self._start([shard]):
-                    break
-            rest = [shard for shard in shards if shard.copy is None]
-            copies = copy_on_device([shard.source for shard in rest])
-            for shard in shards:
-                shard.source = None
-            for shard, copy in zip(rest, copies, strict=True):
-                shard.source = copy
+        with self._turn() as wait:
+            with staging_memory.lock:
+                self._has_turn = not self._is_complete and self._copy_sources()
+            while not self._has_turn and not self._start_rest():
+                wait()
+
+    def _copy_sources(self) -> bool:
+        """Copy the shards on their devices; return False if they have no room; the lock is held."""
+        shards = self._living()
+        try:
+            sources = copy_on_device([shard.source for shard in shards])
+        except RuntimeError as e:
+            _log.warning("the save waits: arrays could not be copied on their devices: %s", e)
+            return False
+        for shard, source in zip(shards, sources, strict=True):
+            shard.source = source
+        return True
 
     def _start(self, shards: Sequence[_Shard]) -> bool:
         """Start the copies of shards if there is room; the lock is held."""

@@ -27,7 +27,7 @@ class StagingOptions(NamedTuple):
 
     Attributes:
         staging_bytes: the budget for the copies of all saves; None: `default_budget_bytes`.
-        device_copies: copies that do not fit are made on the devices.
+        device_copies: trees that do not fit are copied on their devices.
     """
 
     staging_bytes: int | None = None

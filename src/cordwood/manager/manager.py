@@ -99,8 +99,8 @@ class CheckpointManager(StepReader):
             `preempted` is true: end the loop. None: do not handle SIGTERM.
         staging_bytes: the most host memory for copies of arrays on accelerators, as in
             `cordwood.save_async`.
-        device_copies: True if arrays whose copies do not fit into `staging_bytes` may be copied on
-            their devices, as in `cordwood.save_async`.
+        device_copies: True if the arrays may be copied on their devices where `staging_bytes` has
+            no room for all of them, as in `cordwood.save_async`.
         timeout_seconds: how long to wait for other processes that are late but alive, and for the
             lock of another save of a step.
         progress: True shows a bar in a terminal or a notebook while a step is saved, which may be
