@@ -181,6 +181,15 @@ def test_several_hosts() -> None:
     )
 
 
+@pytest.mark.parametrize("accelerator", [False, True])
+def test_accelerators(request: pytest.FixtureRequest, accelerator: bool) -> None:
+    if accelerator:
+        request.getfixturevalue("fake_accelerator")
+    names = run("accelerators.md")
+    require_equal_arrays(names["restored"], names["state"])
+    require_equal_arrays(cordwood.load("run/300"), names["state"])
+
+
 def test_object_stores() -> None:
     names = run("object-stores.md")
     assert names["restored"] is None
