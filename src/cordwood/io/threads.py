@@ -35,6 +35,7 @@ from cordwood.errors import PendingSaveError
 from cordwood.io.progress import Progress
 
 T = TypeVar("T")
+U = TypeVar("U")
 StopCheck: TypeAlias = Callable[[], None]  # raises an exception to end the work that calls it
 
 _log = logging.getLogger("cordwood")
@@ -306,6 +307,21 @@ def map_in_threads(
 
     run_tasks(len(arguments), threads=threads or default_threads(), make_worker=lambda: work)
     return [results[number] for number in range(len(arguments))]
+
+
+def together(first: Callable[[], T], second: Callable[[], U]) -> tuple[T, U]:
+    """Return the results of two functions, which are called at the same time.
+
+    If one raises, the exception is raised here once both have ended.
+    """
+    results: dict[int, Any] = {}
+    calls = (first, second)
+
+    def work(number: int) -> None:
+        results[number] = calls[number]()
+
+    run_tasks(2, threads=2, make_worker=lambda: work)
+    return results[0], results[1]
 
 
 @contextmanager

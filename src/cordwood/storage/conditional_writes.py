@@ -38,6 +38,7 @@ def replace_object(
     update: Callable[[bytes | None], bytes | None],
     *,
     limit_bytes: int,
+    stored: StoredObject | None = None,
 ) -> Tag | None:
     """Replace an object by the result of `update`, again and again until no other writer is first.
 
@@ -52,6 +53,7 @@ def replace_object(
             the current bytes whenever another writer came first. It must accept its own result as
             input: a write may have taken effect without our knowledge.
         limit_bytes: the most bytes that the object may have.
+        stored: the object, if it was read already.
 
     Returns the new tag.
 
@@ -63,7 +65,7 @@ def replace_object(
         if attempt:
             seconds = min(_MAX_SECONDS_BETWEEN, 0.001 * 2 ** min(attempt, 16))
             time.sleep(random.uniform(0, seconds))  # noqa: S311  (not a secret)
-        current = store.read(name, limit_bytes=limit_bytes)
+        current, stored = stored or store.read(name, limit_bytes=limit_bytes), None
         if written is not None and current.data == written:
             return current.tag
         new = update(current.data or None)

@@ -27,7 +27,7 @@ from cordwood.errors import CordwoodError, StorageError, UnsupportedFormatError
 from cordwood.index import HeaderDigest, Source
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import ReadableFile
-from cordwood.io.threads import check_stop
+from cordwood.io.threads import check_stop, together
 from cordwood.message_text import first_names
 from cordwood.plan.assign_to_files import FileSizes
 from cordwood.storage.conditional_writes import replace_object, require_conditional_writes
@@ -39,7 +39,7 @@ from cordwood.storage.object_pool import (
     is_old,
     missing_objects,
 )
-from cordwood.storage.object_store_client import ObjectEntry, ObjectStore, Tag
+from cordwood.storage.object_store_client import ObjectEntry, ObjectStore, StoredObject, Tag
 from cordwood.storage.object_uploads import upload_objects
 from cordwood.storage.paths import POOL, Url, new_save_id
 from cordwood.storage.storage_protocol import (
@@ -244,6 +244,10 @@ class ObjectTransaction:
     def commit(self, update: Callable[[bytes | None], IndexChange]) -> None:
         rules, store = self._rules, self._store
         self._require_conditions()
+        (index, sidecars), gone = together(
+            lambda: together(lambda: self._read(rules.index_name), self._read_sidecars),
+            lambda: self._missing_objects(self._written),
+        )
         old: bytes | None = None
         change: IndexChange | None = None
         dropped: set[str] = set()
@@ -252,16 +256,21 @@ class ObjectTransaction:
             nonlocal old, change
             old, change = data, update(data)
             dropped.update(change.dropped)
-            self._require(change.added)
+            self._require(change.added, gone)
             self._perhaps_committed = True  # the answer to the write may be lost
             return change.new_index
 
-        tag = replace_object(store, rules.index_name, new_index, limit_bytes=rules.max_index_bytes)
+        limit_bytes = rules.max_index_bytes
+        tag = replace_object(
+            store, rules.index_name, new_index, limit_bytes=limit_bytes, stored=index
+        )
         assert change is not None
-        self._confirm(change, old)
+        _, again = together(
+            partial(self._confirm, change, old), partial(self._try_read, rules.index_name)
+        )
         for name, data in change.sidecars.items():
             try:
-                self._write_sidecar(name, data, tag)
+                self._write_sidecar(name, data, tag, sidecars[name], again)
             except Exception as e:  # noqa: BLE001  (the tree is saved)
                 _log.warning(
                     "%s is saved, but %s was not brought in line with it, and tools that read that "
@@ -283,9 +292,28 @@ class ObjectTransaction:
                 e,
             )
 
-    def _require(self, added: Mapping[str, int]) -> None:
-        """Raise an error if `collect` has removed, or will remove, what was written."""
-        missing = self._missing_objects(added)
+    def _read(self, name: str) -> StoredObject:
+        return self._store.read(name, limit_bytes=self._rules.max_index_bytes)
+
+    def _try_read(self, name: str) -> StoredObject | Exception:
+        """Return an object, or the error of reading it: only a sidecar depends on that."""
+        try:
+            return self._read(name)
+        except (OSError, CordwoodError) as e:
+            return e
+
+    def _read_sidecars(self) -> dict[str, StoredObject | Exception]:
+        return {name: self._try_read(name) for name in self._rules.sidecars}
+
+    def _require(self, added: Mapping[str, int], gone: Sequence[str]) -> None:
+        """Raise an error if `collect` has removed, or will remove, what was written.
+
+        Args:
+            added: the objects that the index refers to from now on.
+            gone: those that this process has written and that are missing.
+        """
+        others = set(added).difference(self._written)
+        missing = [*added.keys() & gone, *self._missing_objects(others)]
         if missing:
             raise self._error(missing, "what was there before is untouched")
 
@@ -358,27 +386,47 @@ class ObjectTransaction:
             str(self._store.url),
         )
 
-    def _write_sidecar(self, name: str, data: bytes | None, tag: Tag | None) -> None:
+    def _write_sidecar(
+        self,
+        name: str,
+        data: bytes | None,
+        tag: Tag | None,
+        sidecar: StoredObject | Exception,
+        index: StoredObject | Exception,
+    ) -> None:
         """Update a sidecar object to match the index, unless a later save has replaced the index.
 
         The index is checked between the read of the object and its conditional replacement. So of
         two saves the one that replaced the index last also writes the sidecar last.
+
+        Args:
+            name: the object.
+            data: what it has to contain; None: there is to be none.
+            tag: the tag that this save has given to the index.
+            sidecar: the object, as it was read before the index was replaced, or why it was not.
+            index: the index, as it was read after that, or why it was not.
         """
+        if isinstance(sidecar, Exception):
+            raise sidecar
+        if isinstance(index, Exception):
+            raise index
         limit_bytes = self._rules.max_index_bytes
+        first: StoredObject | None = index
 
         class Overtaken(Exception):
             pass
 
         def update(_: bytes | None) -> bytes | None:
-            index = self._store.read(self._rules.index_name, limit_bytes=limit_bytes)
+            nonlocal first
+            index, first = first or self._read(self._rules.index_name), None
             if index.tag is None or tag is None or index.tag.e_tag != tag.e_tag:
                 raise Overtaken
             return data
 
         with suppress(Overtaken):
             if data is not None:
-                replace_object(self._store, name, update, limit_bytes=limit_bytes)
-            elif self._store.find(name) is not None:
+                replace_object(self._store, name, update, limit_bytes=limit_bytes, stored=sidecar)
+            elif sidecar.tag is not None:
                 update(None)
                 self._store.delete([name])  # without a condition: it may be absent at any time
 

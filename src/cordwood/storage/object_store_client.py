@@ -31,7 +31,7 @@ from cordwood.errors import (
     StorageError,
     TruncatedError,
 )
-from cordwood.io.threads import check_stop
+from cordwood.io.threads import check_stop, together
 from cordwood.storage.object_store_errors import (
     NO_STORE,
     failure_of,
@@ -351,9 +351,7 @@ class ObjectStore:
             stream = obstore.list(store, prefix.rstrip("/") or None, offset=offset)
             return list(await stream.collect_async())
 
-        objects = self._ask("", collect, doing="listing it", stoppable=True)
-        if not objects:
-            self._refuse_web_pages()
+        objects = self._list(collect)
         entries = [
             _entry(each["path"].removeprefix(prefix), each, self._listed_tag(each))
             for each in objects
@@ -383,24 +381,39 @@ class ObjectStore:
             answer = await obstore.list_with_delimiter_async(store, prefix.rstrip("/") or None)
             return [*answer["common_prefixes"], *[each["path"] for each in answer["objects"]]]
 
-        keys = self._ask("", collect, doing="listing it", stoppable=True)
-        if not keys:
-            self._refuse_web_pages()
+        keys = self._list(collect)
         names = {key.removeprefix(prefix).rstrip("/") for key in keys if key.startswith(prefix)}
         return sorted(names - {""})
 
-    def _refuse_web_pages(self) -> None:
-        """Raise StorageError if the endpoint answers with a web page: it reads as an empty listing.
+    def _list(self, collect: Callable[[Any], Awaitable[list[T]]]) -> list[T]:
+        """Return a listing; raise StorageError if the endpoint answers with a web page.
 
-        Costs one request, once for a store and process.
+        A web page reads as an empty listing. So the first listing of a store is made together with
+        another request, which shows that.
         """
+
+        def listing() -> list[T]:
+            return self._ask("", collect, doing="listing it", stoppable=True)
+
         if self.url.scheme != "s3" or self.location in _listed:
-            return
-        with suppress(PermissionError):
-            entry = self.find(".cordwood")
-            if entry is not None and entry.tag == Tag(None):
-                raise StorageError(errno.EIO, NO_STORE, str(self.url))
+            return listing()
+        objects, problem = together(listing, self._problem_of_listings)
+        if problem is not None and not objects:
+            raise problem
         _listed.add(self.location)
+        return objects
+
+    def _problem_of_listings(self) -> Exception | None:
+        """Return the reason why an empty listing says nothing; None: it says that it is empty."""
+        try:
+            entry = self.find(".cordwood")
+        except PermissionError:
+            return None
+        except (OSError, CordwoodError) as e:
+            return e
+        if entry is not None and entry.tag == Tag(None):
+            return StorageError(errno.EIO, NO_STORE, str(self.url))
+        return None
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove objects. A name without an object is no error. Raises OSError."""

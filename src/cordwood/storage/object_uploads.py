@@ -61,7 +61,7 @@ def upload_objects(
         store: the store.
         files: the objects.
         leaves: the leaves, which expect the parts of the files.
-        ready: called before the first byte is sent; raises what must stop that.
+        ready: called before an object is complete; raises what must stop that.
         are_new: True if no object of these names existed: one of the right size is then what was
             sent, though the answer was lost.
         max_buffers: the most buffers to use, at least 8; None: BUFFERS.
@@ -219,10 +219,9 @@ def _upload(
     name, plan = file
     with buffers.hashing:
         contents = _Object(store.url_of(name), plan, leaves)
-    ready()
     for attempt in range(_ATTEMPTS):
         try:
-            _send(store, name, contents, buffers, failed)
+            _send(store, name, contents, buffers, failed, ready)
             break
         except (OSError, CordwoodError) as e:
             if failed.is_set():
@@ -243,11 +242,13 @@ def _send(
     contents: _Object,
     buffers: _Buffers,
     failed: threading.Event,
+    ready: Callable[[], None],
 ) -> None:
     size = contents.plan.size_bytes
     if size > PART_BYTES:
-        _upload_parts(store, name, contents, buffers, failed)
+        _upload_parts(store, name, contents, buffers, failed, ready)
         return
+    ready()
     buffer = buffers.take(failed.is_set)
     store.write(name, _filled(contents, buffers, buffer, 0, size))
     _advance(size)
@@ -294,13 +295,16 @@ def _upload_parts(
     contents: _Object,
     buffers: _Buffers,
     failed: threading.Event,
+    ready: Callable[[], None],
 ) -> None:
     size = contents.plan.size_bytes
 
     def fill(number: int, is_given_up: Callable[[], bool]) -> memoryview:
-        buffer = buffers.take(lambda: is_given_up() or failed.is_set())
         start = number * PART_BYTES
         stop = min(start + PART_BYTES, size)
+        if stop == size:
+            ready()
+        buffer = buffers.take(lambda: is_given_up() or failed.is_set())
         part = _filled(contents, buffers, buffer, start, stop)
         _advance(stop - start)
         return part

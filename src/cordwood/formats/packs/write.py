@@ -429,9 +429,10 @@ def refuse_foreign(path: str | os.PathLike[str]) -> None:
     """
     store = store_at(path, to_save=True)
     try:
-        data = store.read_index()
+        # In an object store, whose steps are mostly new, one request is enough for a new one.
+        data = None if store.has_pool else store.read_index()
         names = store.names() if data is None else []
-        if RULES.index_name in names:  # another save has put it there meanwhile
+        if RULES.index_name in names:  # in a directory, another save has put it there meanwhile
             data = store.read_index()
         if data is not None:
             parse_items(data, name=store.name)
