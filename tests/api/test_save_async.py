@@ -27,7 +27,7 @@ from cordwood.errors import (
     UnsupportedFormatError,
     UnsupportedLeafError,
 )
-from cordwood.io.threads import save_in_background
+from cordwood.io.threads import save_in_background, wait_for_saves
 from cordwood.storage import syscalls
 from cordwood.testing import assert_trees_equal
 from tests.alarms import alarms, interrupted
@@ -498,3 +498,19 @@ def test_a_forked_child_has_no_saves_of_its_parents(tmp_path: Path) -> None:
         """,
         str(tmp_path),
     )
+
+
+def test_an_interrupt_once_the_save_has_begun_does_not_stop_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin(*arguments: Any, **options: Any) -> None:
+        save_in_background(*arguments, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cordwood.api.save.save_in_background", begin)
+    path, tree = tmp_path / "x.safetensors", {"w": jnp.arange(ROWS)}
+    with pytest.raises(KeyboardInterrupt):
+        cordwood.save_async(path, tree)
+    cordwood.save(path.with_name("y.safetensors"), tree)  # no failure is left to report
+    wait_for_saves(path)
+    assert_trees_equal(cordwood.load(path, to="numpy"), {"w": np.arange(ROWS, dtype=np.int32)})

@@ -19,6 +19,7 @@ from unittest import mock
 import jax
 import numpy as np
 
+from cordwood.devices import jax_arrays
 from cordwood.tree import leaves
 
 
@@ -59,8 +60,6 @@ def fake_accelerator() -> Iterator[str]:
 @contextmanager
 def _copying_quick_put() -> Iterator[None]:
     """Copy the numpy arrays that cordwood hands to jax by a private name."""
-    from cordwood.devices import jax_arrays
-
     real = jax_arrays._quick_put
 
     def quick_put() -> Any:

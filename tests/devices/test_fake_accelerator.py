@@ -19,7 +19,7 @@ def test_arrays_are_copied_to_another_memory_kind(fake_accelerator: str) -> None
     array = jnp.arange(1000.0)
     held = jax_arrays.distinct_shards(array, {})
     assert not held.on_cpu
-    (copy,) = jax_arrays.copy_to_host(held.shards, held.hosts)
+    (copy,) = jax_arrays.copy_to_host(held.shards, held.host_shardings)
     assert copy.sharding.memory_kind == fake_accelerator
     assert copy.unsafe_buffer_pointer() != array.unsafe_buffer_pointer()
     view = single_device_array(array)

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jax
 import jax.numpy as jnp
@@ -30,10 +31,61 @@ real_device_put = jax.device_put  # which may use the memory of numpy arrays as 
 
 @pytest.fixture(autouse=True)
 def accelerator() -> Iterator[str]:
-    jax_arrays.copies_host_memory.cache_clear()
+    transfer_ring._copies.clear()
     with make_fake_accelerator() as kind:
         yield kind
-    jax_arrays.copies_host_memory.cache_clear()
+    transfer_ring._copies.clear()
+
+
+class Transfers:
+    """Transfers that read their source as late as they may: when their array is waited for.
+
+    The source must not change before.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self._sources: dict[int, tuple[Any, np.ndarray, bytes]] = {}
+        device_put, quick_put, wait = jax.device_put, jax_arrays._quick_put, jax.block_until_ready
+
+        def put(x: Any, *rest: Any, **named: Any) -> Any:
+            array = device_put(x, *rest, **named)
+            if type(x) is np.ndarray:
+                self._begin(array, [x])
+            return array
+
+        def quick() -> Any:
+            shaped, real = quick_put()
+
+            def begin(aval: Any, sharding: Any, sources: list[Any], *rest: Any) -> Any:
+                array = real(aval, sharding, sources, *rest)
+                self._begin(array, sources)
+                return array
+
+            return shaped, begin
+
+        def block_until_ready(arrays: Any) -> Any:
+            for array in jax.tree.leaves(arrays):
+                self._end(id(array))
+            return wait(arrays)
+
+        monkeypatch.setattr(jax, "device_put", put)
+        monkeypatch.setattr(jax_arrays, "_quick_put", quick)
+        monkeypatch.setattr(jax, "block_until_ready", block_until_ready)
+
+    def _begin(self, array: Any, sources: Sequence[np.ndarray]) -> None:
+        self.count += 1
+        for source in sources:
+            self._sources[id(array)] = array, source, source.tobytes()
+
+    def _end(self, key: int) -> None:
+        _, source, expected = self._sources.pop(key, (None, np.zeros(0), b""))
+        assert source.tobytes() == expected, "the memory of a transfer was used again too early"
+
+    def end_all(self) -> None:
+        """End the transfers that nobody has waited for."""
+        for key in list(self._sources):
+            self._end(key)
 
 
 @pytest.fixture
@@ -97,6 +149,34 @@ def test_the_memory_of_a_group_is_used_again(tmp_path: Path, memory: Memory, nam
 
 
 @pytest.mark.usefixtures("small_slots")
+@pytest.mark.parametrize("options", [{}, {"mmap": True}, {"cast": "float16"}], ids=str)
+@pytest.mark.parametrize("name", ["x.safetensors", "x.msgpack.zst", "packs", "zarr"])
+def test_no_memory_is_used_again_before_its_transfer_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, options: Any
+) -> None:
+    tree = {key: np.sin(leaf.view(np.uint32).astype(np.float32)) for key, leaf in tree_of().items()}
+    cordwood.save(tmp_path / name, tree, format=name if "." not in name else None)
+    cordwood.load(tmp_path / name, to="jax")  # the device was tried
+    transfers = Transfers(monkeypatch)
+    loaded = cordwood.load(tmp_path / name, to="jax", **options)
+    transfers.end_all()
+    assert transfers.count >= len(tree)
+    dtype = options.get("cast", "float32")
+    expected = {key: leaf.astype(dtype) for key, leaf in tree.items()}
+    assert_trees_equal(jax.tree.map(np.asarray, loaded), expected)
+
+
+@pytest.mark.usefixtures("small_slots")
+def test_mapped_leaves_wait_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[int] = []
+    cordwood.save(tmp_path / "x.safetensors", tree_of())
+    monkeypatch.setattr(jax, "block_until_ready", lambda arrays: waits.append(len(arrays)))
+    cordwood.load(tmp_path / "x.safetensors", to="jax", mmap=True)
+    assert len(waits) > 4
+    assert sum(waits) > 100
+
+
+@pytest.mark.usefixtures("small_slots")
 def test_a_larger_leaf_has_memory_of_its_own(tmp_path: Path, memory: Memory) -> None:
     tree = {**tree_of(6), "z": np.arange(2 * MIB, dtype=np.float32)}
     cordwood.save(tmp_path / "x", tree)
@@ -121,8 +201,8 @@ def test_groups_wait_for_the_third_before_them(
     def wait_for(values: Sequence[Any]) -> None:
         events.append(f"wait for {len(values)}")
 
-    assert jax_arrays.copies_host_memory(jax.devices()[0])
     cordwood.save(tmp_path / "x.safetensors", {f"w{i}": np.ones(MIB) for i in range(5)})
+    cordwood.load(tmp_path / "x.safetensors", to="jax", cast="float32")  # the device was tried
     with cordwood.open(tmp_path / "x.safetensors") as checkpoint:
         monkeypatch.setattr(LocalFile, "read_into", read_into)
         monkeypatch.setattr(jax, "block_until_ready", wait_for)
@@ -138,28 +218,25 @@ def test_memory_that_a_device_might_keep_is_not_used_again(
 ) -> None:
     monkeypatch.setattr(transfer_ring, "_LEAST_SLOT_BYTES", MIB)
     monkeypatch.setattr(transfer_ring, "_LARGEST_SLOT_BYTES", MIB)
-    monkeypatch.setattr(jax_arrays, "copies_host_memory", lambda device: False)
-    monkeypatch.setattr(transfer_ring, "copies_host_memory", lambda device: False)
+    monkeypatch.setattr(transfer_ring, "copies_host_memory", lambda memory, device: False)
     memory = Memory(monkeypatch)
     tree = tree_of()
     cordwood.save(tmp_path / "x", tree)
     loaded = cordwood.load(tmp_path / "x", to="jax")
     assert_trees_equal(jax.tree.map(np.asarray, loaded), tree)
-    assert memory.pinned == []
     arrays = [array for taken in memory.taken for array in taken]
     assert not any(
         np.shares_memory(a, b) for i, a in enumerate(arrays) for b in arrays[:i] if a.size
     )
 
 
-def test_whether_a_device_copies_is_tried() -> None:
+def test_whether_a_device_copies_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     device = jax.devices()[0]
-    assert jax_arrays.copies_host_memory(device)  # as the fake accelerator does
-
-
-def test_a_cpu_device_may_use_memory_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = jax_arrays.pinned_bytes(MIB, device)
+    assert memory is not None
+    assert jax_arrays.copies_host_memory(memory, device)  # as the fake accelerator does
     monkeypatch.setattr(jax, "device_put", real_device_put)
-    assert not jax_arrays.copies_host_memory(jax.devices()[0])
+    assert not jax_arrays.copies_host_memory(memory, device)  # a CPU uses it as it is
 
 
 @pytest.mark.usefixtures("small_slots")
@@ -266,10 +343,11 @@ def test_casts_and_transposed_leaves(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spec", [P(), P("x"), P(None, "y"), P("x", "y")], ids=str)
 @pytest.mark.parametrize("key", [False, True])
-def test_each_box_is_sent_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: P, key: bool
+@pytest.mark.parametrize("least_bytes", [0, 1 << 20])
+def test_each_large_box_is_sent_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: P, key: bool, least_bytes: int
 ) -> None:
-    """The other devices get it from the first one."""
+    """The other devices get it from the first one. Small ones are sent to each, in one call."""
     mesh = mesh_of(4, 2)
     leaf: Any = jnp.arange(64 * 32, dtype=jnp.float32).reshape(64, 32)
     if key:
@@ -291,15 +369,30 @@ def test_each_box_is_sent_once(
 
         return shaped, counted
 
-    jax_arrays.copies_host_memory(jax.devices()[0])
+    cordwood.load(tmp_path / "x", to="jax")  # the device was tried
+    monkeypatch.setattr(jax_arrays, "_LEAST_PASSED_BYTES", least_bytes)
     monkeypatch.setattr(jax, "device_put", put)
     monkeypatch.setattr(jax_arrays, "_quick_put", quick)
     sharding = NamedSharding(mesh, spec)
     like = {"w": jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)}
     loaded: Any = cordwood.load(tmp_path / "x", like=like)["w"]
     parts = {P(): 1, P("x"): 4, P(None, "y"): 2, P("x", "y"): 8}[spec]
-    assert len([shape for shape in sent if len(shape) > 1]) == parts
+    assert len([shape for shape in sent if len(shape) > 1]) == (8 if least_bytes else parts)
     assert loaded.sharding.is_equivalent_to(sharding, leaf.ndim)
     if key:
         loaded, leaf = jax.random.key_data(loaded), jax.random.key_data(leaf)
     np.testing.assert_array_equal(np.asarray(loaded), np.asarray(leaf))
+
+
+def test_the_device_of_a_load_is_one_of_this_process() -> None:
+    """The first leaves may be on devices of other processes alone."""
+    device = jax.devices()[3]
+    remote, local = Mock(addressable_devices=set(), spec_set=["addressable_devices"]), device
+    assert jax_arrays.local_device([remote]) is None
+    sharding = SingleDeviceSharding(local)
+    assert jax_arrays.local_device([remote, sharding]) == device
+    assert jax_arrays.local_device([remote, None]) == jax.devices()[0]
+    ring = transfer_ring.TransferRing(1000, None)
+    ring.begin_group()
+    (buffer,) = ring.allocate([100], alignment=64)
+    assert len(buffer.array) == 100

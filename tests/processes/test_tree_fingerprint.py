@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cordwood.errors import ProcessError
-from cordwood.processes.agreement import fingerprints, require_agreement
+from cordwood.processes.agreement import digest_of_elements, fingerprints, require_agreement
 from cordwood.processes.rendezvous import SINGLE_PROCESS, Processes, Rendezvous
 from cordwood.sharding.boxes import ShardGrid, single_process_grid
 from cordwood.tree.flatten import flatten
@@ -26,7 +26,7 @@ def agree(processes: Processes, tree: Any, spread: dict[int, ShardGrid] | None =
     spread = spread or {}
     shards = [spread.get(i, single_process_grid(spec.shape)) for i, spec in enumerate(specs)]
     local = {
-        i: leaf
+        i: digest_of_elements(leaf)
         for i, leaf in enumerate(flat.leaves)
         if isinstance(leaf, np.ndarray) and i not in spread
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -26,13 +26,15 @@ from cordwood.io.progress import (
     progress_display,
     require_progress_option,
 )
-from cordwood.io.staging_memory import StagingOptions, staging_options
+from cordwood.io.staging_memory import StagingOptions, checked_options
 from cordwood.io.threads import (
     PendingSave,
+    current_stop_check,
     gc_paused,
     raise_unreported_failures,
     run_in_worker,
     save_in_background,
+    stop_check,
     wait_for_saves,
 )
 from cordwood.processes.rendezvous import (
@@ -122,13 +124,16 @@ def save(
             saved_format.refuse_foreign(path)
         with gc_paused(), progress_display(progress, "saving") as report:
             plan = plan_save(saved_format, path, tree, options, rendezvous)
-            if report is None:
-                run_in_worker(lambda: plan.write(Leaves(plan.leaves)))
-            else:
+            leaves = Leaves(plan.leaves)
+            if report is not None:
                 sizes = plan.sizes or [getattr(leaf, "nbytes", 0) for leaf in plan.leaves]
                 meter = ProgressMeter(sum(sizes), report)
-                leaves = Leaves(plan.leaves, on_take=lambda leaf: meter.advance(sizes[leaf]))
+                leaves.on_take = lambda leaf: meter.advance(sizes[leaf])
+            try:
                 run_in_worker(lambda: plan.write(leaves))
+            finally:
+                leaves.clear()
+            if report is not None:
                 meter.finish()
     if rendezvous.count > 1:
         raise_unreported_failures(save_started=True)
@@ -160,9 +165,11 @@ def save_async(
     that donates the array in the meantime allocates new memory. Arrays on an accelerator are
     copied to host memory, which is bounded by `staging_bytes` and used again by later saves. If all
     copies fit, this returns at once, while they are being made. Otherwise it returns when so much
-    is written that the rest fits. numpy arrays are copied before this returns. A jax array on CPU
-    that was made from a numpy array without a copy (`jax.device_put`) shares its memory: do not
-    write into the numpy array before `wait` has returned.
+    is written that the rest fits; an exception meanwhile (Ctrl-C) gives the save up.
+
+    numpy arrays are copied before this returns. A jax array on CPU that was made from a numpy array
+    without a copy (`jax.device_put`) shares its memory: do not write into the numpy array before
+    `wait` has returned.
 
     Args:
         path: the destination, as in `save`.
@@ -175,10 +182,11 @@ def save_async(
         staging_bytes: the most host memory for copies of arrays on accelerators, in bytes, for all
             saves of this process together; a single shard may be larger. It matters on
             accelerators only. None: a quarter of the memory of the machine (or of its container),
-            divided by the number of processes of the job on it, as Slurm or MPI says.
+            divided by the number of processes of the job on it, as Slurm or MPI says; on GPUs at
+            most three quarters of the host memory that XLA allows.
         device_copies: True if the arrays may be copied on their devices where `staging_bytes` has
             no room for all of them. Then this does not wait for the disk, but the devices need
-            memory for the copies until they are written.
+            memory for the copies until they are written, and the next call waits until then.
         progress: True for a bar in a terminal or a notebook while it saves; or a function, as in
             `save`, which is called in the thread that saves. None: neither. The result has a
             `progress` in any case.
@@ -203,7 +211,7 @@ def save_async(
     path = local_or_url(path)
     saved_format = format_for_saving(path, format=format, layout=layout, prefix=prefix)
     require_progress_option(progress)
-    staging = staging_options(staging_bytes, device_copies=device_copies)
+    staging = checked_options(staging_bytes, device_copies)
     options = SaveOptions(prefix, {} if metadata is None else metadata, compression)
     with rendezvous_for(
         path, saved_format, options, timeout_seconds, background=True
@@ -211,8 +219,8 @@ def save_async(
         save = SnapshotSave(
             path, tree, saved_format, rendezvous, options, staging=staging, progress=progress
         )
-        pending = save_in_background(path, save.write, total_bytes=save.total_bytes)
-        save.finish_snapshot(pending)
+        pending = save.start(path, save.write)
+        save.detach(pending)
     if rendezvous.count > 1:
         raise_unreported_failures(save_started=True)
     return pending
@@ -236,7 +244,7 @@ class SnapshotSave:
     Attributes:
         total_bytes: the number of bytes that this process writes or links.
         linked_bytes: of these, the bytes that were linked, once all is written.
-        reads_tree: True until `finish_snapshot` has returned, if that has to wait.
+        is_detached: True once the caller may change the tree.
     """
 
     def __init__(
@@ -260,33 +268,64 @@ class SnapshotSave:
             options = options._replace(linking=self._linking)
             plan = plan_save(format, self._path, tree, options, rendezvous)
             snapshot = snapshot_leaves(plan.leaves)
-            self._leaves = Leaves(snapshot, staging=staging)
-            self.reads_tree = not self._leaves.try_detach()
+        self._leaves = Leaves(snapshot, staging=staging)
         self._sizes = plan.sizes or [getattr(leaf, "nbytes", 0) for leaf in snapshot]
         self._write = plan.write
         self._display = progress_display(progress, "saving")
+        self.is_detached = self._leaves.staging is None
         self.total_bytes = sum(self._sizes)
 
     @property
     def linked_bytes(self) -> int:
         return 0 if self._linking is None else self._linking.linked_bytes
 
-    def finish_snapshot(self, pending: PendingSave) -> None:
-        """Wait until the caller may change the tree; the save has begun.
+    def start(
+        self, path: str | os.PathLike[str], write: Callable[[PendingSave], None]
+    ) -> PendingSave:
+        """Queue the save in the background; `detach` is to be called next.
 
-        Only arrays on accelerators that do not fit into the staging memory make it wait.
+        Args:
+            path: the destination.
+            write: calls `write`.
         """
-        if self.reads_tree:
-            self._leaves.detach()
-            pending.begun_seconds = time.monotonic()
-            self.reads_tree = False
+        staging = self._leaves.staging
+        try:
+            if staging is not None:
+                staging.admit()
+            return save_in_background(path, write, total_bytes=self.total_bytes)
+        except BaseException:
+            if staging is not None:
+                staging.give_up()
+            raise
+
+    def detach(self, pending: PendingSave) -> None:
+        """Wait until the caller may change the tree. If this is interrupted, give the save up.
+
+        Only arrays on accelerators whose copies do not fit into the host memory make it wait.
+        """
+        if self._leaves.staging is None:
+            return
+        try:
+            self._leaves.staging.detach()
+        except BaseException:
+            self._leaves.staging.give_up()
+            raise
+        pending.begun_seconds = time.monotonic()
+        self.is_detached = True
 
     def write(self, pending: PendingSave) -> None:
         """Write and commit the save, and count in `pending` the bytes that are taken for it."""
         release_memory()
         leaves, sizes = self._leaves, self._sizes
+        outer_check = current_stop_check()
+
+        def check() -> None:
+            outer_check()
+            if leaves.staging is not None:
+                leaves.staging.check()
+
         try:
-            with announce_errors(self._rendezvous), self._display as report:
+            with announce_errors(self._rendezvous), self._display as report, stop_check(check):
                 meter = None if report is None else ProgressMeter(self.total_bytes, report)
 
                 def advance(leaf: int) -> None:
@@ -299,6 +338,8 @@ class SnapshotSave:
                 leaves.on_take = advance
                 self._write(leaves)
         finally:
+            if leaves.staging is not None:
+                pending._is_given_up = leaves.staging.is_given_up
             leaves.clear()  # an exception's traceback would keep the arrays alive
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -102,7 +102,7 @@ class DistinctShards(NamedTuple):
     numbers: list[int]  # positions among the shards of the process
     boxes: list[Box]
     on_cpu: bool  # all of them are on CPU devices
-    hosts: list[Any]  # the shardings in host memory to copy them to; None: the device has none
+    host_shardings: list[Any]  # in host memory, to copy them to; None: the device has none
 
 
 DistinctShardsOf: TypeAlias = dict[tuple[Any, tuple[int, ...]], DistinctShards]
@@ -115,7 +115,13 @@ class ArrayShards(NamedTuple):
     shards: list[Any]
     boxes: list[Box]
     on_cpu: bool
-    hosts: list[Any]
+    host_shardings: list[Any]
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the whole array."""
+        size_bytes: int = math.prod(self.array.shape) * self.array.dtype.itemsize
+        return size_bytes
 
 
 def distinct_shards(array: Any, cache: DistinctShardsOf) -> ArrayShards:
@@ -133,18 +139,17 @@ def distinct_shards(array: Any, cache: DistinctShardsOf) -> ArrayShards:
     distinct = cache.get(key)
     if distinct is None:
         distinct = cache[key] = _distinct(array)
-    numbers, boxes, on_cpu, hosts = distinct
     arrays = local_arrays(array)
-    return ArrayShards(array, [arrays[number] for number in numbers], boxes, on_cpu, hosts)
+    return ArrayShards(array, [arrays[number] for number in distinct.numbers], *distinct[1:])
 
 
 def _distinct(array: Any) -> DistinctShards:
     boxes = device_boxes(array.sharding, array.shape)
     devices = [next(iter(shard.devices())) for shard in local_arrays(array)]
     numbers = list({boxes[device]: i for i, device in reversed(list(enumerate(devices)))}.values())
-    hosts = [pinned_host(devices[i]) for i in numbers]
-    on_cpu = all(map(is_cpu, devices)) and not any(hosts)
-    return DistinctShards(numbers, [boxes[devices[i]] for i in numbers], on_cpu, hosts)
+    host_shardings = [pinned_host(devices[i]) for i in numbers]
+    on_cpu = all(map(is_cpu, devices))
+    return DistinctShards(numbers, [boxes[devices[i]] for i in numbers], on_cpu, host_shardings)
 
 
 def local_shards(shards: ArrayShards, *, views: bool) -> LocalShards:
@@ -196,34 +201,39 @@ def accelerator_shards(leaves: Sequence[Any]) -> list[Any]:
     return result
 
 
-def copy_to_host(shards: Sequence[Any], hosts: Sequence[Any]) -> list[Any]:
+def copy_to_host(shards: Sequence[Any], host_shardings: Sequence[Any]) -> list[Any]:
     """Start the copies of shards to host memory, in one call; return the copies.
 
     XLA orders the transfers before the next use or donation of the shards.
 
     Args:
         shards: jax.Arrays on one device each.
-        hosts: for each the sharding in host memory; None where the device has none: then the
-            result is a numpy array, and complete.
+        host_shardings: for each the sharding in host memory; None where the device has none: then
+            the result is a numpy array, and complete.
     """
     import jax
 
     copies: list[Any] = [None] * len(shards)
-    moving = [i for i, host in enumerate(hosts) if host is not None]
-    for i in set(range(len(shards))).difference(moving):
+    numbers = [i for i, sharding in enumerate(host_shardings) if sharding is not None]
+    for i in set(range(len(shards))).difference(numbers):
         copies[i] = single_device_array(shards[i])
-    if moving:
-        targets = [hosts[i] for i in moving]
-        moved = jax.device_put([shards[i] for i in moving], targets, may_alias=False)
-        for i, copy in zip(moving, moved, strict=True):
-            copies[i] = copy
+    if numbers:
+        targets = [host_shardings[i] for i in numbers]
+        arrays = jax.device_put([shards[i] for i in numbers], targets, may_alias=False)
+        for i, array in zip(numbers, arrays, strict=True):
+            copies[i] = array
     return copies
 
 
 def copy_on_device(shards: Sequence[Any]) -> list[Any]:
-    """Return copies of shards on their own devices, which stay if the shards are donated."""
+    """Return copies of shards on their own devices, which stay if the shards are donated.
+
+    Raises ValueError for shards in host memory, and RuntimeError if a device has no room.
+    """
     import jax
 
+    if not all(is_in_accelerator_memory(shard.sharding) for shard in shards):
+        raise ValueError("some of them are in host memory")
     copies: list[Any] = jax.device_put(
         list(shards), [shard.sharding for shard in shards], may_alias=False
     )
@@ -280,20 +290,33 @@ def key_shape(data_shape: tuple[int, ...], prng_impl: str) -> tuple[int, ...]:
     return data_shape[: len(data_shape) - len(_key_type(prng_impl)[1])]
 
 
+_LEAST_PASSED_BYTES = 1 << 20  # a smaller part is sent to each device from the host, in one call
+
+
 def put_shards(shards: Shards, *, alias: bool) -> Any:
-    """Return the jax.Array of shards. On CPU it uses their memory as `put_all` does."""
+    """Return the jax.Array of shards. On CPU it uses their memory as `put_all` does.
+
+    A large part that several accelerators hold is sent to one of them, which passes it on.
+    """
     import jax
 
     shape, arrays, sharding, dtype, weak_type, impl = shards
-    if not _is_cpu(sharding) and len({id(array) for array in arrays.values()}) < len(arrays):
-        return _put_replicas(shards)
-    if impl is None and (alias or not _is_cpu(sharding)):
+    on_cpu = _is_cpu(sharding)
+    sizes = {id(array): array.nbytes for array in arrays.values()}
+    passes_on = len(sizes) < len(arrays) and max(sizes.values()) >= _LEAST_PASSED_BYTES
+    passes_on = passes_on and is_in_accelerator_memory(sharding)
+    if impl is None and not passes_on and (alias or not on_cpu):
         return put_sharded(shape, dtype, arrays, sharding, weak_type=weak_type)
     parts = []
+    sent: dict[int, Any] = {}
     for device, array in arrays.items():
         single = jax.sharding.SingleDeviceSharding(device, memory_kind=sharding.memory_kind)
-        part = put_sharded(array.shape, dtype, {device: array}, single, weak_type=False)
-        if not alias and _is_cpu(sharding):
+        if passes_on and id(array) in sent:
+            part = jax.device_put(sent[id(array)], single)
+        else:
+            part = put_sharded(array.shape, dtype, {device: array}, single, weak_type=False)
+            sent[id(array)] = part
+        if not alias and on_cpu:
             part = jax.numpy.array(part, copy=True)
         parts.append(part if impl is None else jax.random.wrap_key_data(part, impl=impl))
     if impl is not None:
@@ -301,29 +324,6 @@ def put_shards(shards: Shards, *, alias: bool) -> Any:
     kind = parts[0].dtype if parts else _key_type(impl)[0] if impl else dtype
     whole = jax.make_array_from_single_device_arrays(shape, sharding, parts, dtype=kind)
     return set_weak_type(whole) if weak_type else whole
-
-
-def _put_replicas(shards: Shards) -> Any:
-    """Return the jax.Array of shards that are on several accelerators.
-
-    Each host array is sent to one of them, which passes it on to the others: the link between
-    accelerators is quicker than that to the host.
-    """
-    import jax
-
-    shape, arrays, sharding, dtype, weak_type, impl = shards
-    first: dict[int, Any] = {}
-    parts = []
-    for device, array in arrays.items():
-        single = jax.sharding.SingleDeviceSharding(device, memory_kind=sharding.memory_kind)
-        source = first.get(id(array), array)
-        part = jax.device_put(source, single)
-        first.setdefault(id(array), part)
-        parts.append(part if impl is None else jax.random.wrap_key_data(part, impl=impl))
-    if impl is not None:
-        shape, dtype = key_shape(shape, impl), parts[0].dtype
-    whole = jax.make_array_from_single_device_arrays(shape, sharding, parts, dtype=dtype)
-    return set_weak_type(whole) if weak_type and impl is None else whole
 
 
 def _is_cpu(sharding: Any) -> bool:
@@ -377,43 +377,53 @@ def _owned(array: Any, *, weak_types: bool) -> Any:
     return set_weak_type(copied) if weak_types and not copied.weak_type else copied
 
 
-def leaves_host(sharding: Any) -> bool:
+def default_device() -> Any:
+    """Return the device that jax puts uncommitted arrays on."""
+    import jax
+
+    return next(iter(jax.device_put(np.zeros((), np.int32)).devices()))
+
+
+def is_in_accelerator_memory(sharding: Any) -> bool:
     """Return True if arrays of a sharding (None: the default one) are in memory of accelerators.
 
     Arrays that a sharding keeps in host memory are not.
     """
-    import jax
-
     if sharding is None:
-        (device,) = jax.device_put(np.zeros((), np.int32)).devices()
-        return not is_cpu(device)
+        return not is_cpu(default_device())
     sharding = sharding_of(sharding)
     device = next(iter(sharding.device_set))
     return not is_cpu(device) and sharding.memory_kind in (None, device.default_memory().kind)
 
 
-def local_device(sharding: Any) -> Any:
-    """Return a device of this process that a sharding (None: the default one) uses."""
-    import jax
+def local_device(shardings: Iterable[Any]) -> Any | None:
+    """Return a device of this process that one of the shardings uses; None if there is none.
 
-    if sharding is None:
-        return next(iter(jax.device_put(np.zeros((), np.int32)).devices()))
-    return next(iter(sharding_of(sharding).addressable_devices))
+    None among the shardings stands for the default device.
+    """
+    for sharding in shardings:
+        if sharding is None:
+            return default_device()
+        for device in sharding_of(sharding).addressable_devices:
+            return device
+    return None
 
 
-@functools.cache
-def copies_host_memory(device: Any) -> bool:
-    """Return True if arrays that were put on a device have memory of their own.
+def copies_host_memory(memory: np.ndarray[Any, Any], device: Any) -> bool:
+    """Return True if an array on a device keeps its values when the memory it is of changes.
 
-    This is tried once: a device that shares the memory of the host might use it as it is.
+    A device that shares the memory of the host might use it as it is.
+
+    Args:
+        memory: writable host memory, uint8[n]; its content is lost.
+        device: the device.
     """
     import jax
 
-    source = np.zeros((1 << 20) + 4096, np.uint8)
-    aligned = source[-source.ctypes.data % 4096 :][: 1 << 20]
-    array = jax.block_until_ready(jax.device_put(aligned, device))  # type: ignore[no-untyped-call]
-    aligned[:] = 1
-    return not np.asarray(array).any()
+    memory[:] = 0
+    array = jax.block_until_ready(jax.device_put(memory, device))  # type: ignore[no-untyped-call]
+    memory[:] = 1
+    return not np.any(jax.device_get(array))
 
 
 class _HostMemory(NamedTuple):
@@ -464,7 +474,7 @@ def put_on_device(puts: Sequence[DevicePut], *, device: Any | None) -> list[Any]
     import jax
 
     committed = device is not None
-    target = device or next(iter(jax.device_put(np.zeros((), np.int32)).devices()))
+    target = device or default_device()
     try:
         shaped, put = _quick_put()
         sharding = jax.sharding.SingleDeviceSharding(target)

@@ -35,11 +35,23 @@ _kept = _Kept()
 
 
 def machine_memory_bytes() -> int:
-    """Return the memory of the machine, or of the control group of the process if it has less."""
+    """Return the memory of the machine, or of the control groups of the process if that is less."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):  # of version 2, and of version 1
-        with suppress(OSError, ValueError), open(f"/sys/fs/cgroup/{name}") as file:  # or "max"
-            limits.append(int(file.read()))
+    groups: list[str] = []
+    with suppress(OSError), open("/proc/self/cgroup") as file:
+        groups = file.read().splitlines()
+    for line in groups:  # "0::/job/step" in version 2, "4:memory:/job/step" in version 1
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root, name = "/sys/fs/cgroup", "memory.max"
+        if controllers:
+            root, name = "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
+        parts = [part for part in path.split("/") if part]
+        for depth in range(len(parts) + 1):  # a group has the limits of those around it, too
+            folder = "/".join([root, *parts[:depth]])
+            with suppress(OSError, ValueError), open(f"{folder}/{name}") as file:  # or "max"
+                limits.append(int(file.read()))
     return min(limits)
 
 

@@ -64,7 +64,7 @@ class Leaves:
         values: the leaves: arrays of the caller, or of a snapshot (LocalShards, ArrayShards),
             DeferredArrays, str and bytes.
         on_take: called with the position of a leaf when it is taken; for the progress.
-        staging: the options for arrays on accelerators. None: those of `save`.
+        staging: the options for arrays on accelerators; None: the default ones.
     """
 
     def __init__(
@@ -75,16 +75,18 @@ class Leaves:
         staging: StagingOptions | None = None,
     ) -> None:
         self.on_take = on_take
-        self._options = staging
+        self._options = staging or StagingOptions()
         self._staging: Staging | None = None  # made for the first array on an accelerator
         self._distinct: DistinctShardsOf = {}
         # Arrays on accelerators that are not found here are held one by one when they are taken.
         self._values = list(values)
         if may_be_on_accelerator(self._values):
             self._values = accelerator_shards(self._values)
-        self._values = [
-            self._staged(value) if type(value) is ArrayShards else value for value in self._values
-        ]
+        staged: dict[int, StagedArray] = {}  # an array that is in the tree twice is copied once
+        for i, value in enumerate(self._values):
+            if type(value) is ArrayShards:
+                key = id(value.array)
+                self._values[i] = staged[key] = staged.get(key) or self._staged(value)
         self._lock = threading.Lock()
         self._parts_left: dict[int, int] = {}  # of leaves that have several parts
         self._held: dict[int, Any] = {}  # leaves that were taken and have more parts
@@ -136,14 +138,10 @@ class Leaves:
         if self._staging is not None:
             self._staging.close()
 
-    def try_detach(self) -> bool:
-        """Stop reading the caller's arrays; return False if accelerators hold too much of them."""
-        return self._staging is None or self._staging.try_complete()
-
-    def detach(self) -> None:
-        """Stop reading the caller's arrays; wait until so much is written that this is possible."""
-        if self._staging is not None:
-            self._staging.complete()
+    @property
+    def staging(self) -> Staging | None:
+        """The copies of arrays on accelerators; None if there are none."""
+        return self._staging
 
     def _staged(self, shards: ArrayShards) -> StagedArray:
         if self._staging is None:

@@ -5,16 +5,18 @@ host memory where the device has it. All saves of the process share one budget f
 (`io/staging_memory.py`):
 
 - `save` copies shards when the writer needs them, and a few in advance. A copy is dropped when its
-  shard has been written, or before, to make room; then it is made again if it is needed again.
+  shard has been written, or before, if the memory is needed; then it is made again when necessary.
 - A save in the background may read the arrays only until its call has returned: then the caller
   may donate or delete them. If all copies fit into the budget, their transfers are started at once
   and the call returns. (XLA orders them before the next use of the arrays.) Otherwise the writer
   begins, as in `save`, and the call returns as soon as the copies of what is not yet written fit.
 
-No thread waits for ever. Room is taken by copies that can be dropped, because their shards are
-still on the device, and by copies that are all that is left of a shard. The saves of the latter
-wait for no room. A call that waits for room has the `turn`, so that no later save takes the room
-that its writer needs; a save whose shards stay on the device has it until it ends.
+No thread waits for ever. Memory is taken by copies that can be dropped, because their shards are
+still on the device, and by copies that are all that is left of a shard. A save makes the latter
+for all its shards at once, and needs no more memory then. `StagingMemory.admit` lets one save at a
+time come so far, in the order in which the saves are queued.
+
+One file: a copy, its shard and the save that it belongs to change together, under one lock.
 """
 
 from __future__ import annotations
@@ -34,8 +36,13 @@ from cordwood.devices.jax_arrays import ArrayShards, copy_on_device, copy_to_hos
 from cordwood.index import Box
 from cordwood.io.lazy_array import Array, LazyArray
 from cordwood.io.progress import WaitLogger
-from cordwood.io.staging_memory import StagingOptions, default_budget_bytes, staging_memory
-from cordwood.io.threads import check_stop, run_in_worker
+from cordwood.io.staging_memory import (
+    StagingMemory,
+    StagingOptions,
+    default_budget_bytes,
+    staging_memory,
+)
+from cordwood.io.threads import StoppedError, check_stop, run_in_worker
 from cordwood.sharding.boxes import (
     absolute,
     element_count,
@@ -49,20 +56,40 @@ from cordwood.sharding.boxes import (
 
 _log = logging.getLogger("cordwood")
 
-_BYTES_OF_SAVE = 1 << 30  # the budget of `save`, which needs room for a few shards only
 _BATCH_BYTES = 64 << 20  # of copies that are started together, ahead of the writer
 _BATCH_SHARDS = 256
-# Waiting is looking again: a copy may go in a finalizer, which can wake no thread safely.
-_PAUSE_SECONDS = 0.01  # of a call that looks at all shards
-_SHORT_PAUSE_SECONDS = 0.001  # of a writer that needs one
+# A copy that was read so recently is not dropped: the same thread may need its next bytes. Each
+# copy of a shard stays twice as long as the one before, so few are made.
+_HOLD_SECONDS = 0.05
+# Waiting is polling: a copy may go in a finalizer, which can wake no thread safely.
+_POLL_SECONDS = 0.005
+
+
+@contextmanager
+def _waiting() -> Iterator[Callable[[], None]]:
+    """Give a function that waits a moment, and raises what `check_stop` raises.
+
+    A long wait is logged.
+    """
+    wait_logger = WaitLogger("host memory for the copies of arrays on accelerators (staging_bytes)")
+
+    def wait() -> None:
+        check_stop()
+        wait_logger.tick()
+        time.sleep(_POLL_SECONDS)
+
+    try:
+        yield wait
+    finally:
+        wait_logger.end()
 
 
 class _Copy:
     """The elements of a shard in host memory: a jax.Array there, or a numpy array.
 
-    Its room is given back when nothing refers to it any more: neither its shard nor a thread that
-    reads it. (A finalizer of the shard would not do: a weak reference can bring an object back
-    while its finalizer runs, which then does not run again.)
+    It counts as used memory until it is dropped, or until nothing refers to it any more: neither
+    its shard nor a thread that reads it. (A finalizer of the shard would not do: a weak reference
+    can bring an object back while its finalizer runs, which then does not run again.)
     """
 
     __slots__ = ("array", "size_bytes")
@@ -71,9 +98,34 @@ class _Copy:
         self.array = array
         self.size_bytes = size_bytes
 
-    def __del__(self, give_back: Callable[[int], None] = staging_memory.give_back) -> None:
-        self.array = None
-        give_back(self.size_bytes)
+    def drop(self, give_back: Callable[[int], None] = staging_memory.give_back) -> None:
+        """Give the memory back, even if something refers to this copy."""
+        size_bytes, self.size_bytes, self.array = self.size_bytes, 0, None
+        give_back(size_bytes)
+
+    __del__ = drop
+
+    def has_arrived(self) -> bool:
+        """Return True if the transfer has ended."""
+        return isinstance(self.array, np.ndarray) or bool(self.array.is_ready())
+
+    def elements(self) -> Array:
+        """Return the elements; wait until they have arrived.
+
+        Raises StoppedError if the save was given up meanwhile.
+        """
+        array = self.array
+        if array is None:
+            raise StoppedError
+        elements = np.asarray(array)
+        if elements.base is None:  # no view: some devices have another layout in host memory
+            self.array = elements
+        return elements
+
+    def read_into(self, start: int, target: memoryview) -> None:
+        """Fill memory with the bytes from an offset on."""
+        source = np.ascontiguousarray(self.elements()).reshape(-1).view(np.uint8)
+        np.copyto(np.frombuffer(target, np.uint8), source[start : start + len(target)])
 
 
 class _Shard:
@@ -81,20 +133,40 @@ class _Shard:
 
     Attributes:
         source: the shard, a jax.Array on one device; None once the copy is all that is left of it.
-        host: the sharding in host memory to copy it to; None: the device has none.
+        host_sharding: the sharding in host memory to copy it to; None: the device has none.
         size_bytes: the size of its elements.
         number: its position among the shards of the save.
         copy: its copy; None if there is none now.
+        readers: the number of threads that read the copy.
+        read_seconds: when the copy was last made or read, by the monotonic clock.
+        hold_seconds: how long after that the copy is not dropped.
     """
 
-    __slots__ = ("__weakref__", "copy", "host", "number", "size_bytes", "source")
+    __slots__ = (
+        "__weakref__",
+        "copy",
+        "hold_seconds",
+        "host_sharding",
+        "number",
+        "read_seconds",
+        "readers",
+        "size_bytes",
+        "source",
+    )
 
-    def __init__(self, source: Any, host: Any, size_bytes: int, number: int) -> None:
+    def __init__(self, source: Any, host_sharding: Any, size_bytes: int, number: int) -> None:
         self.source = source
-        self.host = host
+        self.host_sharding = host_sharding
         self.size_bytes = size_bytes
         self.number = number
         self.copy: _Copy | None = None
+        self.readers = 0
+        self.read_seconds = 0.0
+        self.hold_seconds = 0.0
+
+
+def _size_of(shards: Sequence[_Shard]) -> int:
+    return sum([shard.size_bytes for shard in shards])
 
 
 class StagedArray:
@@ -126,246 +198,298 @@ class StagedArray:
     def part(self, box: Box) -> LazyArray:
         """Return the elements of a box, which are read when they are needed.
 
-        The copies of its shards are kept until the result is dropped, unless room is short.
+        The copies of its shards are kept until the result is dropped, unless memory is short.
 
         Raises ValueError for a box that is not wholly on this process.
         """
         pieces = overlaps(box, self._boxes)
         if len(pieces) != 1:
-            return LazyArray(shape_of(box), self.dtype, partial(self._assemble, box))
+            shards = [self._shards[number] for _, number in pieces]
+            boxes = [self._boxes[number] for _, number in pieces]
+            read = partial(_assemble, self._staging, shards, boxes, self.dtype, box)
+            return LazyArray(shape_of(box), self.dtype, read)
         number = pieces[0][1]
         around, shard = self._boxes[number], self._shards[number]
         whole = LazyArray(
             shape_of(around),
             self.dtype,
-            partial(self._staging.read, shard),
-            read_into=partial(self._staging.read_into, shard),
+            partial(_read, self._staging, shard),
+            read_into=partial(_read_into, self._staging, shard),
         )
         return whole.within(relative(box, around))
 
-    def _assemble(self, part: Box, inner: Box) -> Array:
-        """Return a box of a part whose elements are in several shards."""
-        box = absolute(inner, part)
-        result = np.empty(shape_of(box), self.dtype)
-        for common, number in overlaps(box, self._boxes):
-            inside = relative(common, self._boxes[number])
-            result[within(common, box)] = self._staging.read(self._shards[number], inside)
-        return result
+
+def _read(staging: Staging, shard: _Shard, box: Box) -> Array:
+    """Return a box of a shard, in memory of its own."""
+    with staging.copies_of([shard]) as (copy,):
+        return np.array(copy.elements()[slices(box)])
+
+
+def _read_into(staging: Staging, shard: _Shard, start: int, target: memoryview) -> None:
+    """Fill memory with the bytes of a shard from an offset on."""
+    with staging.copies_of([shard]) as (copy,):
+        copy.read_into(start, target)
+
+
+def _assemble(
+    staging: Staging,
+    shards: Sequence[_Shard],
+    boxes: Sequence[Box],
+    dtype: np.dtype[Any],
+    part: Box,
+    inner: Box,
+) -> Array:
+    """Return a box of a part of an array, whose elements are in several shards.
+
+    The shards are copied together, because each row of the part may need all of them.
+    """
+    box = absolute(inner, part)
+    result = np.empty(shape_of(box), dtype)
+    with staging.copies_of(shards) as copies:
+        for common, number in overlaps(box, boxes):
+            source = within(common, boxes[number])
+            result[within(common, box)] = copies[number].elements()[source]
+    return result
 
 
 class Staging:
     """The shards of one save that are on accelerators, and their copies.
 
-    The budget is the room for the copies of all saves of the process. A shard that is larger is
-    copied when there are no other copies.
+    The budget is for the copies of all saves of the process. If the shards that a writer needs at
+    once are larger, they are copied when there are no other copies.
 
     Args:
-        options: the options of a save in the background. None: the room is what `save` needs.
+        options: the options of a save in the background; `save` has the default ones.
     """
 
-    def __init__(self, options: StagingOptions | None = None) -> None:
-        if options is None:
-            self._budget_bytes = min(_BYTES_OF_SAVE, default_budget_bytes())
-        elif options.staging_bytes is None:
-            self._budget_bytes = default_budget_bytes()
-        else:
-            self._budget_bytes = options.staging_bytes
-        self._device_copies = options is not None and options.device_copies
+    def __init__(self, options: StagingOptions) -> None:
+        budget_bytes, self._device_copies = options
+        self._budget_bytes = default_budget_bytes() if budget_bytes is None else budget_bytes
         self._shards: list[weakref.ref[_Shard]] = []
-        self._copied: dict[int, None] = {}  # shards with copies, the oldest first; some are gone
-        self._started = 0  # the copies of the shards before this one have been started
-        self._is_complete = False  # the sources of all shards are used no more
-        self._has_turn = False
+        self._is_ahead: set[int] = set()  # the numbers of shards that were copied in advance
+        self._is_detached = False  # the sources are used no more
+        self.is_given_up = False
+        self._has_logged = False
 
     def hold(self, array: ArrayShards) -> StagedArray:
         """Return an array whose elements are copied when they are needed, or in advance."""
         dtype = array.array.dtype
-        shards = []
-        for source, box, host in zip(array.shards, array.boxes, array.hosts, strict=True):
-            size_bytes = element_count(box) * dtype.itemsize
-            shards.append(_Shard(source, host, size_bytes, len(self._shards)))
-            self._shards.append(weakref.ref(shards[-1]))
+        with staging_memory.lock:
+            shards = []
+            for source, box, host in zip(
+                array.shards, array.boxes, array.host_shardings, strict=True
+            ):
+                size_bytes = element_count(box) * dtype.itemsize
+                shards.append(_Shard(source, host, size_bytes, len(self._shards)))
+                self._shards.append(weakref.ref(shards[-1]))
         return StagedArray(array.array.shape, dtype, array.boxes, shards, self)
 
-    def try_complete(self) -> bool:
-        """Start the transfers of all shards; return False if there is no room for all copies now.
+    def admit(self) -> None:
+        """Wait until this save may have copies that cannot be dropped; start them if they fit.
 
-        After it has returned True, the caller may donate or delete the arrays.
+        Called in the thread that then queues the save: so saves are queued as they are admitted.
         """
-        return run_in_worker(self._try_complete)  # an interrupt would lose the turn
+        run_in_worker(self._admit)  # no interrupt may come between a change and its record
 
-    def complete(self) -> None:
-        """Wait until the copies of what is not written yet fit, and start their transfers.
+    def detach(self) -> None:
+        """Stop reading the caller's arrays, which it may donate or delete then.
 
-        With `device_copies` this waits for no room: the arrays are copied on their devices.
-        Then the caller may donate or delete the arrays. The save must have begun: what it writes
-        meanwhile is read from the devices.
+        Waits until the copies of what is not written yet fit, and starts their transfers. With
+        `device_copies` it waits for nothing: the arrays are copied on their devices. The save is
+        queued: what is written meanwhile is read from the devices.
         """
-        if not self.try_complete():
-            run_in_worker(self._stay_on_device if self._device_copies else self._wait_for_room)
+        run_in_worker(self._detach)
 
-    def _try_complete(self) -> bool:
-        if not self._is_complete and staging_memory.turn.acquire(blocking=False):
-            try:
-                self._start_rest()
-            finally:
-                staging_memory.turn.release()
-        return self._is_complete
+    def _admit(self) -> None:
+        with _waiting() as wait:
+            while not staging_memory.admit(self):
+                wait()
+        self._start_rest()
 
-    def _wait_for_room(self) -> None:
-        with self._turn() as wait:
+    def _detach(self) -> None:
+        if not self._start_rest() and self._device_copies and self._copy_sources():
+            return  # it needs memory until it ends: `close` dismisses it
+        with _waiting() as wait:
             while not self._start_rest():
                 wait()
+        with staging_memory.lock:
+            staging_memory.dismiss(self)
 
-    @contextmanager
-    def _turn(self) -> Iterator[Callable[[], None]]:
-        """Take the turn, or wait until everything is written; give a function that waits a moment.
+    def give_up(self) -> None:
+        """Let the writer fail, if there is one: the caller may change its arrays from now on."""
+        with staging_memory.lock:
+            self.is_given_up = True
+            self._drop_all()
 
-        The turn is given back at the end, unless the save keeps it. A long wait is logged. The
-        function raises what `check_stop` raises.
-        """
-        wait_logger = WaitLogger("room for the copies of arrays on accelerators (staging_bytes)")
-
-        def wait() -> None:
-            check_stop()
-            wait_logger.tick()
-            time.sleep(_PAUSE_SECONDS)
-
-        has_turn = False
-        try:
-            while not self._is_complete and not has_turn:
-                has_turn = staging_memory.turn.acquire(blocking=False)
-                if not has_turn:
-                    wait()
-            yield wait
-        finally:
-            if has_turn and not self._has_turn:
-                staging_memory.turn.release()
-            wait_logger.end()
+    def check(self) -> None:
+        """Raise StoppedError if the save was given up."""
+        if self.is_given_up:
+            raise StoppedError
 
     def close(self) -> None:
-        """Drop all copies, also those of shards to which an exception still refers."""
+        """Drop all copies, also those to which an exception still refers."""
         with staging_memory.lock:
-            self._is_complete = True
-            for shard in self._living():
-                shard.source = shard.copy = None
-            if self._has_turn:
-                self._has_turn = False
-                staging_memory.turn.release()
+            self._drop_all()
+
+    def _drop_all(self) -> None:
+        self._is_detached = True
+        for shard in self._living():
+            _drop_copy(shard)
+            shard.source = None
+        staging_memory.dismiss(self)
 
     def _living(self) -> list[_Shard]:
         """Return the shards that are not written yet."""
         return [shard for ref in self._shards if (shard := ref()) is not None]
 
     def _start_rest(self) -> bool:
-        """Start the copies of all shards if there is room, and use their sources no more."""
+        """Start the copies of all shards if they fit, and use their sources no more."""
         with staging_memory.lock:
-            if not self._is_complete:
+            if not self._is_detached:
                 shards = self._living()
                 if self._start([shard for shard in shards if shard.copy is None]):
-                    self._is_complete = True
+                    self._is_detached = True
                     for shard in shards:
                         shard.source = None
-        return self._is_complete
-
-    def _stay_on_device(self) -> None:
-        """Let the shards that are not written yet be copies on their devices.
-
-        All of them: a copy on the host must be one that can be dropped, as the writer may need
-        other shards first. No other save takes room before this one has ended. If a device has no
-        room either, wait as without `device_copies`.
-        """
-        with self._turn() as wait:
-            with staging_memory.lock:
-                self._has_turn = not self._is_complete and self._copy_sources()
-            while not self._has_turn and not self._start_rest():
-                wait()
+            return self._is_detached
 
     def _copy_sources(self) -> bool:
-        """Copy the shards on their devices; return False if they have no room; the lock is held."""
-        shards = self._living()
-        try:
-            sources = copy_on_device([shard.source for shard in shards])
-        except RuntimeError as e:
-            _log.warning("the save waits: arrays could not be copied on their devices: %s", e)
-            return False
-        for shard, source in zip(shards, sources, strict=True):
-            shard.source = source
+        """Copy the shards on their devices; return False if that is not possible.
+
+        All of them: a copy on the host must be one that can be dropped, as the writer may need
+        other shards first.
+        """
+        with staging_memory.lock:
+            if self._is_detached:  # the writer has failed
+                return True
+            shards = self._living()
+            try:
+                sources = copy_on_device([shard.source for shard in shards])
+            except (RuntimeError, ValueError) as e:
+                _log.warning(
+                    "the save waits: arrays could not be copied on their devices: %s", str(e)
+                )
+                return False
+            for shard, source in zip(shards, sources, strict=True):
+                shard.source = source
         return True
 
-    def _start(self, shards: Sequence[_Shard]) -> bool:
-        """Start the copies of shards if there is room; the lock is held."""
-        size_bytes = sum([shard.size_bytes for shard in shards])
-        if staging_memory.missing_bytes(size_bytes, self._budget_bytes):
+    @contextmanager
+    def copies_of(self, shards: Sequence[_Shard]) -> Iterator[list[_Copy]]:
+        """Give the copies of shards, which are not dropped in the block."""
+        with _waiting() as wait:
+            while (copies := self._needed_copies(shards)) is None:
+                wait()
+        try:
+            if shards:
+                self._start_ahead(max([shard.number for shard in shards]))
+            yield copies
+        finally:
+            with staging_memory.lock:
+                now = time.monotonic()
+                for shard in shards:
+                    shard.readers -= 1
+                    shard.read_seconds = now
+
+    def _needed_copies(self, shards: Sequence[_Shard]) -> list[_Copy] | None:
+        """Return the copies of shards, and count a reader; None: there is no memory now."""
+        with staging_memory.lock:
+            self.check()
+            missing = [shard for shard in shards if shard.copy is None]
+            if missing:
+                self._drop_others(_size_of(missing), shards)
+                present_bytes = _size_of(shards) - _size_of(missing)
+                if not self._start(missing, alone=staging_memory.count_bytes() <= present_bytes):
+                    return None
+            for shard in shards:
+                shard.readers += 1
+            return [shard.copy for shard in shards if shard.copy is not None]
+
+    def _start(self, shards: Sequence[_Shard], *, alone: bool = False) -> bool:
+        """Start the copies of shards if they fit; the lock is held.
+
+        Args:
+            shards: shards without copies.
+            alone: no memory will be given back, so they may be larger than the budget.
+        """
+        if not shards:
+            return True
+        size_bytes = _size_of(shards)
+        used_bytes = staging_memory.count_bytes()
+        if used_bytes + size_bytes > self._budget_bytes and not alone:
             return False
-        if len(shards) > 1 and size_bytes > self._budget_bytes:
+        try:
+            arrays = copy_to_host(
+                [shard.source for shard in shards], [shard.host_sharding for shard in shards]
+            )
+        except RuntimeError as e:
+            if alone or "RESOURCE_EXHAUSTED" not in str(e):
+                raise
+            self._budget_bytes = (used_bytes + size_bytes) // 2
+            if not self._has_logged:  # a record that held the exception would hold its frames
+                self._has_logged = True
+                _log.warning("a save has less host memory for copies than its budget: %s", str(e))
             return False
-        sources, hosts = [shard.source for shard in shards], [shard.host for shard in shards]
-        arrays = copy_to_host(sources, hosts)
         staging_memory.use(size_bytes)
+        now = time.monotonic()
         for shard, array in zip(shards, arrays, strict=True):
             shard.copy = _Copy(array, shard.size_bytes)
-            self._copied[shard.number] = None
+            shard.read_seconds = now
+            shard.hold_seconds = max(_HOLD_SECONDS, 2 * shard.hold_seconds)
+            staging_memory.copied[weakref.ref(shard, _forget)] = None
         return True
 
-    def _make_room(self, size_bytes: int) -> None:
-        """Drop copies of shards that are still on the device, the oldest first; the lock is held.
+    def _drop_others(self, size_bytes: int, shards: Sequence[_Shard]) -> None:
+        """Drop copies of other shards that are still on a device, the oldest first.
 
-        The room of a copy that a thread reads is there once the thread has read it.
+        Does nothing if there is memory for `size_bytes`. Copies that are being transferred or read,
+        or were read just now, stay: they are dropped later, if nothing else gives memory back. The
+        lock is held.
         """
-        missing_bytes = staging_memory.missing_bytes(size_bytes, self._budget_bytes)
-        for number in [*self._copied] if missing_bytes else ():
-            del self._copied[number]
-            shard = self._shards[number]()
-            if shard is not None and shard.source is not None and shard.copy is not None:
-                shard.copy = None
+        missing_bytes = staging_memory.count_bytes() + size_bytes - self._budget_bytes
+        if missing_bytes <= 0:
+            return
+        now = time.monotonic()
+        for ref in [*staging_memory.copied]:
+            shard = ref()
+            if shard is None or shard.source is None or shard.copy is None:
+                _forget(ref)
+            elif (
+                not shard.readers
+                and shard.read_seconds + shard.hold_seconds < now
+                and shard not in shards
+                and shard.copy.has_arrived()
+            ):
+                _forget(ref)
+                _drop_copy(shard)
                 missing_bytes -= shard.size_bytes
                 if missing_bytes <= 0:
                     return
 
     def _start_ahead(self, number: int) -> None:
         """Start the copies of the shards after one that is read, a batch of them at a time."""
-        first = number + 1
-        if self._is_complete or first < self._started:
-            return
         with staging_memory.lock:
-            if self._is_complete or first < self._started:
+            if self._is_detached:
                 return
             batch: list[_Shard] = []
-            size_bytes = 0
-            for ref in islice(self._shards, first, first + _BATCH_SHARDS):
+            for ref in islice(self._shards, number + 1, number + 1 + _BATCH_SHARDS):
                 shard = ref()
-                if shard is not None and shard.copy is None:
-                    size_bytes += shard.size_bytes
-                    if batch and size_bytes > _BATCH_BYTES:
-                        break
-                    batch.append(shard)
-            if not batch:
-                self._started = first + _BATCH_SHARDS
-            elif self._start(batch):
-                self._started = batch[-1].number + 1
+                if shard is None:
+                    continue
+                if shard.copy is not None or shard.number in self._is_ahead:
+                    break
+                if batch and _size_of(batch) + shard.size_bytes > _BATCH_BYTES:
+                    break
+                batch.append(shard)
+            if batch and self._start(batch):
+                self._is_ahead.update([shard.number for shard in batch])
 
-    def _copy_of(self, shard: _Shard) -> _Copy:
-        """Return the copy of a shard, which stays as long as the caller refers to it."""
-        while True:
-            with staging_memory.lock:
-                if shard.copy is None:
-                    self._make_room(shard.size_bytes)
-                    self._start([shard])
-                copy = shard.copy
-            if copy is not None:
-                self._start_ahead(shard.number)
-                return copy
-            check_stop()
-            time.sleep(_SHORT_PAUSE_SECONDS)
 
-    def read(self, shard: _Shard, box: Box) -> Array:
-        """Return a box of a shard, in memory of its own."""
-        copy = self._copy_of(shard)
-        return np.array(np.asarray(copy.array)[slices(box)])
+def _drop_copy(shard: _Shard) -> None:
+    if shard.copy is not None:
+        shard.copy.drop()
+        shard.copy = None
 
-    def read_into(self, shard: _Shard, start: int, target: memoryview) -> None:
-        """Fill memory with the bytes of a shard from an offset on."""
-        copy = self._copy_of(shard)
-        source = np.ascontiguousarray(np.asarray(copy.array)).reshape(-1).view(np.uint8)
-        np.copyto(np.frombuffer(target, np.uint8), source[start : start + len(target)])
+
+def _forget(ref: weakref.ref[_Shard], memory: StagingMemory = staging_memory) -> None:
+    memory.copied.pop(ref, None)

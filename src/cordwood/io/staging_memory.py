@@ -1,25 +1,31 @@
 """The host memory that copies of arrays on accelerators take while they are saved: one budget.
 
 The runtime of an accelerator keeps the host memory that it has allocated once. So the budget also
-bounds what the process keeps, and later saves use the same memory again.
+limits what the process keeps, and later saves use the same memory again.
 """
 
 from __future__ import annotations
 
 import os
 import queue
+import re
 import threading
+import weakref
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cordwood.io.buffers import machine_memory_bytes
 
 _SHARE_OF_MEMORY = 4  # the budget of a machine is this part of its memory
-# Of Slurm, Open MPI, Intel MPI and torchrun.
+# Of Slurm, Open MPI, Intel MPI and torchrun: the number, or with Slurm a text such as "8(x2)".
 _COUNT_VARIABLES = (
-    *("SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    *("MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE"),
+    *("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"),
+    *("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE"),
 )
+# XLA allocates the host memory of GPUs from one pool of the process, of this many GiB.
+_POOL_VARIABLE = "XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB"
+_POOL_GIB = 64
+_SHARE_OF_POOL = 0.75  # the rest is for loads, and for what XLA itself stages
 
 
 class StagingOptions(NamedTuple):
@@ -34,7 +40,7 @@ class StagingOptions(NamedTuple):
     device_copies: bool = False
 
 
-def staging_options(staging_bytes: int | None, *, device_copies: bool) -> StagingOptions:
+def checked_options(staging_bytes: int | None, device_copies: bool) -> StagingOptions:
     """Return the options of a save; raise TypeError or ValueError for wrong ones."""
     if staging_bytes is not None:
         if not isinstance(staging_bytes, int) or isinstance(staging_bytes, bool):
@@ -43,12 +49,24 @@ def staging_options(staging_bytes: int | None, *, device_copies: bool) -> Stagin
             )
         if staging_bytes < 0:
             raise ValueError(f"staging_bytes={staging_bytes}: expected at least 0")
+    if not isinstance(device_copies, bool):
+        raise TypeError(f"device_copies={device_copies!r:.80}: expected True or False")
     return StagingOptions(staging_bytes, device_copies)
 
 
 def default_budget_bytes() -> int:
-    """Return the budget of a process: its part of a quarter of the machine's memory."""
-    return machine_memory_bytes() // (_SHARE_OF_MEMORY * _processes_of_machine())
+    """Return the budget of a process: its part of a quarter of the machine's memory.
+
+    On GPUs it is also limited by the pool from which XLA allocates host memory.
+    """
+    import jax
+
+    budget = machine_memory_bytes() // (_SHARE_OF_MEMORY * _processes_of_machine())
+    if jax.devices()[0].platform != "gpu":
+        return budget
+    limit = os.environ.get(_POOL_VARIABLE, "")
+    gib = int(limit) if limit.isdecimal() else _POOL_GIB
+    return min(budget, int(_SHARE_OF_POOL * (gib << 30)))
 
 
 def _processes_of_machine() -> int:
@@ -62,8 +80,9 @@ def _processes_of_machine() -> int:
     if jax.process_count() == 1:
         return 1
     for name in _COUNT_VARIABLES:
-        if os.environ.get(name, "").isdecimal():
-            return max(1, int(os.environ[name]))
+        count = re.match(r"\d+", os.environ.get(name, ""))
+        if count:
+            return max(1, int(count[0]))
     return 1 if jax.local_device_count() > 1 else 8
 
 
@@ -71,16 +90,17 @@ class StagingMemory:
     """The host memory that copies of shards take in this process.
 
     Attributes:
+        lock: held for each change of a copy, and while the other attributes are used.
+        copied: weak references to the shards that have copies, the oldest first.
         peak_bytes: the largest size of all copies so far.
-        turn: held by a call while it waits for room, and by a save whose shards stay on a device.
-        lock: held for each change of a copy.
     """
 
     def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.copied: dict[weakref.ref[Any], None] = {}
         self.peak_bytes = 0
         self._used_bytes = 0
-        self.turn = threading.Lock()
-        self.lock = threading.Lock()
+        self._admitted: weakref.ref[Any] | None = None
         # Sizes of copies that are gone, perhaps by the garbage collector, which may take no lock.
         self._dropped: queue.SimpleQueue[int] = queue.SimpleQueue()
 
@@ -88,30 +108,45 @@ class StagingMemory:
     def used_bytes(self) -> int:
         """The size of all copies now; the lock is not held."""
         with self.lock:
-            self._count_dropped()
-            return self._used_bytes
+            return self.count_bytes()
 
-    def missing_bytes(self, size_bytes: int, budget_bytes: int) -> int:
-        """Return the room that copies of that size lack; the lock is held.
-
-        Copies that are larger than the budget have room if there are no others.
-        """
-        self._count_dropped()
-        return max(0, self._used_bytes + size_bytes - budget_bytes) if self._used_bytes else 0
-
-    def _count_dropped(self) -> None:
+    def count_bytes(self) -> int:
+        """Return the size of all copies now; the lock is held."""
         with suppress(queue.Empty):
             while True:
                 self._used_bytes -= self._dropped.get_nowait()
+        return self._used_bytes
 
     def use(self, size_bytes: int) -> None:
-        """Count copies as used; the lock is held."""
+        """Count copies; the lock is held."""
         self._used_bytes += size_bytes
         self.peak_bytes = max(self.peak_bytes, self._used_bytes)
 
     def give_back(self, size_bytes: int) -> None:
         """Note that a copy is gone. Takes no lock."""
         self._dropped.put(size_bytes)
+
+    def admit(self, save: object) -> bool:
+        """Let a save in the background make copies that cannot be dropped; False: not yet.
+
+        One save at a time is admitted, from before it is queued until it needs no more memory. So
+        no save has such copies while another one that was queued before still needs memory.
+        """
+        with self.lock:
+            admitted = None if self._admitted is None else self._admitted()
+            if admitted is None:
+                self._admitted, admitted = weakref.ref(save), save
+            return admitted is save
+
+    def dismiss(self, save: object) -> None:
+        """Let the next save be admitted, if this one is; the lock is held."""
+        if self._admitted is not None and self._admitted() is save:
+            self._admitted = None
+
+    @property
+    def has_admitted_save(self) -> bool:
+        """True while a save is admitted; for tests."""
+        return self._admitted is not None and self._admitted() is not None
 
 
 staging_memory = StagingMemory()

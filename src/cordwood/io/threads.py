@@ -361,6 +361,7 @@ class PendingSave:
         self.begun_seconds = time.monotonic()
         # A manager that owns it reports its failure; the next save of something else does not.
         self._has_owner = False
+        self._is_given_up = False  # its caller was interrupted, and knows that nothing is saved
         self._target = target  # the real path: the same for all names of one path
         self._total_bytes = total_bytes
         self._done_bytes = 0
@@ -441,7 +442,7 @@ class PendingSave:
             self._error = error
             if self in _running:
                 _running.remove(self)
-            if error is not None:
+            if error is not None and not self._is_given_up:
                 _unreported.append(self)
             self._ended.set()
 

@@ -235,8 +235,8 @@ def restore_targets(
     leaves = reader.with_pieces([target[0] for target in targets], unique)
     if mmap and verify:
         check_sources(reader.index, reader.files, reader.digests)
-    leaving = _leave_host(targets)
-    if not leaving:
+    sent = _positions_on_accelerators(targets)
+    if not sent:
         values = _read_and_convert(reader, targets, leaves, unique, mmap=mmap, verify=verify)
         _put(values, targets, on_devices, alias=alias)
         return values
@@ -244,42 +244,44 @@ def restore_targets(
     from cordwood.loading.transfer_ring import TransferRing
 
     sizes = _sizes_on_devices(targets, leaves, unique)
-    ring = TransferRing(
-        sum([sizes[i] for i in leaving]), local_device(targets[leaving[0]].sharding)
-    )
-    groups = _groups(leaving, leaves, sizes, group_bytes or ring.group_bytes)
-    staying = sorted(set(range(len(targets))).difference(leaving))
+    device = local_device([targets[i].sharding for i in sent])
+    ring = TransferRing(sum([sizes[i] for i in sent]), device)
+    groups = _groups(sent, leaves, sizes, group_bytes or ring.group_bytes)
+    on_host = sorted(set(range(len(targets))).difference(sent))
     values = [None] * len(targets)
-    for group in [staying, *groups] if staying else groups:
+    for group in [on_host, *groups] if on_host else groups:
+        memory = None if group is on_host else ring
+        if memory is not None:
+            memory.begin_group()
         some = [targets[i] for i in group]
-        arrived = _read_and_convert(
+        group_values = _read_and_convert(
             reader,
             some,
             [leaves[i] for i in group],
             {n: unique[i] for n, i in enumerate(group) if i in unique},
             mmap=mmap,
             verify=verify,
-            memory=None if group is staying else ring,
+            memory=memory,
         )
         boxes = {n: on_devices[i] for n, i in enumerate(group) if i in on_devices}
-        _put(arrived, some, boxes, alias=alias)
-        if group is not staying:
-            ring.send(arrived)
-        for i, value in zip(group, arrived, strict=True):
+        _put(group_values, some, boxes, alias=alias)
+        if memory is not None:
+            memory.end_group(group_values)
+        for i, value in zip(group, group_values, strict=True):
             values[i] = value
     return values
 
 
-def _leave_host(targets: Sequence[Target]) -> list[int]:
+def _positions_on_accelerators(targets: Sequence[Target]) -> list[int]:
     """Return the positions of the targets that go to memory of accelerators."""
     on_device = [i for i, target in enumerate(targets) if target[1] in _ON_DEVICE]
     if not on_device:
         return []
-    from cordwood.devices.jax_arrays import leaves_host
+    from cordwood.devices.jax_arrays import is_in_accelerator_memory
 
     shardings = {id(targets[i][4]): targets[i][4] for i in on_device}
-    leaving = {key for key, sharding in shardings.items() if leaves_host(sharding)}
-    return [i for i in on_device if id(targets[i][4]) in leaving]
+    answers = {key: is_in_accelerator_memory(sharding) for key, sharding in shardings.items()}
+    return [i for i in on_device if answers[id(targets[i][4])]]
 
 
 def device_boxes(targets: Sequence[Target]) -> dict[int, dict[Any, Box]]:

@@ -13,7 +13,10 @@ from cordwood.io.buffers import PAGE_BYTES, Buffer, allocate_buffers, allocate_b
 SLOTS = 3  # one is filled, one is sent, and one waits for its turn on the link
 _LEAST_SLOT_BYTES = 32 << 20
 _LARGEST_SLOT_BYTES = 256 << 20
-_GROUPS = 16  # of a small load: pinned memory is made at a few GB/s, which many slots must pay back
+_GROUPS = 16  # of a load: pinned memory is made at a few GB/s, which many groups must pay back
+
+# By device and kind of memory: True if a device copies what it is given.
+_copies: dict[tuple[Any, bool], bool] = {}
 
 
 class TransferRing:
@@ -25,35 +28,41 @@ class TransferRing:
 
     Args:
         total_bytes: the size of the load.
-        device: one of the accelerators.
+        device: one of the accelerators; None: this process has none that takes a part of the load.
     """
 
-    def __init__(self, total_bytes: int, device: Any) -> None:
+    def __init__(self, total_bytes: int, device: Any | None) -> None:
         self.group_bytes = min(max(total_bytes // _GROUPS, _LEAST_SLOT_BYTES), _LARGEST_SLOT_BYTES)
-        self._slot_bytes = min(self.group_bytes, total_bytes)
+        self._slot_bytes = min(self.group_bytes, total_bytes) + PAGE_BYTES
         self._device = device
-        self._is_reusable = copies_host_memory(device)
         self._memory: list[np.ndarray[Any, Any] | None] = [None] * SLOTS
         self._arrays: list[Sequence[Any]] = [()] * SLOTS
         self._slot = 0
 
-    def allocate(self, sizes: Sequence[int], *, alignment: int) -> list[Buffer]:
-        """Return buffers for the next group; wait until the group before in its slot has arrived.
-
-        Args:
-            sizes: the sizes of the buffers, in bytes.
-            alignment: of their addresses.
-        """
+    def begin_group(self) -> None:
+        """Go to the next slot; wait until the arrays of the group before in it have arrived."""
         import jax
 
         self._slot = (self._slot + 1) % SLOTS
         if self._arrays[self._slot]:
             jax.block_until_ready(self._arrays[self._slot])  # type: ignore[no-untyped-call]
             self._arrays[self._slot] = ()
+
+    def end_group(self, arrays: Sequence[Any]) -> None:
+        """Note the jax.Arrays of the group, whose transfers have been started."""
+        self._arrays[self._slot] = arrays
+
+    def allocate(self, sizes: Sequence[int], *, alignment: int) -> list[Buffer]:
+        """Return buffers for the group; called at most once for each.
+
+        Args:
+            sizes: the sizes of the buffers, in bytes.
+            alignment: of their addresses.
+        """
         steps = [-(-size // alignment) * alignment for size in sizes]
-        if not self._is_reusable or sum(steps) > self.group_bytes + alignment * len(sizes):
+        memory = self._memory_of_slot() if sum(steps) + alignment <= self._slot_bytes else None
+        if memory is None:
             return allocate_buffers(sizes, alignment=alignment)
-        memory = self._memory_of_slot(sum(steps))
         buffers = []
         start = -memory.ctypes.data % alignment
         for size, step in zip(sizes, steps, strict=True):
@@ -61,16 +70,20 @@ class TransferRing:
             start += step
         return buffers
 
-    def send(self, arrays: Sequence[Any]) -> None:
-        """Note the jax.Arrays that are made of the buffers of the last call of `allocate`."""
-        self._arrays[self._slot] = arrays
-
-    def _memory_of_slot(self, size_bytes: int) -> np.ndarray[Any, Any]:
+    def _memory_of_slot(self) -> np.ndarray[Any, Any] | None:
+        """Return the memory of the slot; None if the device might keep using it."""
+        if self._device is None:
+            return None
         memory = self._memory[self._slot]
-        if memory is None or len(memory) < size_bytes + PAGE_BYTES:
-            size_bytes = max(size_bytes, self._slot_bytes) + PAGE_BYTES
-            memory = pinned_bytes(size_bytes, self._device)
+        if memory is None:
+            memory = pinned_bytes(self._slot_bytes, self._device)
+            key = self._device, memory is not None
             if memory is None:
-                memory = allocate_bytes(size_bytes, alignment=PAGE_BYTES)
+                memory = allocate_bytes(self._slot_bytes, alignment=PAGE_BYTES)
+            if key not in _copies:
+                _copies[key] = copies_host_memory(memory, self._device)
+            if not _copies[key]:
+                self._device = None
+                return None
             self._memory[self._slot] = memory
         return memory

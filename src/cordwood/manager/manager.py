@@ -16,7 +16,7 @@ from typing import Any, Literal, ParamSpec, Self, SupportsFloat, SupportsIndex, 
 from cordwood.errors import PendingSaveError, StepError
 from cordwood.formats.stored_step import Record, as_json, as_metrics, require_same, step_number
 from cordwood.io.progress import ProgressOption, require_progress_option
-from cordwood.io.staging_memory import staging_options
+from cordwood.io.staging_memory import checked_options
 from cordwood.io.threads import SAVE_STARTED_ANYWAY, PendingSave, raise_unreported_failures
 from cordwood.manager.argument_hints import refuse_arguments
 from cordwood.manager.delete_steps import delete_steps, plan_deletions
@@ -138,7 +138,7 @@ class CheckpointManager(StepReader):
         progress: ProgressOption = None,
     ) -> None:
         require_progress_option(progress)
-        staging = staging_options(staging_bytes, device_copies=device_copies)
+        staging = checked_options(staging_bytes, device_copies)
         super().__init__(root, timeout_seconds=timeout_seconds)
         self._progress = progress
         self._keep_policy = as_keep_policy(keep)

@@ -24,7 +24,6 @@ from cordwood.io.threads import (
     SAVE_STARTED_ANYWAY,
     PendingSave,
     PostCommitQueue,
-    save_in_background,
 )
 from cordwood.manager.delete_steps import StepCleaner
 from cordwood.manager.steps import Step, Steps, best_of_each
@@ -226,7 +225,7 @@ class SaveQueue:
 
         def work(pending: PendingSave) -> None:
             save.write(pending)
-            returned = time.monotonic() if save.reads_tree else pending.begun_seconds
+            returned = pending.begun_seconds if save.is_detached else time.monotonic()
             report = SaveReport(
                 record.step,
                 path,
@@ -239,17 +238,18 @@ class SaveQueue:
             self.last_seconds = report.total_seconds
             self.post_commit.run(pending, lambda: self._report_and_clean(report, is_first=is_first))
 
-        pending = save_in_background(path, work, total_bytes=save.total_bytes)
+        pending = save.start(path, work)
         pending._has_owner = True
         self.last = StepSave(record.step, pending, record)
         self.last_began = time.monotonic()
-        save.finish_snapshot(pending)
+        save.detach(pending)
         return pending
 
     def wait(self, timeout_seconds: float | None = None) -> None:
         """Wait for the running save, and for the work after its commit.
 
-        Raises the exception of the save if it failed, or TimeoutError.
+        Raises the exception of the save if it failed, or TimeoutError. The failure of a save whose
+        call was interrupted is not raised: the caller knows that nothing was saved.
         """
         end = None if timeout_seconds is None else time.monotonic() + timeout_seconds
 
@@ -261,11 +261,12 @@ class SaveQueue:
         try:
             if last is not None:
                 last.pending.wait(timeout_seconds)
-        except BaseException:
+        except BaseException as e:
             if last is not None and last.pending.failed and not self.failed:
                 self._forget_failed()
                 is_done()  # the work of the saves before
-            raise
+            if last is None or e is not last.pending._error or not last.pending._is_given_up:
+                raise
         if not is_done():
             raise TimeoutError(
                 f"{self._steps.root}: what is to be done after a save, on_save and deleting steps, "

@@ -22,7 +22,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -111,7 +111,7 @@ def fingerprints(
     structure: Structure,
     specs: Sequence[LeafSpec],
     shards: Sequence[ShardGrid],
-    local: Mapping[int, np.ndarray],
+    local: Mapping[int, bytes],
 ) -> list[bytes]:
     """Return short fingerprints of what a process holds: of the structure, then of each leaf.
 
@@ -119,7 +119,7 @@ def fingerprints(
         structure: the structure of the tree.
         specs: its leaves.
         shards: how each leaf is spread over processes.
-        local: the elements of each array that this process holds by itself, by leaf.
+        local: the `digest_of_elements` of each array that this process holds by itself, by leaf.
     """
     shard_digests: dict[int, bytes] = {}  # by identity: equal leaves share their map
     prints = [digest_of(repr(tuple(map(tuple, structure))).encode("utf-8", "surrogatepass"))]
@@ -128,13 +128,15 @@ def fingerprints(
         if shard_digest is None:
             shard_digest = shard_digests[id(shard)] = digest_of(repr(tuple(shard)).encode())
         what = repr(tuple(spec._replace(value=None))).encode("utf-8", "surrogatepass")
-        if leaf in local:
-            elements = np.ascontiguousarray(local[leaf]).reshape(-1)
-            value = digest_of(elements.view(np.uint8).data)
-        else:
-            value = digest_of(repr(spec.value).encode("utf-8", "surrogatepass"))
+        value = local.get(leaf) or digest_of(repr(spec.value).encode("utf-8", "surrogatepass"))
         prints.append(digest_of(what + shard_digest)[:_HALF_BYTES] + value[:_HALF_BYTES])
     return prints
+
+
+def digest_of_elements(array: Any) -> bytes:
+    """Return a digest of the elements of an array, or of one that is read for this."""
+    elements = np.ascontiguousarray(np.asarray(array)).reshape(-1)
+    return digest_of(elements.view(np.uint8).data)
 
 
 def tree_fingerprints(
@@ -151,12 +153,12 @@ def tree_fingerprints(
     prints: list[list[bytes]] = []
     first_leaf = 0
     for structure, specs, shards, _, local in trees:
-        elements = {}
+        digests = {}
         for leaf in local:
-            elements[leaf] = np.asarray(leaves.view(first_leaf + leaf))
+            digests[leaf] = digest_of_elements(leaves.view(first_leaf + leaf))
             if process > 0:
                 leaves.drop(first_leaf + leaf)
-        prints.append(fingerprints(structure, specs, shards, elements))
+        prints.append(fingerprints(structure, specs, shards, digests))
         first_leaf += len(specs)
     if len(prints) == 1:
         return prints[0]
