@@ -99,7 +99,8 @@ def measure_all(options: argparse.Namespace, output: Path | None) -> int:
                 file=sys.stderr,
             )
             return 2
-        print(f"from carried wheels: {', '.join(names) or 'nothing'}", file=sys.stderr)
+        if names:
+            print(f"from carried wheels: {', '.join(names)}", file=sys.stderr)
         paths = [str(HERE.parent / "src"), str(HERE.parent), unpacked]
 
         def keep(run: dict[str, Any]) -> None:
@@ -144,6 +145,16 @@ def main() -> int:
         parser.add_argument(inner, help=argparse.SUPPRESS)
     parser.add_argument("--on-cpu", nargs="+", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    for name in ("seconds", "gib"):
+        value = getattr(options, name)
+        if value is not None and not value > 0:
+            parser.error(f"--{name} {value:g}: expected more than 0")
+    if not options.folder.is_dir():
+        parser.error(f"--folder {options.folder}: there is no such directory")
+    if options.page_only and (options.results is None or not options.results.is_file()):
+        parser.error(f"--page-only needs the file of --results, found {options.results}")
+    if options.results is not None and not options.results.absolute().parent.is_dir():
+        parser.error(f"--results {options.results}: its directory does not exist")
     if options.part:
         run_here(options.part, Setting.of(options.setting))
         return 0

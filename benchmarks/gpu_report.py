@@ -61,7 +61,7 @@ def as_markdown(run: Values) -> str:
     machine = _values(run, "machine")
     lines = page_head(_TITLE, _HOW, machine.get("versions", {}), _machine_line(machine))
     sections = {
-        "Targets": _targets(run),
+        **({} if run["dry"] else {"Targets": _targets(run)}),
         "Machine": _machine(run),
         "Correctness": _correctness(run),
         "Copies between a GPU and host memory": _copies(run),

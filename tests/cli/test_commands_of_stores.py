@@ -6,7 +6,8 @@ import json
 import re
 import urllib.request
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import partial
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -286,10 +287,41 @@ def test_what_a_web_server_cannot(run: Run, pages: str, tmp_path: Path) -> None:
         assert message in err
 
 
+@pytest.fixture
+def without_ranges(tmp_path: Path) -> Iterator[str]:
+    """Yield the URL of a run on a web server that answers with whole files only."""
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            """Not to stderr."""
+
+    _saved(f"{tmp_path}/run")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(tmp_path)))
+    with server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/run"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_web_server_without_ranges_is_no_damage(
+    run: Run, without_ranges: str, tmp_path: Path
+) -> None:
+    step = f"{without_ranges}/1"
+    for arguments in (["verify", step], ["copy", step, tmp_path / "x"]):
+        code, _, err = run(*arguments)
+        assert code == 3
+        assert "this server does not answer with byte ranges, which loads need: " in err
+    code, out, _ = run("doctor", step)
+    assert code == 1
+    assert "does not answer with byte ranges, which loads need: no loads" in out
+
+
 def test_doctor_of_a_web_server(run: Run, pages: str) -> None:
     code, out, _ = run("doctor", f"{pages}/1")
     assert code == 1
-    assert "http:// is read only: loads work, saves do not" in out
+    assert "http:// is read only: saves do not work" in out
     assert [line.split()[1] for line in out.splitlines()[:-1]] == [
         "answer",
         "latency",

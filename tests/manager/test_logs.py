@@ -12,6 +12,8 @@ import pytest
 from cordwood import CheckpointManager, KeepBest, KeepLast, StepReader
 from cordwood.errors import StepError
 from cordwood.results import SaveReport
+from cordwood.storage import write_files
+from tests.threads import until
 
 TREE = {"w": np.zeros(3 << 20, np.uint8)}
 
@@ -153,3 +155,25 @@ def test_best_of_a_metric_that_no_step_has_is_warned_of(
 
 def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+
+
+def test_an_error_in_the_block_waits_for_the_running_save(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f"{tmp_path}: KeyError ends the block; waiting for the save of step 1, which is still"
+    original = write_files.fill_file
+
+    def slow(*arguments: Any, **named: Any) -> Any:
+        until(lambda: text in caplog.text)
+        return original(*arguments, **named)
+
+    monkeypatch.setattr("cordwood.storage.local_storage.fill_file", slow)
+
+    def train() -> None:
+        with CheckpointManager(tmp_path) as manager:
+            manager.save(1, TREE)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        train()
+    assert StepReader(tmp_path).steps() == [1]

@@ -62,10 +62,14 @@ def test_a_save_that_goes_on_is_finished_where_there_is_no_time_for_another(tmp_
         with patch("cordwood.storage.local_storage.fill_file", slow):
             manager.save(10, TREE)
             told()
-            timer = threading.Timer(0.05, go.set)
-            timer.start()
-            assert manager.save(11, TREE) is None
-            timer.join()
+            finish = manager._finish_in_time
+
+            def finish_once_it_waits() -> None:
+                go.set()
+                finish()
+
+            with patch.object(manager, "_finish_in_time", finish_once_it_waits):
+                assert manager.save(11, TREE) is None
         assert manager.preempted
         assert manager.steps() == [0, 10]
 

@@ -39,9 +39,9 @@ def test_urls(text: str, expected: Url) -> None:
         "./gs://x",
         "a b://c",
         "gs:b",
-        "gs:/b/c",
         "1://x",
         "://x",
+        "./gs:/b/c",
         Path("/tmp/memory:/x"),
         Path("sub/file:/x"),
         Path("gs"),
@@ -56,6 +56,8 @@ def test_paths_are_no_urls(path: str | Path) -> None:
 def test_a_path_made_of_a_url_is_refused(scheme: str) -> None:
     with pytest.raises(UnsupportedFormatError, match=f"pass a str such as '{scheme}://bucket/x'"):
         parse_url(Path(f"{scheme}://bucket/x"))
+    with pytest.raises(UnsupportedFormatError, match=f"pass a str such as '{scheme}://bucket/x'"):
+        parse_url(str(Path(f"{scheme}://bucket/x")))
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from cordwood.encoding.cordwood_metadata import (
 from cordwood.errors import CordwoodError, CorruptionError
 from cordwood.index import Checksum, Digests, Index, Inline, Source
 from cordwood.io.buffers import ScratchBuffer
-from cordwood.io.open_files import DISK_ERRORS, ReadableFile
+from cordwood.io.open_files import ReadableFile, is_disk_error
 from cordwood.io.progress import METER
 from cordwood.io.threads import default_threads, reading_threads, run_tasks
 from cordwood.keypath import path_label
@@ -50,7 +50,7 @@ class UnreadableRange(tuple[int, int]):
 
 def unreadable_range(start: int, stop: int, why: OSError) -> UnreadableRange:
     """Return the range, or raise the error if it is not an error of the disk."""
-    if why.errno not in DISK_ERRORS:
+    if not is_disk_error(why):
         raise why
     unreadable = UnreadableRange((start, stop))
     unreadable.why = why
@@ -500,7 +500,7 @@ def damage_in_sources(
                     check_coverage(file.name, file.size_bytes, covering)
                 covered.append((number, covering))
         except (CordwoodError, OSError) as e:
-            if not skip_broken or (not isinstance(e, CordwoodError) and e.errno not in DISK_ERRORS):
+            if not skip_broken or (isinstance(e, OSError) and not is_disk_error(e)):
                 raise
             broken[number] = e
     bad = [bad_checksums(f, source.checksums) for source, f in zip(sources, files, strict=True)]

@@ -18,6 +18,7 @@ from cordwood.errors import (
     CorruptionError,
     FormatError,
     LimitError,
+    StorageError,
     TruncatedError,
     UnsupportedFormatError,
 )
@@ -26,10 +27,18 @@ from cordwood.message_text import counted
 _SMALL_COPY_BYTES = 64 << 10
 _NO_MAPS = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 # The errors of a disk that cannot read data that was written to it.
-DISK_ERRORS = (errno.EIO, errno.EREMOTEIO, errno.EBADMSG, errno.EUCLEAN)
+_DISK_ERRORS = (errno.EIO, errno.EREMOTEIO, errno.EBADMSG, errno.EUCLEAN)
 # The errors of bytes that were read and are not what a format demands.
 READ_ERRORS = (CorruptionError, FormatError, UnsupportedFormatError)
 _IOV_MAX = 1024  # Linux; the most buffers one preadv takes
+
+
+def is_disk_error(error: OSError) -> bool:
+    """Return True for an error of a disk that cannot read data that was written to it.
+
+    A StorageError is not: of reads, object stores raise it, and may answer the next time.
+    """
+    return error.errno in _DISK_ERRORS and not isinstance(error, StorageError)
 
 
 class ReadableFile(Protocol):

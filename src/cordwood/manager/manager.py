@@ -420,6 +420,13 @@ class CheckpointManager(StepReader):
             self.close()
             return
         self._closed = True
+        if self._queue.saving:
+            _log.warning(
+                "%s: %s ends the block; waiting for the save of step %d, which is still running",
+                self.root,
+                type(error).__name__,
+                self._queue.last.step if self._queue.last is not None else 0,
+            )
         try:
             self.wait()
         except Exception as e:  # noqa: BLE001  (added to the error that leaves the block)

@@ -29,7 +29,7 @@ from cordwood.errors import (
 )
 from cordwood.formats.detect_format import indexed_format
 from cordwood.formats.stored_step import PREFIX_KEY, Record, listed, step_in_name
-from cordwood.io.open_files import DISK_ERRORS
+from cordwood.io.open_files import is_disk_error
 from cordwood.io.progress import Progress, ProgressOption, Report, progress_display
 from cordwood.loading.load_request import TreeOptions
 from cordwood.manager.step_items import (
@@ -340,7 +340,7 @@ def _explaining(steps: Steps, chosen: ChosenStep) -> Iterator[None]:
     try:
         yield
     except OSError as e:
-        if e.errno not in DISK_ERRORS:
+        if not is_disk_error(e):
             raise
         step = chosen.step
         older = steps.newest(lambda each: each.step < step and each.whole)

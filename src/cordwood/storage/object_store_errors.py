@@ -30,6 +30,7 @@ class RequestFailure(NamedTuple):
 
 _CONNECTION_MARKS = ("HTTP error", "error sending request", "connection", "error decoding response")
 _STATUS = re.compile(r"status(?: code)?: (\d{3})")
+_NO_RANGES = "this server does not answer with byte ranges, which loads need"
 _NO_GOOGLE_CREDENTIALS = (
     "there are no credentials: set GOOGLE_APPLICATION_CREDENTIALS, or run gcloud auth "
     "application-default login"
@@ -69,7 +70,8 @@ _HINTS = {  # advice for an error, by a part of its text
     "Connection refused": "nothing listens at that address: look at the endpoint",
     "certificate": "the certificate of the store is not trusted: client_options root_certificate",
     "builder error": 'allow http:// by client_options={"allow_http": True} of the store',
-    "non-partial response": "this server does not answer with byte ranges, which loads need",
+    "non-partial response": _NO_RANGES,
+    "Range request not supported": _NO_RANGES,
     "InvalidContentType": "the endpoint speaks http://, not https://",
     "CorruptMessage": "the endpoint speaks http://, not https://",
     "URL scheme is not allowed": "use an endpoint that begins with https://",

@@ -67,19 +67,19 @@ def parse_url(path: str | os.PathLike[str]) -> Url | None:
     Raises:
         ValueError: it is empty.
         UnsupportedFormatError: the scheme is unknown, the bucket is missing, the key cannot be
-            one, or a path object has lost a slash of the URL it was made of.
+            one, or the path has lost a slash of the URL that it was made of.
     """
     text = os.fspath(path)
     if isinstance(text, bytes):
         raise TypeError(f"expected a path that is a str or a pathlib.Path, found {text!r}")
     if not text:
         raise ValueError("expected a path or a URL, found ''; '.' is the current directory")
+    if _COLLAPSED.match(text):
+        raise UnsupportedFormatError(
+            f"{text}: a URL that was made a path has lost a slash: pass a str such as "
+            f"{text.replace(':/', '://', 1)!r}, or an absolute path to mean a local directory"
+        )
     if not isinstance(path, str):
-        if _COLLAPSED.match(text):
-            raise UnsupportedFormatError(
-                f"{text}: path objects cannot hold URLs (a slash is gone): pass a str such as "
-                f"{text.replace(':/', '://', 1)!r}, or an absolute path to mean a local directory"
-            )
         return None
     match = _URL.match(text)
     if match is None:

@@ -228,7 +228,7 @@ def _examine_web_server(url: Url, index_name: str) -> list[Finding]:
     findings = [Finding("answer", True, True, "works"), _latency(store, index_name)]
     if size:
         findings.append(_tried("range", lambda: _read_first(store, index_name), "no loads"))
-    text = f"{url.scheme}:// is read only: loads work, saves do not"
+    text = f"{url.scheme}:// is read only: saves do not work"
     return [*findings, Finding("write", False, True, text)]
 
 
