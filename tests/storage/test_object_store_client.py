@@ -450,7 +450,7 @@ def test_how_often_a_request_is_sent(
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == calls - 1
     for number, line in enumerate(lines, start=2):
-        assert f"{store.url}/a: failed while looking for it" in line
+        assert f"{store.url}/a: the store failed while looking for it" in line
         assert f"attempt {number} of {calls} follows in" in line
 
 

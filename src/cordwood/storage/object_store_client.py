@@ -145,9 +145,8 @@ class ObjectStore:
                 attempt += 1
                 seconds = _delay_seconds(attempt)
                 _log.warning(
-                    "%s: failed while %s: %s; attempt %d of %d follows in %.1f s",
+                    "%s: %s; attempt %d of %d follows in %.1f s",
                     url,
-                    doing,
                     request_error(e, url, doing).strerror,
                     attempt + 1,
                     limit + 1,
