@@ -90,7 +90,8 @@ def test_saved_by_one_and_loaded_by_another(name: str, data: st.DataObject) -> N
     def elsewhere(leaf: Any) -> Any:
         if not is_spread(leaf):
             return leaf
-        return jax.device_put(leaf, data.draw(st.sampled_from(fitting(leaf.shape))))
+        # Not from device to device: jax 0.12 may change the sign of a NaN of 8 bits there.
+        return jax.device_put(np.asarray(leaf), data.draw(st.sampled_from(fitting(leaf.shape))))
 
     def described(leaf: Any) -> Any:
         if not is_spread(leaf):

@@ -288,6 +288,10 @@ class SnapshotSave:
             path: the destination.
             write: calls `write`.
         """
+        if parse_url(self._path) is not None:
+            from cordwood.storage.request_loop import start_threads
+
+            start_threads()
         staging = self._leaves.staging
         try:
             if staging is not None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import errno
 import logging
 import re
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
@@ -42,6 +41,7 @@ from cordwood.storage.object_pool import (
 from cordwood.storage.object_store_client import ObjectEntry, ObjectStore, StoredObject, Tag
 from cordwood.storage.object_uploads import upload_objects
 from cordwood.storage.paths import POOL, Url, new_save_id
+from cordwood.storage.request_loop import call_in_thread
 from cordwood.storage.storage_protocol import (
     Garbage,
     IndexChange,
@@ -197,9 +197,8 @@ class ObjectTransaction:
         self._conditions: Future[None] | None = None
         if not others_commit:
             self._conditions = Future()
-            # Not an executor: those start no thread while the interpreter exits.
             target = partial(copy_context().run, self._try_conditions, self._conditions)
-            threading.Thread(target=target, name="cordwood-conditions", daemon=True).start()
+            call_in_thread(target, "cordwood-conditions")
 
     def create_probe(self) -> str:
         name = _name_beside(self._rules, _PROBE)

@@ -41,7 +41,7 @@ from cordwood.storage.object_store_errors import (
 )
 from cordwood.storage.object_store_options import OpenStore, open_store
 from cordwood.storage.paths import Url
-from cordwood.storage.request_loop import run_request
+from cordwood.storage.request_loop import call_in_thread, run_request
 
 _log = logging.getLogger("cordwood")
 
@@ -448,7 +448,6 @@ class _Upload:
         stored_parts: the number of parts that have arrived.
         failure: why it was given up; None: it was not.
         ended: set once no more parts are needed.
-        filler: the thread that fills parts.
     """
 
     def __init__(
@@ -464,7 +463,7 @@ class _Upload:
         self._sent_parts = 0
         self._at_once = 2
         self.ended = threading.Event()
-        self.filler: threading.Thread | None = None
+        self._filled: threading.Event | None = None  # set once no more parts are filled
         self._room = threading.Semaphore(_PARTS_AHEAD)
         self._context = copy_context()
         self._last_seconds = time.monotonic()
@@ -503,10 +502,7 @@ class _Upload:
             self._at_once = min(self._at_once + is_quick, self._most_at_once)
             loop.call_soon_threadsafe(changed.set)
 
-        self.filler = threading.Thread(
-            target=partial(self._context.run, fill_all), name="cordwood-upload", daemon=True
-        )
-        self.filler.start()
+        self._filled = call_in_thread(partial(self._context.run, fill_all), "cordwood-upload")
         for _ in range(part_count):
             while True:
                 if self.failure is not None:
@@ -531,8 +527,8 @@ class _Upload:
         """Wait for the thread that fills parts, which may use the leaves until then."""
         self.ended.set()
         self._room.release()
-        if self.filler is not None:
-            self.filler.join()
+        if self._filled is not None:
+            self._filled.wait()
 
     def waits_for(self) -> str:
         """Return what the upload waits for, for the log."""

@@ -1,4 +1,8 @@
-"""The event loop in which all requests to object stores run, in a thread of its own."""
+"""The threads of requests to object stores: one with the event loop in which all of them run.
+
+Another one is kept for the exit of the interpreter: from then on Python 3.12 starts no thread,
+while saves in the background still send requests.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import asyncio
 import atexit
 import errno
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -57,6 +62,7 @@ class _Loop:
     process = 0
     loop: asyncio.AbstractEventLoop | None = None
     lock = threading.Lock()
+    jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # of the thread for the exit
 
     @classmethod
     def get(cls) -> asyncio.AbstractEventLoop:
@@ -73,6 +79,7 @@ class _Loop:
                     target=cls._run, args=(started,), name="cordwood-requests", daemon=True
                 ).start()
                 started.wait()
+                threading.Thread(target=cls._do_jobs, name="cordwood-spare", daemon=True).start()
             assert cls.loop is not None
             return cls.loop
 
@@ -82,6 +89,31 @@ class _Loop:
         cls.loop, cls.process = _RequestLoop(), os.getpid()
         started.set()
         cls.loop.run_forever()
+
+    @classmethod
+    def _do_jobs(cls) -> None:
+        while True:
+            cls.jobs.get()()
+
+
+def start_threads() -> None:
+    """Start the threads that are here, so that saves can send requests while Python exits."""
+    _Loop.get()
+
+
+def call_in_thread(function: Callable[[], None], name: str) -> threading.Event:
+    """Call a function, which raises nothing, in another thread; return what is set at its end."""
+    ended = threading.Event()
+
+    def call() -> None:
+        function()
+        ended.set()
+
+    try:
+        threading.Thread(target=call, name=name, daemon=True).start()
+    except RuntimeError:  # no more threads are possible
+        _Loop.jobs.put(call)
+    return ended
 
 
 _reporting: Future[Any] | None = None  # the request whose wait is reported
