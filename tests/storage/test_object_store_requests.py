@@ -135,7 +135,8 @@ def test_a_store_that_has_answered_is_asked_again_and_again(
     warnings = warnings_of(caplog)
     assert len(warnings) == 5
     assert [f"attempt {n} of 9 follows" in each for n, each in enumerate(warnings, 2)] == [True] * 5
-    assert all(f"{web.url}/run/cordwood.json: the store failed while reading it" in w for w in warnings)
+    text = f"{web.url}/run/cordwood.json: the store failed while reading it"
+    assert all(text in each for each in warnings)
 
 
 def test_a_store_that_is_busy_at_first_is_asked_again_and_again(
