@@ -27,7 +27,6 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -50,7 +49,6 @@ from cordwood.sharding.boxes import (
     relative,
     shape_of,
     slices,
-    whole_box,
     within,
 )
 
@@ -139,7 +137,7 @@ class _Shard:
         copy: its copy; None if there is none now.
         readers: the number of threads that read the copy.
         read_seconds: when the copy was last made or read, by the monotonic clock.
-        hold_seconds: how long after that the copy is not dropped.
+        hold_seconds: how long after that the copy is not dropped; 0 before its first copy.
     """
 
     __slots__ = (
@@ -190,7 +188,6 @@ class StagedArray:
     ) -> None:
         self.shape = shape
         self.dtype = dtype
-        self.nbytes = element_count(whole_box(shape)) * dtype.itemsize
         self._boxes = boxes
         self._shards = shards
         self._staging = staging
@@ -266,7 +263,6 @@ class Staging:
         budget_bytes, self._device_copies = options
         self._budget_bytes = default_budget_bytes() if budget_bytes is None else budget_bytes
         self._shards: list[weakref.ref[_Shard]] = []
-        self._is_ahead: set[int] = set()  # the numbers of shards that were copied in advance
         self._is_detached = False  # the sources are used no more
         self.is_given_up = False
         self._has_logged = False
@@ -472,17 +468,19 @@ class Staging:
             if self._is_detached:
                 return
             batch: list[_Shard] = []
-            for ref in islice(self._shards, number + 1, number + 1 + _BATCH_SHARDS):
-                shard = ref()
+            batch_bytes = 0
+            end = min(number + 1 + _BATCH_SHARDS, len(self._shards))
+            for following in range(number + 1, end):
+                shard = self._shards[following]()
                 if shard is None:
                     continue
-                if shard.copy is not None or shard.number in self._is_ahead:
+                if shard.hold_seconds:  # it was copied before
                     break
-                if batch and _size_of(batch) + shard.size_bytes > _BATCH_BYTES:
+                batch_bytes += shard.size_bytes
+                if batch and batch_bytes > _BATCH_BYTES:
                     break
                 batch.append(shard)
-            if batch and self._start(batch):
-                self._is_ahead.update([shard.number for shard in batch])
+            self._start(batch)
 
 
 def _drop_copy(shard: _Shard) -> None:
