@@ -314,14 +314,9 @@ def together(first: Callable[[], T], second: Callable[[], U]) -> tuple[T, U]:
 
     If one raises, the exception is raised here once both have ended.
     """
-    results: dict[int, Any] = {}
-    calls = (first, second)
-
-    def work(number: int) -> None:
-        results[number] = calls[number]()
-
-    run_tasks(2, threads=2, make_worker=lambda: work)
-    return results[0], results[1]
+    calls: list[tuple[Callable[[], Any]]] = [(first,), (second,)]
+    one, other = map_in_threads(lambda call: call(), calls, threads=2)
+    return one, other
 
 
 @contextmanager
