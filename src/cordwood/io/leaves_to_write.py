@@ -65,6 +65,9 @@ class Leaves:
             DeferredArrays, str and bytes.
         on_take: called with the position of a leaf when it is taken; for the progress.
         staging: the options for arrays on accelerators; None: the default ones.
+
+    Attributes:
+        staging: the copies of arrays on accelerators; None if there are none.
     """
 
     def __init__(
@@ -76,7 +79,7 @@ class Leaves:
     ) -> None:
         self.on_take = on_take
         self._options = staging or StagingOptions()
-        self._staging: Staging | None = None  # made for the first array on an accelerator
+        self.staging: Staging | None = None  # made for the first array on an accelerator
         self._distinct: DistinctShardsOf = {}
         # Arrays on accelerators that are not found here are held one by one when they are taken.
         self._values = list(values)
@@ -135,18 +138,13 @@ class Leaves:
         """Release all leaves."""
         self._values.clear()
         self._held.clear()
-        if self._staging is not None:
-            self._staging.close()
-
-    @property
-    def staging(self) -> Staging | None:
-        """The copies of arrays on accelerators; None if there are none."""
-        return self._staging
+        if self.staging is not None:
+            self.staging.close()
 
     def _staged(self, shards: ArrayShards) -> StagedArray:
-        if self._staging is None:
-            self._staging = Staging(self._options)
-        return self._staging.hold(shards)
+        if self.staging is None:
+            self.staging = Staging(self._options)
+        return self.staging.hold(shards)
 
     def _pop(self, leaf: int) -> Any:
         value, self._values[leaf] = self._values[leaf], None

@@ -143,11 +143,6 @@ class StagingMemory:
         if self._admitted is not None and self._admitted() is save:
             self._admitted = None
 
-    @property
-    def has_admitted_save(self) -> bool:
-        """True while a save is admitted; for tests."""
-        return self._admitted is not None and self._admitted() is not None
-
 
 staging_memory = StagingMemory()
 # A forked child has none of the threads that read or wait.

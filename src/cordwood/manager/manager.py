@@ -420,12 +420,13 @@ class CheckpointManager(StepReader):
             self.close()
             return
         self._closed = True
-        if self._queue.saving:
+        last = self._queue.last
+        if last is not None and not last.pending.done:
             _log.warning(
                 "%s: %s ends the block; waiting for the save of step %d, which is still running",
                 self.root,
                 type(error).__name__,
-                self._queue.last.step if self._queue.last is not None else 0,
+                last.step,
             )
         try:
             self.wait()

@@ -193,7 +193,7 @@ class ObjectTransaction:
         self._perhaps_committed = False
         self._written: list[str] = []
         self._probes: list[str] = []
-        # Tried while the leaves are hashed; no byte of them is sent before the answer.
+        # Tried while the leaves are hashed and sent; no object is complete before the answer.
         self._conditions: Future[None] | None = None
         if not others_commit:
             self._conditions = Future()
