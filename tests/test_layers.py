@@ -340,18 +340,6 @@ def test_nothing_is_pickled_or_evaluated(source: Path) -> None:
             )
 
 
-@each(FILES)
-def test_a_long_file_says_why(source: Path) -> None:
-    """The docstring of a module past 400 lines has a sentence that begins with "One file"."""
-    text = source.read_text()
-    lines = len(text.splitlines())
-    name = source.relative_to(ROOT)
-    assert lines <= 700, f"{name} has {lines} lines: split it by concept"
-    if lines > 400:
-        docstring = ast.get_docstring(ast.parse(text)) or ""
-        assert "One file" in docstring, f"{name} has {lines} lines: split it, or say why not"
-
-
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
