@@ -13,7 +13,7 @@ STAMP := $(VENV)/.installed
 MINILM := $(VENV)/.minilm
 
 .PHONY: help install demo mistakes docs pictures test check format bench gpu gpu-wheels fuzz soak ceph azure \
-	view-trace clean
+	foreign-files view-trace clean
 
 help:
 	@echo "make demo    real weights, and a run that is killed and goes on elsewhere: under three minutes"
@@ -30,6 +30,7 @@ help:
 	@echo "make soak    hundreds of kills, full disks, thousands of steps; writes benchmarks/soak.md"
 	@echo "make ceph    the tests of object stores on a real server, Ceph's gateway, on loopback"
 	@echo "make azure   the same tests on Azurite, the emulator of Azure Blob Storage, on loopback"
+	@echo "make foreign-files  golden files of other tools and their old versions (NAMES=zarr-2.18.7)"
 	@echo "make view-trace  a run of 300 steps in the viewer: no task over 100 ms"
 	@echo "make clean   remove .venv and caches"
 
@@ -133,6 +134,10 @@ ceph: $(STAMP)
 # Needs azurite-blob on PATH: npm install --global azurite.
 azure: $(STAMP)
 	$(BIN)/python -m tests.azure
+
+# Each line of tests/foreign_files/environments.txt is an environment in build/foreign.
+foreign-files: $(STAMP)
+	$(BIN)/python -m tests.foreign_files.make $(NAMES)
 
 # Times are asserted here only: it wants a machine that does nothing else.
 view-trace: $(STAMP)
