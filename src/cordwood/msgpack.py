@@ -30,7 +30,7 @@ from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.threads import default_threads, gc_paused, run_in_worker, run_tasks
 from cordwood.keypath import format_path
 from cordwood.state_dict.state_dicts import from_state_dict, state_and_problems, to_state_dict
-from cordwood.storage.paths import expand_home
+from cordwood.storage.paths import local_path
 from cordwood.tree.flatten import build_tree, flatten
 
 __all__ = [
@@ -54,6 +54,7 @@ MAX_CHUNK_SIZE: int
 sys.modules[__name__].__class__ = ChunkSizeModule
 
 _COPY_BYTES = 16 << 20
+_FOR_A_FILE = "of a .msgpack file"
 _T = TypeVar("_T")
 EncodedBytes = bytes | bytearray | memoryview
 
@@ -185,7 +186,7 @@ def save_to_file(target: Any, filepath: str | os.PathLike[str]) -> None:
     """
     from cordwood.storage.write_files import write_file
 
-    path = expand_home(filepath)
+    path = local_path(filepath, purpose=_FOR_A_FILE)
     plan, arrays = plan_state(to_state_dict(target))
     run_in_worker(lambda: write_file(path, plan, Leaves(arrays)))
 
@@ -211,7 +212,7 @@ def load_from_file(target: Any, filepath: str | os.PathLike[str]) -> Any:
     from cordwood.loading.load_request import default_targets
     from cordwood.loading.load_tree import restore_targets
 
-    with LocalFile(expand_home(filepath)) as file:
+    with LocalFile(local_path(filepath, purpose=_FOR_A_FILE)) as file:
         index = read_index(file)
         reader = LeafReader(file.name, Opened(index.format, index, [file]))
         values = restore_targets(reader, default_targets(index.leaves, None), verify=False)

@@ -58,8 +58,8 @@ CASES: dict[str, tuple[Callable[[str], Any], type[Exception], str]] = {
         TypeError,
         "mesh: expected a jax.sharding.Mesh, found AbstractMesh",
     ),
-    "a path of bytes": (lambda path: cordwood.load(encoded(path)), TypeError, "a path that is"),
-    "to bytes": (lambda path: cordwood.save(encoded(path), TREE), TypeError, "a path that is"),
+    "a path of bytes": (lambda path: cordwood.load(encoded(path)), TypeError, "os.fsdecode"),
+    "to bytes": (lambda path: cordwood.save(encoded(path), TREE), TypeError, "os.fsdecode"),
     "a tree first": (
         lambda path: cordwood.save(TREE, path),  # type: ignore[arg-type]
         TypeError,

@@ -27,7 +27,7 @@ from cordwood.loading.load_tree import load_tree, restore_targets
 from cordwood.message_text import absent_leaf, counted, printable, size_text
 from cordwood.plan.load_boxes import RANGE_PRICE_BYTES
 from cordwood.plan.load_plan import byte_strides
-from cordwood.storage.paths import expand_home
+from cordwood.storage.paths import local_path
 
 # Smaller gaps are read, because that costs less than skipping them.
 _SKIP_BYTES = BLOCK_BYTES + RANGE_PRICE_BYTES
@@ -322,7 +322,8 @@ def open(
     ...     print(list(checkpoint), checkpoint["a/w"].shape, checkpoint["a/w"][1:, 0])
     ['a/w'] (3, 2) [2. 4.]
     """
-    options = OpenOptions(max_bytes, scratch=None if scratch is None else expand_home(scratch))
+    folder = None if scratch is None else local_path(scratch, purpose="for scratch=")
+    options = OpenOptions(max_bytes, scratch=folder)
     return Checkpoint(open_reader(path, format=format, prefix=prefix, options=options))
 
 

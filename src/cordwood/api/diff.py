@@ -10,7 +10,6 @@ One file: the result, which can be printed, and the comparison that makes it.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, field
@@ -55,6 +54,7 @@ from cordwood.plan.path_patterns import Select, match_patterns, path_name
 from cordwood.plan.split_arrays import Part, chunks_of
 from cordwood.public_names import document_fields
 from cordwood.sharding.boxes import element_count, whole_box
+from cordwood.storage.paths import is_path
 
 Values: TypeAlias = bool | Literal["digests"]
 What: TypeAlias = Literal[
@@ -394,7 +394,7 @@ def compare_checkpoints(
 
 
 def _operand(value: object, rename: Mapping[str, str] | None, opened: ExitStack) -> Operand:
-    if isinstance(value, str | os.PathLike):
+    if is_path(value):
         return CheckpointOperand(opened.enter_context(open_checkpoint(value)), rename)
     if isinstance(value, Checkpoint):
         return CheckpointOperand(value, rename)

@@ -34,7 +34,7 @@ from cordwood.message_text import counted, first_names, printable, size_text
 from cordwood.public_names import document_fields
 from cordwood.storage.directories import size_on_disk
 from cordwood.storage.directory_reader import ReplacedError, retry_reading
-from cordwood.storage.paths import expand_home, local_or_url
+from cordwood.storage.paths import local_or_url, local_path, path_text
 
 _MAX_NAMED = 5  # leaves of an Orbax checkpoint that lack chunks
 
@@ -187,7 +187,8 @@ def verify_each(
         raise ValueError(f"sample={sample!r}: expected a share: more than 0, and at most 1")
     if resume is not None and sample < 1:
         raise ValueError("resume= is for checking all: a sample is chosen anew by each call")
-    chosen = VerifySample(sample, seed, None if resume is None else os.fspath(expand_home(resume)))
+    record = None if resume is None else local_path(resume, purpose="for resume=")
+    chosen = VerifySample(sample, seed, record)
     results: list[tuple[str, Verification | Exception]] = []
     with ExitStack() as stack:
         report = stack.enter_context(progress_display(progress, "verifying"))
@@ -198,7 +199,7 @@ def verify_each(
             try:
                 verification = _verify(path, chosen, format=format, max_bytes=max_bytes)
             except catch as e:
-                results.append((os.fspath(path), e))
+                results.append((path_text(path), e))
                 continue
             if sample < 1:
                 total = verification.verified_bytes + verification.unverified_bytes
@@ -206,7 +207,7 @@ def verify_each(
                 verification = verification._replace(
                     verified_bytes=read, unverified_bytes=total - read
                 )
-            results.append((os.fspath(path), verification))
+            results.append((path_text(path), verification))
     if all(isinstance(verification, Verification) for _, verification in results):
         chosen.delete_record()
     return results

@@ -15,7 +15,7 @@ import stat
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeGuard
 
 from cordwood.errors import StorageError, UnsupportedFormatError
 
@@ -59,19 +59,52 @@ class Url(NamedTuple):
         return f"{self.scheme}://{'/'.join(filter(None, (self.bucket, self.key)))}"
 
 
-def parse_url(path: str | os.PathLike[str]) -> Url | None:
-    """Parse a string that is a URL; return None for a path.
+def is_path(value: object) -> TypeGuard[str | os.PathLike[str]]:
+    """Return True for a str, a path object of any library, and bytes, which no call takes.
 
-    Only a `str` with `://` is a URL: path objects and strings such as `a/b` or `gs:b` are paths.
+    The objects of some libraries (universal_pathlib, yarl, eFormer) are no `os.PathLike`; they have
+    a `with_name`, as those of pathlib.
+    """
+    return isinstance(value, str | bytes | os.PathLike) or hasattr(type(value), "with_name")
+
+
+def path_text(path: str | os.PathLike[str]) -> str:
+    """Return a path, or a URL, as text: what a path object shows if that is a URL.
+
+    Objects of etils, universal_pathlib and cloudpathlib show the URL that they stand for. That of
+    cloudpathlib is not asked for its `os.fspath`, which downloads the object.
+
+    Raises TypeError for what is no path, and for bytes.
+    """
+    if isinstance(path, str):
+        return path
+    if isinstance(path, bytes):
+        raise TypeError(
+            f"path: expected a str or a path object, found bytes, {path!r:.80}; os.fsdecode(path) "
+            "makes a str of them"
+        )
+    if not is_path(path):
+        raise TypeError(
+            f"path: expected a path, a str or a pathlib.Path, found {type(path).__name__}; "
+            "the path comes first"
+        )
+    shown = str(path)
+    if _URL.match(shown) or not isinstance(path, os.PathLike):
+        return shown
+    text = os.fspath(path)
+    return path_text(text)  # bytes are refused
+
+
+def parse_url(path: str | os.PathLike[str]) -> Url | None:
+    """Parse the text of a URL; return None for a path such as `a/b` or `gs:b`.
 
     Raises:
+        TypeError: it is no path, or bytes.
         ValueError: it is empty.
         UnsupportedFormatError: the scheme is unknown, the bucket is missing, the key cannot be
             one, or the path has lost a slash of the URL that it was made of.
     """
-    text = os.fspath(path)
-    if isinstance(text, bytes):
-        raise TypeError(f"expected a path that is a str or a pathlib.Path, found {text!r}")
+    text = path_text(path)
     if not text:
         raise ValueError("expected a path or a URL, found ''; '.' is the current directory")
     if _COLLAPSED.match(text):
@@ -79,8 +112,6 @@ def parse_url(path: str | os.PathLike[str]) -> Url | None:
             f"{text}: a URL that was made a path has lost a slash: pass a str such as "
             f"{text.replace(':/', '://', 1)!r}, or an absolute path to mean a local directory"
         )
-    if not isinstance(path, str):
-        return None
     match = _URL.match(text)
     if match is None:
         return None
@@ -120,22 +151,38 @@ def parse_url(path: str | os.PathLike[str]) -> Url | None:
     return Url(scheme, bucket, key)
 
 
-def expand_home(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """Return a path with a leading `~` or `~user` replaced by that home directory, as shells do.
+def local_or_url(path: str | os.PathLike[str]) -> str:
+    """Return the path or the URL that a caller means, as text: the first line of a public call.
 
-    A name that begins with `~` and is no user's stays; `./~` is a directory of that name.
+    A leading `~` or `~user` becomes that home directory, as in shells; a name that begins with `~`
+    and is no user's stays, and `./~` is a directory of that name. Of a file:// URL this is the
+    path, of a path object of another library the URL that it shows.
 
-    Raises ValueError where there is no home directory to put in place of a `~`, and TypeError for
-    what is no path.
+    Raises ValueError where there is no home directory to put in place of a `~`, and as `parse_url`.
+
+    >>> local_or_url("file:///tmp/ckpt")
+    '/tmp/ckpt'
     """
-    if not isinstance(path, str | bytes | os.PathLike):
-        raise TypeError(
-            f"path: expected a path, a str or a pathlib.Path, found {type(path).__name__}; "
-            "the path comes first"
-        )
-    text = os.fspath(path)
-    if not isinstance(text, str) or not text.startswith("~"):
-        return path
+    text = _with_home(path_text(path))
+    url = parse_url(text)
+    return url.key if url is not None and url.scheme == "file" else text
+
+
+def local_path(path: str | os.PathLike[str], *, purpose: str) -> str:
+    """Return the local path that a caller means, as `local_or_url`.
+
+    Raises UnsupportedFormatError for the URL of a store, with what the path is for; and as
+    `local_or_url`.
+    """
+    text = local_or_url(path)
+    if parse_url(text) is not None:
+        raise UnsupportedFormatError(f"{text}: expected a local path {purpose}, found a URL")
+    return text
+
+
+def _with_home(text: str) -> str:
+    if not text.startswith("~"):
+        return text
     expanded = os.path.expanduser(text)
     if expanded == text and text.partition("/")[0] == "~":
         raise ValueError(
@@ -143,19 +190,6 @@ def expand_home(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
             "directory of that name"
         )
     return expanded
-
-
-def local_or_url(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """Return the path that a file:// URL or a leading `~` means; other URLs and paths as they are.
-
-    Raises as `parse_url` and `expand_home`.
-
-    >>> local_or_url("file:///tmp/ckpt")
-    '/tmp/ckpt'
-    """
-    path = expand_home(path)
-    url = parse_url(path)
-    return url.key if url is not None and url.scheme == "file" else path
 
 
 _WHY = {

@@ -23,7 +23,7 @@ from cordwood.storage.atomic_file import WritableFile, sync_directory
 from cordwood.storage.directories import may_remove, remove_tree, scan_directory
 from cordwood.storage.file_locks import NO_LOCK_ERRORS, is_locked, locked, unlock
 from cordwood.storage.paths import (
-    expand_home,
+    local_or_url,
     parse_url,
     temporary_path,
     temporary_prefix,
@@ -135,12 +135,10 @@ def open_step_storage(
 
     Raises UnsupportedFormatError for an unknown URL, or that of a web server.
     """
-    root = expand_home(root)
+    root = local_or_url(root)
     url = parse_url(root)
     if url is None:
-        return LocalStepStorage(os.fspath(root), rules, timeout_seconds=timeout_seconds)
-    if url.scheme == "file":
-        return LocalStepStorage(url.key, rules, timeout_seconds=timeout_seconds)
+        return LocalStepStorage(root, rules, timeout_seconds=timeout_seconds)
     if url.is_web:
         raise UnsupportedFormatError(
             f"{url}: a web server lists no steps and can only be read: expected a path, or a URL "

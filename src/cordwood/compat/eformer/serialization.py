@@ -6,7 +6,6 @@ corrected.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
@@ -32,7 +31,7 @@ from cordwood.loading.match_like import match_like
 from cordwood.message_text import first_lines
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 from cordwood.sharding.partition_rules import Rules, match_partition_rules, match_rule
-from cordwood.storage.paths import expand_home, parse_url
+from cordwood.storage.paths import local_or_url, parse_url
 from cordwood.tree.flatten import entry_key, flatten
 
 __all__ = [
@@ -127,7 +126,7 @@ def tree_serialize_leaves(
     >>> import numpy as np
     >>> tree_serialize_leaves("zarr", {"w": np.ones(3, np.float32)}, prefix="params")
     """
-    path = local_path(checkpoint_dir)
+    path = directory_path(checkpoint_dir)
     callback = commit_callback or (lambda: None)
     how = " through a manager" if manager is not None else ""
     how = how if write_index else f"{how} without an index"
@@ -197,7 +196,7 @@ def tree_deserialize_leaves(
         CorruptionError: files are missing or damaged.
         FormatError: the directory does not match its index.
     """
-    path = local_path(checkpoint_dir)
+    path = directory_path(checkpoint_dir)
     wait_for_saves(path)
     item = open_item(path, prefix)
     with closing(item), gc_paused():
@@ -246,17 +245,15 @@ def tree_deserialize_leaves(
         return nest_by_steps([steps[i] for i in order], [values[i] for i in order], name=path)
 
 
-def local_path(path: object) -> str:
-    """Return the path of a local directory: a str, a Path, eFormer's path objects, a file:// URL.
+def directory_path(path: Any) -> str:
+    """Return the path of a local directory: a str, a path object of any library, a file:// URL.
 
     Raises UnsupportedFormatError for a URL of anything else.
     """
-    text = os.fspath(expand_home(path if isinstance(path, os.PathLike) else str(path)))
+    text = local_or_url(path)
     url = parse_url(text)
     if url is None:
         return text
-    if url.scheme == "file":
-        return url.key
     raise UnsupportedFormatError(
         f"{text}: this layout replaces whole directories, which {url.scheme}:// cannot do; save "
         "to a local directory, or use cordwood.save, whose own layout any store can hold"

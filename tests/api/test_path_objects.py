@@ -1,0 +1,240 @@
+"""A path object of another library that stands for a URL is that URL, in every public call."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+from etils import epath
+from obstore.store import MemoryStore
+
+import cordwood
+from cordwood import CheckpointManager, StepReader
+from cordwood.cli.main import COMMANDS as COMMAND_MODULES
+from cordwood.cli.main import cli
+from cordwood.errors import UnsupportedFormatError
+from cordwood.msgpack import load_from_file, save_to_file
+from cordwood.storage.paths import local_or_url, parse_url
+from cordwood.testing import assert_trees_equal, flip_bits
+from tests.cli.conftest import Run, run  # noqa: F401  (a fixture)
+from tests.test_public_names import NAMESPACES, PEER_MODULES
+
+TREE = {"w": np.arange(3.0)}
+
+
+class Universal:
+    """A path object as of universal_pathlib and eFormer, which is no `os.PathLike`."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __str__(self) -> str:
+        return self._text
+
+    def with_name(self, name: str) -> Universal:
+        return Universal(f"{self._text.rpartition('/')[0]}/{name}")
+
+
+class Cloud(Universal):
+    """A path object as of cloudpathlib, whose `os.fspath` downloads the object."""
+
+    def __fspath__(self) -> str:
+        raise AssertionError("the object was downloaded")
+
+
+class Etils(Universal):
+    """A path object as of etils, whose `os.fspath` is the URL."""
+
+    def __fspath__(self) -> str:
+        return str(self)
+
+
+KINDS: list[Callable[[str], Any]] = [Universal, Cloud, Etils]
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the URL of a folder with checkpoints; the working directory is an empty one."""
+    url = f"memory://{tmp_path.name}"
+    cordwood.save(f"{url}/ckpt", TREE)
+    cordwood.save(f"{url}/run/1", TREE)
+    cordwood.save(tmp_path / "m.safetensors", TREE)
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return url
+
+
+def _save_step(root: Any) -> None:
+    with CheckpointManager(root) as manager:
+        manager.save(1, TREE)
+
+
+LOCAL = "../m.safetensors"
+# A path object of a URL in every parameter that takes a path. Calls of local files refuse it.
+CALLS: dict[tuple[str, str], Callable[[Any], object]] = {
+    ("save", "path"): lambda at: cordwood.save(at("new"), TREE),
+    ("save_async", "path"): lambda at: cordwood.save_async(at("new"), TREE).wait(),
+    ("load", "path"): lambda at: cordwood.load(at("ckpt"), like=TREE),
+    ("open", "path"): lambda at: cordwood.open(at("ckpt")).close(),
+    ("verify", "path"): lambda at: cordwood.verify(at("ckpt")),
+    ("detect", "path"): lambda at: cordwood.detect(at("ckpt")),
+    ("gc", "path"): lambda at: cordwood.gc(at("ckpt")),
+    ("diff", "a"): lambda at: cordwood.diff(at("ckpt"), TREE),
+    ("diff", "b"): lambda at: cordwood.diff(TREE, at("ckpt")),
+    ("convert", "source"): lambda at: cordwood.convert(at("ckpt"), at("new")),
+    ("convert", "destination"): lambda at: cordwood.convert(LOCAL, at("new")),
+    ("copy", "source"): lambda at: cordwood.copy(at("ckpt"), "../new"),
+    ("copy", "destination"): lambda at: cordwood.copy(at("ckpt"), at("new")),
+    ("CheckpointManager", "root"): lambda at: _save_step(at("new")),
+    ("StepReader", "root"): lambda at: StepReader(at("run")).restore(required=True),
+}
+LOCAL_CALLS: dict[tuple[str, str], Callable[[Any], object]] = {
+    ("open", "scratch"): lambda at: cordwood.open(LOCAL, scratch=at("x")),
+    ("convert", "scratch"): lambda at: cordwood.convert(LOCAL, "../new", scratch=at("x")),
+    ("verify", "resume"): lambda at: cordwood.verify(LOCAL, resume=at("x")),
+    ("save_to_file", "filepath"): lambda at: save_to_file(TREE, at("x")),
+    ("load_from_file", "filepath"): lambda at: load_from_file(TREE, at("x")),
+    ("flip_bits", "path"): lambda at: flip_bits(at("x"), cordwood.load),
+    ("tree_serialize_leaves", "checkpoint_dir"): lambda at: cordwood.tree_serialize_leaves(
+        at("x"), TREE
+    ),
+    ("tree_deserialize_leaves", "checkpoint_dir"): lambda at: cordwood.tree_deserialize_leaves(
+        at("x"), None
+    ),
+}
+# Parameters that take a path besides other values, or whose annotation does not say so.
+UNTYPED = {
+    ("diff", "a"),
+    ("diff", "b"),
+    ("tree_serialize_leaves", "checkpoint_dir"),
+    ("tree_deserialize_leaves", "checkpoint_dir"),
+}
+BYTES = [each for each in (CALLS | LOCAL_CALLS).items() if each[0][0] != "diff"]
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "ls": ("{}/ckpt",),
+    "info": ("{}/ckpt",),
+    "show": ("{}/ckpt", "w"),
+    "cat": ("{}/ckpt", "w"),
+    "diff": ("{}/ckpt", "{}/run/1"),
+    "verify": ("{}/ckpt",),
+    "convert": ("{}/ckpt", "{}/new"),
+    "copy": ("{}/ckpt", "{}/new"),
+    "steps": ("{}/run",),
+    "gc": ("{}/ckpt",),
+    "doctor": ("{}/ckpt",),
+    "view": ("{}/ckpt", "--export", "../page.html"),
+}
+
+
+def _name(row: object) -> str:
+    return ".".join(row) if isinstance(row, tuple) else getattr(row, "__name__", "")
+
+
+def _parameters() -> Iterator[tuple[str, str]]:
+    """Yield each parameter of a public function or class that takes a path."""
+    for module in (*NAMESPACES, *PEER_MODULES):
+        public = importlib.import_module(module)
+        for name in public.__all__:
+            value = getattr(public, name)
+            is_class = inspect.isclass(value) and not issubclass(value, BaseException)
+            if not (inspect.isfunction(value) or is_class):
+                continue
+            for parameter in inspect.signature(value).parameters.values():
+                if "PathLike" in str(parameter.annotation):
+                    yield name, parameter.name
+
+
+def test_every_parameter_that_takes_a_path_has_a_row() -> None:
+    assert {*_parameters(), *UNTYPED} == {*CALLS, *LOCAL_CALLS}
+
+
+def _command(name: str) -> click.Command:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    return command
+
+
+def test_every_command_that_takes_a_path_has_a_row() -> None:
+    commands = {
+        name
+        for name in COMMAND_MODULES
+        if any(isinstance(each.type, click.Path) for each in _command(name).params)
+    }
+    assert commands == {*COMMANDS}
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=_name)
+@pytest.mark.parametrize("row", CALLS.items(), ids=lambda row: _name(row[0]))
+def test_a_path_object_of_a_url(
+    bucket: str, row: tuple[object, Callable[[Any], object]], kind: Callable[[str], Any]
+) -> None:
+    row[1](lambda name: kind(f"{bucket}/{name}"))
+    assert os.listdir() == []
+
+
+@pytest.mark.parametrize("row", CALLS.items(), ids=lambda row: _name(row[0]))
+def test_a_path_object_of_a_local_path(
+    bucket: str, tmp_path: Path, row: tuple[object, Callable[[Any], object]]
+) -> None:
+    del bucket
+    cordwood.save(tmp_path / "ckpt", TREE)
+    cordwood.save(tmp_path / "run/1", TREE)
+    row[1](lambda name: Universal(f"../{name}" if name != "new" else "../other"))
+    row[1](lambda name: epath.Path(f"../{name}" if name != "new" else "../another"))
+    assert os.listdir() == []
+
+
+@pytest.mark.parametrize("kind", [str, *KINDS], ids=_name)
+@pytest.mark.parametrize("row", LOCAL_CALLS.items(), ids=lambda row: _name(row[0]))
+def test_what_takes_local_paths_refuses_a_url(
+    bucket: str, row: tuple[object, Callable[[Any], object]], kind: Callable[[str], Any]
+) -> None:
+    with pytest.raises(UnsupportedFormatError, match=f"{bucket}/x: "):
+        row[1](lambda name: kind(f"{bucket}/{name}"))
+    assert os.listdir() == []
+
+
+@pytest.mark.parametrize("row", BYTES, ids=lambda row: _name(row[0]))
+def test_bytes_are_refused(bucket: str, row: tuple[object, Callable[[Any], object]]) -> None:
+    with pytest.raises(TypeError, match=r"found bytes, b'.*os\.fsdecode\(path\)"):
+        row[1](lambda name: f"{bucket}/{name}".encode())
+    assert os.listdir() == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_takes_a_url(bucket: str, run: Run, command: str) -> None:  # noqa: F811
+    ran = run(command, *[argument.format(bucket, bucket) for argument in COMMANDS[command]])
+    assert ran.code == 0, ran.err
+    assert os.listdir() == []
+
+
+@pytest.mark.parametrize("text", ["gs://bucket/run/100", "s3://bucket/run", "az://container/a"])
+def test_paths_of_etils(text: str) -> None:
+    path = epath.Path(text)
+    assert local_or_url(path) == text
+    assert parse_url(path) == parse_url(text)
+    assert local_or_url(path / "1") == f"{text}/1"
+
+
+def test_a_run_at_a_path_of_etils(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = epath.Path("gs://bucket-of-etils/run")
+    with cordwood.storage_options("gs://bucket-of-etils", store=MemoryStore()):
+        with CheckpointManager(root) as manager:
+            manager.save(100, TREE)
+        cordwood.save(root / "101", TREE)
+        assert_trees_equal(cordwood.load(root / "100", like=TREE), TREE)
+        assert StepReader(root).steps() == [100, 101]
+    assert os.listdir() == []
+
+
+def test_a_path_object_that_has_lost_a_slash_is_refused() -> None:
+    with pytest.raises(UnsupportedFormatError, match="pass a str such as 'gs://bucket/x'"):
+        local_or_url(Etils("gs:/bucket/x"))
