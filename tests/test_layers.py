@@ -56,10 +56,10 @@ LAZY = {
 }
 
 # A format is no other's business, but the directories hold their trees as safetensors files do,
-# and Orbax's arrays are zarr's.
+# and Orbax's arrays are zarr's, and those of its older versions Flax's msgpack too.
 SHARED = {
     "cordwood.formats.hugging_face": ("cordwood.formats.safetensors.",),
-    "cordwood.formats.orbax": ("cordwood.formats.zarr.",),
+    "cordwood.formats.orbax": ("cordwood.formats.zarr.", "cordwood.formats.flax_msgpack."),
     "cordwood.formats.packs": ("cordwood.formats.safetensors.",),
 }
 

@@ -1,6 +1,6 @@
 """Trees in a directory of Orbax: a checkpoint is one tree, or has trees as items, or is a step.
 
-checkpoint/_METADATA                    one tree
+checkpoint/_METADATA                    one tree (before 0.3: checkpoint/checkpoint)
 checkpoint/{default,state,...}/_METADATA    items
 root/{1,2,...}/...                      steps, each a checkpoint
 *.orbax-checkpoint-tmp                  an unfinished save
@@ -21,6 +21,7 @@ from cordwood.errors import (
     PrefixError,
     no_prefix_message,
 )
+from cordwood.formats.orbax.aggregate_file import is_aggregate_at
 from cordwood.formats.orbax.tree_metadata import TREE_NAME
 from cordwood.storage.directory_reader import FOLDER, OTHER, LocalDirectory, ReadableDirectory
 from cordwood.storage.paths import kind_at
@@ -124,7 +125,7 @@ def is_unfinished(name: str) -> bool:
 
 def inspect_directory(directory: ReadableDirectory) -> OrbaxDirectory:
     """List the trees and steps in a directory by the names of its files. Read no file."""
-    if directory.has(TREE_NAME):  # there may be a directory for every leaf beside it
+    if _has_tree(directory, ""):  # there may be a directory for every leaf beside it
         return OrbaxDirectory(trees=("",), marked=True)
     sizes = directory.sizes(".")
     marked = not _MARKERS.isdisjoint(sizes)
@@ -137,7 +138,7 @@ def inspect_directory(directory: ReadableDirectory) -> OrbaxDirectory:
             continue
         if _CHECKPOINT_NAME not in sizes and _is_step(directory, name):
             steps.append(name)
-        elif _has(directory, f"{name}/{TREE_NAME}"):
+        elif _has_tree(directory, name):
             trees.append(name)
         else:
             others.append(name)
@@ -152,7 +153,7 @@ def inspect_directory(directory: ReadableDirectory) -> OrbaxDirectory:
 def item_kind(directory: ReadableDirectory, item: str) -> str:
     """Return the kind of an item of a checkpoint, judged by the names of its files."""
     names = _sizes(directory, item)
-    if TREE_NAME in names:
+    if TREE_NAME in names or _has_tree(directory, item):
         return TREE
     if "jax_random_key" in names:
         return JAX_KEY
@@ -170,10 +171,10 @@ def _is_step(directory: ReadableDirectory, name: str) -> bool:
         return True
     if _STEP.fullmatch(name) is None:
         return False
-    if _has(directory, f"{name}/{TREE_NAME}"):
+    if _has_tree(directory, name):
         return True
     return any(
-        size == FOLDER and _has(directory, f"{name}/{item}/{TREE_NAME}")
+        size == FOLDER and _has_tree(directory, f"{name}/{item}")
         for item, size in _sizes(directory, name).items()
     )
 
@@ -183,6 +184,15 @@ def _sizes(directory: ReadableDirectory, path: str) -> Mapping[str, int]:
     with suppress(CorruptionError, PermissionError):
         return directory.sizes(path)
     return {}
+
+
+def _has_tree(directory: ReadableDirectory, folder: str) -> bool:
+    """Return whether a directory is a tree: by `_METADATA`, or the file that was its forerunner."""
+    if _has(directory, f"{folder}/{TREE_NAME}" if folder else TREE_NAME):
+        return True
+    with suppress(CorruptionError, PermissionError):
+        return is_aggregate_at(directory, folder)
+    return False
 
 
 def _has(directory: ReadableDirectory, path: str) -> bool:
@@ -228,9 +238,8 @@ def tree_directories(entries: OrbaxDirectory, *, name: str) -> list[str]:
     if not trees:
         raise FormatError(
             f"{name}: expected {TREE_NAME}, or items that have one, found "
-            f"{_shown(entries.others) or 'none'}: it holds no tree, or an Orbax from before "
-            f"{TREE_NAME} wrote it; load and save it again with orbax-checkpoint"
-            f"{_not_followed(entries)}"
+            f"{_shown(entries.others) or 'none'}: it holds no tree that is read here; load "
+            f"and save it again with orbax-checkpoint{_not_followed(entries)}"
         )
     return trees
 

@@ -12,6 +12,12 @@ from cordwood import dtypes
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import CorruptionError, FormatError, LimitError
 from cordwood.formats.format_protocol import Opened
+from cordwood.formats.orbax.aggregate_file import (
+    read_aggregate,
+    tree_of,
+    value_in_file,
+    values_in,
+)
 from cordwood.formats.orbax.locate_trees import inspect_directory, item_kind, select_tree
 from cordwood.formats.orbax.ocdbt import MANIFEST_NAME, OcdbtValues
 from cordwood.formats.orbax.tree_metadata import (
@@ -112,7 +118,7 @@ def open_tree(directory: LocalDirectory, *, warn: bool) -> Opened:
     them. Scalars of a dtype in which Python numbers are stored become Python numbers.
 
     Args:
-        directory: the directory that has `_METADATA`.
+        directory: the directory that has `_METADATA`, or the aggregate file of an old version.
         warn: warn of arrays without any chunk: zeros that nothing vouches for must not pass in
             silence.
 
@@ -123,10 +129,14 @@ def open_tree(directory: LocalDirectory, *, warn: bool) -> Opened:
         UnsupportedFormatError: it is of a newer version, or uses an unsupported codec.
     """
     with gc_paused():
-        data = directory.read(TREE_NAME, limit_bytes=MAX_TREE_FILE_BYTES)
-        with naming(directory.name):
-            tree = parse_tree_metadata(data)
-        opened, assumed = _open(directory, tree)
+        aggregate = read_aggregate(directory)
+        if aggregate is not None and not directory.has(TREE_NAME):
+            tree = tree_of(aggregate)
+        else:
+            data = directory.read(TREE_NAME, limit_bytes=MAX_TREE_FILE_BYTES)
+            with naming(directory.name):
+                tree = parse_tree_metadata(data, values_in(aggregate))
+        opened, assumed = _open(directory, tree, aggregate)
     if warn and assumed:
         warnings.warn(
             f"{directory.name}: no chunk of {first_names(assumed, 1)} is stored: zeros, which "
@@ -138,10 +148,12 @@ def open_tree(directory: LocalDirectory, *, warn: bool) -> Opened:
     return opened
 
 
-def _open(directory: LocalDirectory, tree: TreeMetadata) -> tuple[Opened, list[str]]:
+def _open(
+    directory: LocalDirectory, tree: TreeMetadata, aggregate: Index | None
+) -> tuple[Opened, list[str]]:
     """Return the tree, open, and the names of leaves that are assumed to be zeros."""
     use_ocdbt = tree.use_ocdbt
-    are_strings = {leaf.value_type == "string" for leaf in tree.leaves}
+    are_strings = {leaf.value_type == "string" for leaf in tree.leaves if not leaf.in_aggregate}
     if use_ocdbt is None or False not in are_strings:  # Orbax makes no database without arrays
         use_ocdbt = directory.has(MANIFEST_NAME)
     values = OcdbtValues(directory) if use_ocdbt else FileValues(directory, are_listed=False)
@@ -155,13 +167,19 @@ def _open(directory: LocalDirectory, tree: TreeMetadata) -> tuple[Opened, list[s
 
     strings = _strings(directory) if True in are_strings else {}
     keys = _key_impls(directory)
+    in_file, aggregate_source = values_in(aggregate), len(values.sources)
+    if aggregate is not None:
+        values.sources += aggregate.sources
     leaves = []
     for leaf in tree.leaves:
         shown = leaf.name
         if not shown.isprintable() or len(shown) > _MOST_SHOWN:
             shown = f"{shown!r:.{_MOST_SHOWN}}"
         with naming(f"{directory.name}: {shown or 'the root'}", within=directory.name):
-            leaves.append(_leaf(leaf, reader, values, strings, keys.get(leaf.name)))
+            if leaf.in_aggregate:
+                leaves.append(value_in_file(leaf, in_file, source=aggregate_source))
+            else:
+                leaves.append(_leaf(leaf, reader, values, strings, keys.get(leaf.name)))
     by_name = _shardings(directory)
     shardings = {
         n: by_name[leaf.name] for n, leaf in enumerate(tree.leaves) if leaf.name in by_name
@@ -195,7 +213,7 @@ def _leaf(
     strings: Mapping[str, str],
     key_impl: str | None,
 ) -> Leaf:
-    path, name, value_type = stored
+    path, name, value_type, _ = stored
     if value_type == "string":
         if name not in strings:
             raise CorruptionError(f"{_STRINGS_NAME} does not have it: the checkpoint is incomplete")

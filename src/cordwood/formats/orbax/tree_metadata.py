@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from cordwood.encoding.strict_json import parse_json
@@ -41,6 +41,7 @@ class LeafMetadata(NamedTuple):
     key_path: KeyPath
     name: str  # its keys joined by dots, unescaped
     value_type: str  # one of "jax.Array", "np.ndarray", "scalar", "string"
+    in_aggregate: bool = False  # the value is in the aggregate file, and not in an array
 
 
 class TreeMetadata(NamedTuple):
@@ -53,22 +54,35 @@ class TreeMetadata(NamedTuple):
     stores_zeros: bool | None  # chunks that equal the fill value are stored too
 
 
+class _Value(NamedTuple):
+    """A leaf, or a container without elements."""
+
+    value_type: str
+    in_aggregate: bool
+
+
 class _Branch:
     """A container whose children are still being added."""
 
     __slots__ = ("children", "is_sequence")
 
     def __init__(self) -> None:
-        # A str is the value type of a leaf or of an empty node.
-        self.children: dict[str, _Branch | str] = {}
+        self.children: dict[str, _Branch | _Value] = {}
         self.is_sequence = False
 
 
-def parse_tree_metadata(data: bytes) -> TreeMetadata:
+def parse_tree_metadata(
+    data: bytes, aggregated: Collection[tuple[str, ...]] = frozenset()
+) -> TreeMetadata:
     """Parse and check the file.
 
     The file does not distinguish tuples from lists, and keys of dicts have become strings. If the
     writer was configured for rich types, tuples and named tuples are recorded.
+
+    Args:
+        data: the bytes of the file.
+        aggregated: the keys of the values in the aggregate file. Orbax calls some of them None, as
+            it does with what it cannot store: bytes, for example.
 
     Raises FormatError and LimitError, whose messages do not name the file's path.
     """
@@ -78,17 +92,19 @@ def parse_tree_metadata(data: bytes) -> TreeMetadata:
         raise FormatError(f"{TREE_NAME}: expected a JSON object with tree_metadata")
     if len(entries) > MAX_LEAVES:
         raise LimitError(f"{TREE_NAME}: {len(entries)} leaves; expected at most {MAX_LEAVES}")
-    root: _Branch | str = _Branch()
+    root: _Branch | _Value = _Branch()
     for label, entry in entries.items():
         with naming(f"{TREE_NAME}: tree_metadata: {label!r:.200}"):
-            keys, value_type = _entry(entry)
+            keys, value = _entry(entry)
+            if value.value_type == "None" and tuple([key for key, _ in keys]) in aggregated:
+                value = _Value("np.ndarray", in_aggregate=True)
             if keys:
                 assert isinstance(root, _Branch)
-                _put(root, keys, value_type)
+                _put(root, keys, value)
             elif len(entries) > 1:
                 raise FormatError("this leaf is the whole tree, but there are other leaves")
             else:
-                root = value_type
+                root = value
     with naming(TREE_NAME):
         structure, leaves = _flatten(root, _rich_kinds(members.get("value_metadata_tree")))
     return TreeMetadata(
@@ -107,8 +123,8 @@ def _flag(members: Mapping[str, Any], name: str) -> bool | None:
     return flag
 
 
-def _entry(entry: Any) -> tuple[list[tuple[str, bool]], str]:
-    """Return the keys of a leaf (True: a position in a sequence) and its value type."""
+def _entry(entry: Any) -> tuple[list[tuple[str, bool]], _Value]:
+    """Return the keys of a leaf (True: a position in a sequence), and what it is."""
     metadata = entry.get("value_metadata") if type(entry) is dict else None
     if type(metadata) is not dict or type(entry.get("key_metadata")) is not list:
         raise FormatError("expected an object with key_metadata and value_metadata")
@@ -126,10 +142,11 @@ def _entry(entry: Any) -> tuple[list[tuple[str, bool]], str]:
         keys.append((key, kind == _SEQUENCE))
     if len(keys) > MAX_DEPTH:
         raise LimitError(f"{len(keys)} keys; expected at most {MAX_DEPTH} (MAX_DEPTH)")
-    return keys, value_type
+    in_aggregate = value_type in _STORED and metadata.get("skip_deserialize") is True
+    return keys, _Value(value_type, in_aggregate)
 
 
-def _put(root: _Branch, keys: list[tuple[str, bool]], value_type: str) -> None:
+def _put(root: _Branch, keys: list[tuple[str, bool]], value: _Value) -> None:
     node = root
     for depth, (key, is_position) in enumerate(keys):
         if not node.children:
@@ -140,8 +157,8 @@ def _put(root: _Branch, keys: list[tuple[str, bool]], value_type: str) -> None:
         if depth + 1 == len(keys):
             if child is not None:
                 raise FormatError("it occurs twice, or other leaves are inside it")
-            node.children[key] = value_type
-        elif isinstance(child, str):
+            node.children[key] = value
+        elif isinstance(child, _Value):
             raise FormatError(f"it is inside {key!r:.80}, which is a leaf")
         else:
             child = node.children[key] = child or _Branch()
@@ -149,16 +166,16 @@ def _put(root: _Branch, keys: list[tuple[str, bool]], value_type: str) -> None:
 
 
 def _flatten(
-    root: _Branch | str, kinds: Mapping[tuple[str, ...], tuple[NodeKind, str]]
+    root: _Branch | _Value, kinds: Mapping[tuple[str, ...], tuple[NodeKind, str]]
 ) -> tuple[Structure, tuple[LeafMetadata, ...]]:
     nodes: list[Node] = []
     leaves: list[LeafMetadata] = []
     names: set[str] = set()
-    stack: list[tuple[KeyPath, _Branch | str]] = [((), root)]
+    stack: list[tuple[KeyPath, _Branch | _Value]] = [((), root)]
     while stack:
         path, value = stack.pop()
-        if isinstance(value, str):
-            empty = _EMPTY.get(value)
+        if isinstance(value, _Value):
+            empty = _EMPTY.get(value.value_type)
             nodes.append(LEAF if empty is None else empty)
             if empty is None:
                 name = ".".join(map(str, path))
@@ -168,7 +185,7 @@ def _flatten(
                         "one of them is lost"
                     )
                 names.add(name)
-                leaves.append(LeafMetadata(path, name, value))
+                leaves.append(LeafMetadata(path, name, *value))
             continue
         node, keys = _container(value, *kinds.get(tuple(map(str, path)), ("list", "")))
         nodes.append(node)
