@@ -17,7 +17,7 @@ SUFFIX = ".values.npz"
 def write_values(case: Path, tree: Any) -> None:
     """Write the leaves of nested dicts, lists and tuples beside a case, `golden/x-1.0/CASE`."""
     members: dict[str, Any] = {}
-    for name, value in _leaves(tree, ()):
+    for name, value in leaves_of(tree):
         array = np.asarray(value)
         if array.dtype.isbuiltin != 1 and array.dtype.kind not in "mM":
             name = f"{name}:{array.dtype.name}"
@@ -38,7 +38,8 @@ def read_values(case: Path) -> dict[str, np.ndarray]:
     return values
 
 
-def _leaves(tree: Any, path: tuple[str, ...]) -> list[tuple[str, Any]]:
+def leaves_of(tree: Any, path: tuple[str, ...] = ()) -> list[tuple[str, Any]]:
+    """Return the names of the leaves of nested dicts, lists and tuples, and the leaves."""
     if isinstance(tree, dict):
         children = list(tree.items())
     elif isinstance(tree, (list, tuple)):
@@ -47,4 +48,4 @@ def _leaves(tree: Any, path: tuple[str, ...]) -> list[tuple[str, Any]]:
         children = []
     else:
         return [("/".join(path), tree)]
-    return [leaf for key, child in children for leaf in _leaves(child, (*path, str(key)))]
+    return [leaf for key, child in children for leaf in leaves_of(child, (*path, str(key)))]
