@@ -74,6 +74,7 @@ KNOW_EVERY_FORMAT = (
     "detect_format",
     "registry",
     "stored_step",
+    "stored_trees",
 )
 # The zarr format refuses to save into a directory of another tool.
 SHARED["cordwood.formats.zarr"] = ("cordwood.formats.registry.",)

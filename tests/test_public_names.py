@@ -85,7 +85,7 @@ SIGNATURES = {
         *["to_prefix", "overwrite", "max_shard_bytes", "max_bytes", "scratch", "progress"],
     ],
     "copy": ["source", "destination", "*", "verify", "progress"],
-    "diff": ["a", "b", "*", "select", "rename", "strict", "values", "progress"],
+    "diff": ["a", "b", "*", "select", "rename", "prefix", "strict", "values", "progress"],
     "open": ["path", "*", "format", "prefix", "max_bytes", "scratch"],
     "tree_serialize_leaves": [
         *["checkpoint_dir", "pytree", "manager", "*"],

@@ -252,3 +252,15 @@ def test_a_sample_of_large_leaves_gives_a_matrix(tmp_path: Path) -> None:
     assert result["matrices"][0]["values"] == pytest.approx([0.5, 0.5])
     (update,) = result["optimizer"]
     assert update["change"] == pytest.approx(0.5)
+
+
+def test_a_verdict_names_the_trees_that_are_not_compared(tmp_path: Path) -> None:
+    for name in "ab":
+        cordwood.save(tmp_path / name, {"w": np.ones(3)})
+        cordwood.save(tmp_path / name, {"w": np.ones(3)}, prefix="ema")
+    result = answer(tmp_path / "a", tmp_path / "b", "diff/a/b/digests")
+    assert result["equal"] is None
+    assert result["verdict"] == "equal: 1 leaf; not compared: the tree 'ema' (--prefix chooses)"
+    chosen = open_sources(str(tmp_path / "a"), str(tmp_path / "b"), OpenArguments(prefix="ema"))
+    assert diff_view(chosen, None, a="a", b="b", read="digests")["verdict"] == "equal: 1 leaf"
+    chosen.close()

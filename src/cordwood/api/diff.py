@@ -10,9 +10,10 @@ One file: the result, which can be printed, and the comparison that makes it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from cordwood import dtypes
@@ -43,18 +44,20 @@ from cordwood.api.equal_parts import (
     renamed_leaves,
     unequal_boxes,
 )
+from cordwood.api.pair_trees import TreePairs, pair_trees
 from cordwood.errors import MismatchError
+from cordwood.formats.stored_trees import stored_trees, tree_text
 from cordwood.index import ARRAY_KINDS, Index, Leaf, Naming, leaf_text
 from cordwood.io.progress import ProgressOption, Report, progress_display, report_progress
 from cordwood.io.threads import gc_paused
 from cordwood.keypath import path_label
 from cordwood.loading.match_like import Container, containers_by_name
-from cordwood.message_text import counted, first_lines, printable
+from cordwood.message_text import counted, first_lines, first_names, printable
 from cordwood.plan.path_patterns import Select, match_patterns, path_name
 from cordwood.plan.split_arrays import Part, chunks_of
 from cordwood.public_names import document_fields
 from cordwood.sharding.boxes import element_count, whole_box
-from cordwood.storage.paths import is_path
+from cordwood.storage.paths import is_path, local_or_url
 
 Values: TypeAlias = bool | Literal["digests"]
 What: TypeAlias = Literal[
@@ -71,6 +74,7 @@ What: TypeAlias = Literal[
 ]
 
 _MAX_LINES = 50
+_MAX_SKIPPED = 10
 
 
 @document_fields
@@ -100,6 +104,7 @@ class LeafDiff(NamedTuple):
         new_nan: the number of elements that are NaN (or NaT) in b and not in a.
         new_inf: the number of elements that are infinite in b and not in a.
         renamed_from: the key path of a renamed leaf in a.
+        prefix: the prefix of its tree, if the directory holds several; "" for the one without.
     """
 
     key_path: str
@@ -120,9 +125,10 @@ class LeafDiff(NamedTuple):
     new_nan: int = 0
     new_inf: int = 0
     renamed_from: str = ""
+    prefix: str = ""
 
     def __str__(self) -> str:
-        return printable(self._line(), keep="")
+        return printable(_in_tree(self.prefix, self._line()), keep="")
 
     def _line(self) -> str:
         if self.what in ("only_a", "only_b"):
@@ -164,9 +170,16 @@ class LeafDiff(NamedTuple):
         return ", ".join(parts)
 
 
+def _in_tree(prefix: str, line: str) -> str:
+    return f"[{prefix}] {line}" if prefix else line
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Diff:
-    """The differences of two trees. As a string, a line for each; `to_json()` gives plain values.
+    """The differences of two checkpoints or trees.
+
+    As a string, a line for each, which begins with the tree in brackets if that has a prefix;
+    `to_json()` gives plain values.
 
     Attributes:
         a, b: the paths that were compared, or "the tree".
@@ -176,6 +189,10 @@ class Diff:
         equal_by_digest: the number of those that were not read, because digests are equal.
         read_bytes: the number of bytes of elements that were compared, per side.
         with_values: False if only structure, shapes and dtypes were compared (`values=False`).
+        trees: lines for trees that only one of two directories holds.
+        prefixes: the prefixes of the trees that were compared; "" for a tree without one.
+        skipped: what a or b also holds and was not compared, in words: other trees, where one was
+            chosen or is in memory, and items of Orbax that are no trees.
     """
 
     a: str
@@ -186,27 +203,42 @@ class Diff:
     equal_by_digest: int
     read_bytes: int
     with_values: bool = True
+    trees: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ("",)
+    skipped: tuple[str, ...] = ()
 
     @property
     def equal(self) -> bool:
-        """True if there is no difference."""
-        return not self.leaves and not self.containers
+        """True if there is no difference in what was compared."""
+        return not self.leaves and not self.containers and not self.trees
 
     @property
     def _how(self) -> str:
-        """The words for leaves that were not compared by reading all values."""
+        """The words for what was compared, and what was not, or not by reading all values."""
+        where = ""
+        if len(self.prefixes) > 1:
+            where = f" in {len(self.prefixes)} trees"
+        elif self.prefixes[0]:
+            where = f" in the tree {self.prefixes[0]!r}"
         if not self.with_values:
-            return " (values not compared)"
-        return f" ({self.equal_by_digest} by digest)" if self.equal_by_digest else ""
+            where += " (values not compared)"
+        elif self.equal_by_digest:
+            where += f" ({self.equal_by_digest} by digest)"
+        return where
+
+    @property
+    def _left_out(self) -> str:
+        names = first_names(self.skipped, _MAX_SKIPPED)
+        return f"; not compared: {names}" if self.skipped else ""
 
     def __str__(self) -> str:
         same = counted(self.equal_leaves, "leaf", "leaves")
         how = self._how
         if self.equal:
-            return printable(f"{self.a} and {self.b} are equal: {same}{how}")
-        lines = [*map(str, self.leaves), *self.containers]
+            return printable(f"{self.a} and {self.b} are equal: {same}{how}{self._left_out}")
+        lines = [*self.trees, *map(str, self.leaves), *self.containers]
         count = counted(len(lines), "difference")
-        head = f"{count} between a = {self.a} and b = {self.b}; {same} equal{how}:"
+        head = f"{count} between a = {self.a} and b = {self.b}; {same} equal{how}{self._left_out}:"
         return printable(f"{head}\n{first_lines(lines, _MAX_LINES)}")
 
     __repr__ = __str__
@@ -217,13 +249,14 @@ class Diff:
         equal = counted(self.equal_leaves, "leaf", "leaves")
         head, note = "equal", f"{self.a} and {self.b}: {equal}"
         if not self.equal:
-            count = len(self.leaves) + len(self.containers)
+            count = len(self.trees) + len(self.leaves) + len(self.containers)
             head = counted(count, "difference")
             note = f"between a = {self.a} and b = {self.b}; {equal} equal"
-        note += self._how
-        lines = [(each.key_path, str(each)) for each in self.leaves[:_MAX_LINES]]
+        note += self._how + self._left_out
+        lines = [("", line) for line in self.trees[:_MAX_LINES]]
+        lines += [(each.key_path, str(each)) for each in self.leaves[: _MAX_LINES - len(lines)]]
         lines += [("", line) for line in self.containers[: _MAX_LINES - len(lines)]]
-        hidden = len(self.leaves) + len(self.containers) - len(lines)
+        hidden = len(self.trees) + len(self.leaves) + len(self.containers) - len(lines)
         return differences_html(head, note, lines, hidden=hidden)
 
     def to_json(self) -> dict[str, Any]:
@@ -237,6 +270,9 @@ class Diff:
             "equal_leaves": self.equal_leaves,
             "equal_by_digest": self.equal_by_digest,
             "read_bytes": self.read_bytes,
+            "trees": list(self.trees),
+            "prefixes": list(self.prefixes),
+            "skipped": list(self.skipped),
         }
 
 
@@ -302,11 +338,19 @@ def diff(
     *,
     select: Select | None = None,
     rename: Mapping[str, str] | None = None,
+    prefix: str | None = None,
     strict: bool = False,
     values: Values = True,
     progress: ProgressOption = None,
 ) -> Diff:
     """Compare two checkpoints, a checkpoint and a tree, or two trees, leaf by leaf.
+
+    Of two directories that hold several trees (trees of prefixes, the items of a step, an Orbax
+    composite), all are compared: those with the same prefix, and each tree of one side only is a
+    difference. One tree of a directory is compared if `prefix` names it, if the other side is one
+    tree (in memory, or an open checkpoint), or with `select` and `rename`. Then it is the tree
+    without a prefix, or the only one, and the result says what was not compared. Strings beside the
+    trees (metadata, metrics, extras, states of iterators) are not compared.
 
     Leaves are paired by key path, in any two formats: where one format stores keys as strings, or
     joined, the keys of the other are compared in that form. Leaves with equal digests over blocks
@@ -328,6 +372,7 @@ def diff(
         b: the same for the other side.
         select: patterns of key paths, as in `load`: compare only those leaves.
         rename: new key paths for leaves of `a`, as in `load`, by which they are paired with `b`.
+        prefix: the tree to compare, of each path that is a directory of several.
         strict: True also reports an array that is numpy's on one side and jax's on the other, and
             weak types that differ.
         values: False compares structure, shapes and dtypes only, and reads no elements. "digests"
@@ -344,6 +389,7 @@ def diff(
 
     Raises:
         MismatchError: a pattern matches nothing, or one side has arrays without names.
+        PrefixError: a side has no tree of that prefix; or several trees, of which none is in both.
         CorruptionError: stored bytes that were read do not match their digest.
         Exception: all errors of `cordwood.open`.
 
@@ -354,9 +400,52 @@ def diff(
     1 difference between a = example.safetensors and b = the tree; 1 leaf equal:
       w: float32[4]: 1 of 4 elements differ, max abs 1, max rel 1
     """
-    return compare_checkpoints(
-        a, b, select=select, rename=rename, strict=strict, values=values, progress=progress
-    ).diff
+    every = [stored_trees(local_or_url(each)) if is_path(each) else None for each in (a, b)]
+    all_trees = select is None and rename is None
+    pairs = pair_trees(every[0], every[1], prefix=prefix, all_trees=all_trees)
+    diffs = []
+    for name, *prefixes in pairs.both:
+        with ExitStack() as opened:
+            one, other = map(partial(_with_prefix, opened), (a, b), prefixes)
+            comparison = compare_checkpoints(
+                one,
+                other,
+                select=select,
+                rename=rename,
+                strict=strict,
+                values=values,
+                progress=progress,
+            )
+        diffs.append((name, comparison.diff))
+    return _joined(diffs, pairs)
+
+
+def _with_prefix(opened: ExitStack, value: object, prefix: str | None) -> object:
+    """Return an operand, a path as the open tree of this prefix."""
+    if not is_path(value):
+        return value
+    return opened.enter_context(open_checkpoint(value, prefix=prefix))
+
+
+def _joined(diffs: Sequence[tuple[str, Diff]], pairs: TreePairs) -> Diff:
+    """Return the differences of several trees as one result."""
+    _, first = diffs[0]
+    return Diff(
+        first.a,
+        first.b,
+        tuple([leaf._replace(prefix=name) for name, diff in diffs for leaf in diff.leaves]),
+        tuple([_in_tree(name, line) for name, diff in diffs for line in diff.containers]),
+        sum([diff.equal_leaves for _, diff in diffs]),
+        sum([diff.equal_by_digest for _, diff in diffs]),
+        sum([diff.read_bytes for _, diff in diffs]),
+        first.with_values,
+        (
+            *[f"{tree_text(name)}: only in a" for name in pairs.only_a],
+            *[f"{tree_text(name)}: only in b" for name in pairs.only_b],
+        ),
+        tuple([name for name, _ in diffs]),
+        tuple(pairs.skipped),
+    )
 
 
 def compare_checkpoints(
@@ -370,7 +459,7 @@ def compare_checkpoints(
     sample_bytes: int | None = None,
     progress: ProgressOption = None,
 ) -> Comparison:
-    """Compare two checkpoints or trees; other arguments and errors are those of `diff`.
+    """Compare two trees, of a path its default one; other arguments and errors are those of `diff`.
 
     If `rename` is None, positions are those in `Index.leaves` of a checkpoint. With
     `sample_bytes`, about so many bytes of each side are read; statistics of leaves that are larger
@@ -394,8 +483,7 @@ def compare_checkpoints(
 
 
 def _operand(value: object, rename: Mapping[str, str] | None, opened: ExitStack) -> Operand:
-    if is_path(value):
-        return CheckpointOperand(opened.enter_context(open_checkpoint(value)), rename)
+    value = _with_prefix(opened, value, None)
     if isinstance(value, Checkpoint):
         return CheckpointOperand(value, rename)
     return TreeOperand(value, rename)

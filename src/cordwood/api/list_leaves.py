@@ -14,7 +14,6 @@ from cordwood.formats.format_protocol import (
     IndexListing,
     ListableFormat,
     is_listable,
-    item_names,
 )
 from cordwood.formats.registry import by_suffix, directory_formats
 from cordwood.index import (
@@ -83,17 +82,6 @@ def list_leaves(
             index = checkpoint.index
             rows = _rows(index.leaves, index.shardings)
             return LeafListing(checkpoint.format, rows, checkpoint.metadata)
-
-
-def list_trees(path: str | os.PathLike[str], *, format: str | None = None) -> list[str]:
-    """Return the prefixes of the trees of a checkpoint; "" for a tree without one, or of a file.
-
-    Raises whatever `cordwood.open` does.
-    """
-    from cordwood.formats.detect_format import format_of
-
-    path = local_or_url(path)
-    return list(item_names(format_of(path, format=format, prefix=None), path))
 
 
 def _rows(leaves: Sequence[Leaf], shardings: Mapping[int, str]) -> list[LeafRow]:

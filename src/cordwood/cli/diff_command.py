@@ -17,6 +17,7 @@ EXAMPLES = """
 Examples:
   cordwood diff run/100 run/200                     structure, dtypes, and values
   cordwood diff run/100 run/200 --select 'params'   only some leaves
+  cordwood diff run/100 run/200 --prefix ema        one tree of several
   cordwood diff run/100 run/200 --stats             a table of all leaves that changed
   cordwood diff run/100 run/200 --digests           without reading elements
   cordwood diff a.safetensors b.msgpack --no-values structure and dtypes only
@@ -32,6 +33,9 @@ _TITLES = (
 @click.argument("a", type=SOURCE)
 @click.argument("b", type=SOURCE)
 @patterns_option("--select", help="Compare only the leaves that match this pattern; repeatable.")
+@click.option(
+    "--prefix", help="The tree to compare, if the directories hold several. Default: all of them."
+)
 @rename_option(help="Change key paths of A before comparing; repeatable.")
 @click.option(
     "--strict",
@@ -66,6 +70,10 @@ def diff_command(
     differing elements, the largest absolute and relative difference, and the relative L2 distance.
     A leaf with the same elements at another key path counts as renamed. Exit with 1 if there is a
     difference.
+
+    If A and B are directories of several trees, all trees are compared, and a line begins with the
+    tree in brackets. --prefix chooses one; --select and --rename apply to one: the tree without a
+    prefix, unless --prefix is given. What was not compared is named.
     """
     if digests and (stats or not values):
         raise click.UsageError("--digests reads no elements: it excludes --stats and --no-values")
@@ -89,7 +97,7 @@ def _print_statistics(difference: Diff) -> None:
     rows = [_row(leaf) for leaf in sorted(compared, key=_severity, reverse=True)]
     head = str(difference).partition("\n")[0]
     others = [str(leaf) for leaf in difference.leaves if not leaf.size]
-    lines = [f"  {line}" for line in [*others, *difference.containers]]
+    lines = [f"  {line}" for line in [*difference.trees, *others, *difference.containers]]
     if print_table(_TITLES, rows, head, right=range(2, len(_TITLES))):
         head = ""
     elif rows:
@@ -106,7 +114,7 @@ def _severity(leaf: LeafDiff) -> tuple[bool, float]:
 
 def _row(leaf: LeafDiff) -> list[str]:
     return [
-        leaf.key_path,
+        f"[{leaf.prefix}] {leaf.key_path}" if leaf.prefix else leaf.key_path,
         leaf.a if leaf.a == leaf.b else f"{leaf.a} | {leaf.b}",
         "" if leaf.share is None else _percent(leaf.share),
         "" if leaf.relative_l2 is None else f"{leaf.relative_l2:.4g}",

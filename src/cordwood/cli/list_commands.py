@@ -13,7 +13,6 @@ from cordwood.api.list_leaves import (
     LeafRow,
     group_rows,
     list_leaves,
-    list_trees,
     select_rows,
 )
 from cordwood.cli.arguments import PATH, SOURCE, complete_key, format_option, prefix_option
@@ -136,7 +135,12 @@ def info_command(path: str, prefix: str | None, format: str | None, as_json: boo
 
     If the directory holds several trees, list each of them; --prefix prints more about one.
     """
-    trees = list_trees(path, format=format) if prefix is None else [prefix]
+    from cordwood.formats.stored_trees import stored_trees
+    from cordwood.storage.paths import local_or_url
+
+    trees: Sequence[str] = [prefix or ""]
+    if prefix is None:
+        trees = stored_trees(local_or_url(path), format=format).names
     named = [tree for tree in trees if tree] if len(trees) > 1 else []
     listings = {tree: list_leaves(path, prefix=tree) for tree in named}
     summary: dict[str, Any] = {"path": path}

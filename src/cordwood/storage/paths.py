@@ -60,12 +60,12 @@ class Url(NamedTuple):
 
 
 def is_path(value: object) -> TypeGuard[str | os.PathLike[str]]:
-    """Return True for a str, a path object of any library, and bytes, which no call takes.
+    """Return True for a str and for a path object of any library.
 
     The objects of some libraries (universal_pathlib, yarl, eFormer) are no `os.PathLike`; they have
     a `with_name`, as those of pathlib.
     """
-    return isinstance(value, str | bytes | os.PathLike) or hasattr(type(value), "with_name")
+    return isinstance(value, str | os.PathLike) or hasattr(type(value), "with_name")
 
 
 def path_text(path: str | os.PathLike[str]) -> str:

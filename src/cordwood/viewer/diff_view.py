@@ -19,11 +19,14 @@ from cordwood.api.array_change import root_of_scaled
 from cordwood.api.checkpoint import Checkpoint, StoredLeaf
 from cordwood.api.diff import ComparedPair, Comparison, LeafDiff, Values, compare_checkpoints
 from cordwood.api.leaf_statistics import compare_leaves
+from cordwood.api.pair_trees import pair_trees
+from cordwood.formats.stored_trees import stored_trees
 from cordwood.index import Leaf, Naming, leaf_text, size_in_memory
 from cordwood.io.progress import Report
 from cordwood.io.threads import gc_paused
 from cordwood.keypath import KeyPath, format_path, format_paths
-from cordwood.message_text import counted
+from cordwood.message_text import counted, first_names
+from cordwood.storage.paths import local_or_url
 from cordwood.viewer.checkpoint_view import Sources, leaf_at, split_path, value_text
 from cordwood.viewer.leaf_kinds import (
     FIRST_MOMENTS,
@@ -40,6 +43,7 @@ _MAX_STRUCTURE_LINES = 1000
 _DIFFERENT = ("changed", "recast", "reshaped", "renamed", "added", "removed")  # states
 _NO_DIFFERENCE = LeafDiff("", "value")
 _MAX_LAYERS = 1024
+_MAX_SKIPPED = 3
 _MAX_KINDS = 32
 _OUTSIDE = "outside layers"
 _ALL = "all layers"
@@ -88,7 +92,7 @@ def diff_view(
             "b": b,
             "read": read,
             "complete": read != "digests" and not comparison.incomplete,
-            **_summary(comparison, first, second),
+            **_summary(comparison, first, second, _skipped(sources, a, b)),
             "rows": _rows(pairs, first, second),
             "matrices": [matrix._asdict() for matrix in matrices],
             "optimizer": [fact._asdict() for fact in facts],
@@ -145,7 +149,20 @@ def _integer(checkpoint: Checkpoint, leaf: Leaf) -> int:
     return int(StoredLeaf(leaf, checkpoint).load(to="numpy"))
 
 
-def _summary(comparison: Comparison, first: Checkpoint, second: Checkpoint) -> dict[str, object]:
+def _skipped(sources: Sources, a: str, b: str) -> Sequence[str]:
+    """Return what the two sources also hold and is not compared, in words."""
+    if sources.arguments.prefix is not None:
+        return ()
+    trees = [
+        stored_trees(local_or_url(sources.path(name)), format=sources.arguments.format)
+        for name in (a, b)
+    ]
+    return pair_trees(*trees, prefix=None, all_trees=False).skipped
+
+
+def _summary(
+    comparison: Comparison, first: Checkpoint, second: Checkpoint, skipped: Sequence[str]
+) -> dict[str, object]:
     """Return the verdict and its numbers."""
     pairs = comparison.pairs
     counts = Counter[str]([pair.state for pair in pairs])
@@ -159,10 +176,10 @@ def _summary(comparison: Comparison, first: Checkpoint, second: Checkpoint) -> d
             unread_bytes += size
     differing = sum([counts[state] for state in _DIFFERENT])
     structure = comparison.diff.containers
-    undecided = None if counts["unread"] else True
+    undecided = None if counts["unread"] or skipped else True
     return {
         "equal": False if differing or structure else undecided,
-        "verdict": _verdict(counts, len(structure)),
+        "verdict": _verdict(counts, len(structure), skipped),
         "leaf_count": len(pairs),
         "differing": differing,
         "differing_bytes": sum([sizes.get(state, 0) for state in _DIFFERENT]),
@@ -182,7 +199,7 @@ def _size(pair: ComparedPair, first: Checkpoint, second: Checkpoint) -> int:
     return max([size_in_memory(side.index.leaves[n]) for side, n in sides if n is not None])
 
 
-def _verdict(counts: Mapping[str, int], containers: int) -> str:
+def _verdict(counts: Mapping[str, int], containers: int, skipped: Sequence[str] = ()) -> str:
     """Return the result in one line.
 
     >>> _verdict({"identical": 3}, 0), _verdict({"changed": 1, "added": 1, "equal": 2}, 0)
@@ -203,6 +220,8 @@ def _verdict(counts: Mapping[str, int], containers: int) -> str:
         parts.append(f"the structure differs in {counted(containers, 'container')}")
     if unread:
         parts.append(f"{counted(unread, 'leaf', 'leaves')} not compared")
+    if skipped:
+        parts.append(f"not compared: {first_names(skipped, _MAX_SKIPPED)} (--prefix chooses)")
     return "; ".join(parts)
 
 

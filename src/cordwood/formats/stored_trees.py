@@ -1,0 +1,56 @@
+"""The trees of a checkpoint at a path, and the items there that are no trees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from cordwood.formats.detect_format import format_of
+from cordwood.formats.format_protocol import has_runs, is_directory_format, item_names
+
+
+class StoredTrees(NamedTuple):
+    """The trees of a checkpoint.
+
+    Attributes:
+        names: their prefixes, sorted; "" for the one without a prefix.
+        others: the items that are no trees, each with its kind in words.
+        is_directory: False for a file, which holds one tree.
+    """
+
+    names: Sequence[str]
+    others: Mapping[str, str]
+    is_directory: bool
+
+    def default(self) -> str | None:
+        """Return the tree that is meant where none is named; None if one has to be named."""
+        return "" if "" in self.names else self.names[0] if len(self.names) == 1 else None
+
+    def beside(self, name: str | None) -> list[str]:
+        """Return the other trees, and the items that are no trees, in words."""
+        return [tree_text(each) for each in self.names if each != name] + self.other_texts()
+
+    def other_texts(self) -> list[str]:
+        """Return the items that are no trees, in words."""
+        return [f"the item {name!r} ({kind})" for name, kind in self.others.items()]
+
+
+def stored_trees(path: str, *, format: str | None = None) -> StoredTrees:
+    """Return the trees of a checkpoint at a path or URL.
+
+    Raises whatever `cordwood.open` does.
+    """
+    detected_format = format_of(path, format=format, prefix=None)
+    others = detected_format.other_items(path) if has_runs(detected_format) else {}
+    names = item_names(detected_format, path)
+    return StoredTrees(names, others, is_directory_format(detected_format))
+
+
+def tree_text(name: str) -> str:
+    """Return how a message names a tree."""
+    return f"the tree {name!r}" if name else "the tree without a prefix"
+
+
+def listed_trees(trees: StoredTrees) -> str:
+    """Return all trees of a checkpoint in words."""
+    return ", ".join(map(tree_text, trees.names))
