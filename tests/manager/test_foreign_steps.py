@@ -92,11 +92,23 @@ def test_what_is_no_step_of_theirs(tmp_path: Path) -> None:
         assert manager.restore() is None
 
 
-def test_one_that_is_a_file_can_be_deleted(tmp_path: Path) -> None:
-    save_with_flax(tmp_path / "run", [90, 100])
-    manager = CheckpointManager(tmp_path / "run")
-    manager.delete(90)
-    assert os.listdir(tmp_path / "run") == ["checkpoint_100"]
+@pytest.mark.parametrize("tool", WRITERS)
+def test_no_call_of_a_manager_deletes_them(tmp_path: Path, tool: str) -> None:
+    write, name = WRITERS[tool]
+    root = tmp_path / "run"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the tool's own
+        write(root, [90, 100])
+    with CheckpointManager(root) as manager:
+        manager.save(110, tree_of(110))
+        manager.wait()
+        message = f"{name.format(100)}: it was saved by {tool}, and a manager deletes only what"
+        with pytest.raises(StepError, match=f"(?i){message}.*cordwood rm /"):
+            manager.delete(100)
+        with pytest.raises(StepError, match=rf"(?i){message}.*\(deleted: 110\)"):
+            manager.delete_after(95)
+        assert manager.steps() == [90, 100]
+        assert (manager.restore(100, like=tree_of(0)).tree["b"]["x"] == 100).all()
 
 
 def test_the_metrics_of_orbax_count(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -16,6 +17,7 @@ from cordwood import CheckpointManager
 from cordwood.errors import IncompleteCheckpointError, StepError, UnsupportedFormatError
 from cordwood.formats.packs.cordwood_json import decode_index, encode_index
 from cordwood.formats.stored_step import KEY
+from cordwood.storage import syscalls
 from tests.manager.test_manager import break_data, cut_short
 
 TREE = {"w": np.arange(4.0)}
@@ -139,13 +141,130 @@ def test_a_step_may_be_a_link(tmp_path: Path) -> None:
     assert list((archive / "100").glob("data-*"))  # no leftover of this run's
 
 
-def test_deletion_takes_files_and_all_of_one_number(tmp_path: Path) -> None:
+def test_what_another_tool_saved_under_that_number_stays(tmp_path: Path) -> None:
     saved(tmp_path, 5)
     (tmp_path / "checkpoint_5").write_bytes(flax.serialization.to_bytes(TREE))
     manager = CheckpointManager(tmp_path)
-    manager.delete(5)
+    with pytest.raises(StepError, match=r"checkpoint_5: it was saved by Flax.*deleted: 5\)"):
+        manager.delete(5)
+    assert os.listdir(tmp_path) == ["checkpoint_5"]
+    assert manager.steps() == [5]
+    with pytest.raises(StepError, match=r"remove what another tool saved first: cordwood rm /"):
+        manager.save(5, TREE)
+
+
+def test_all_that_cordwood_saved_under_one_number_is_deleted(tmp_path: Path) -> None:
+    saved(tmp_path, 5)
+    for name in ("checkpoint_5", "005"):
+        cordwood.save(tmp_path / name, TREE)
+    CheckpointManager(tmp_path).delete(5)
     assert os.listdir(tmp_path) == []
-    assert manager.steps() == []
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+
+
+def test_the_root_of_another_run_is_never_deleted(tmp_path: Path) -> None:
+    """Its name is a number, as that of a step of the run above it."""
+    saved(tmp_path, 1, 2, 3)
+    saved(tmp_path / "42", 1, 2)
+    (tmp_path / "43").mkdir()
+    (tmp_path / "43" / "thesis.tex").write_text("42")
+    before = snapshot(tmp_path / "42") | snapshot(tmp_path / "43")
+    manager = CheckpointManager(tmp_path, keep=1)
+    with pytest.raises(StepError, match="/42: it holds 1, 2, which cordwood did not write; move"):
+        manager.delete(42)
+    with pytest.raises(StepError, match=r"step 43 was not deleted: .*thesis.tex") as e:
+        manager.delete_after(1)
+    assert "step 42 was not deleted" in str(e.value)
+    assert manager.steps() == [1]
+    with manager:
+        manager.save(4, TREE)
+    assert manager.steps() == [4]
+    assert snapshot(tmp_path / "42") | snapshot(tmp_path / "43") == before
+
+
+def test_the_root_of_another_run_is_never_deleted_in_a_store() -> None:
+    root = "memory://runs-in-runs/exp"
+    for place, steps in ((root, (1, 2, 3)), (f"{root}/42", (1, 2))):
+        with CheckpointManager(place) as manager:
+            for step in steps:
+                manager.save(step, TREE)
+    manager = CheckpointManager(root, keep=1)
+    with pytest.raises(StepError, match=r"/42: it holds \.data/, 1/, 2/, which cordwood did not"):
+        manager.delete(42)
+    with pytest.raises(StepError, match=r"step 42 was not deleted.*\(deleted: 2, 3\)"):
+        manager.delete_after(1)
+    with manager:
+        manager.save(4, TREE)
+    assert manager.steps() == [4]
+    other = CheckpointManager(f"{root}/42")
+    assert other.steps() == [1, 2]
+    for step in (1, 2):
+        assert cordwood.verify(f"{root}/42/{step}").unverified_bytes == 0
+
+
+def test_what_an_evaluation_wrote_into_a_step_outlives_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved(tmp_path, 1)
+    notes = tmp_path / "1" / "eval" / "result.json"
+    notes.parent.mkdir()
+    notes.write_text("{}")
+    manager = CheckpointManager(tmp_path, keep=1)
+    with pytest.raises(StepError, match="it holds eval, which cordwood did not write; move that"):
+        manager.delete(1)
+    assert manager.steps() == [1]
+    with manager:
+        for step in (2, 3):
+            manager.save(step, TREE)
+    assert manager.steps() == [3]
+    assert snapshot(tmp_path / "1") == {"eval/result.json": b"{}"}
+    assert caplog.text.count("/1 was deleted, except eval, which cordwood did not write") == 1
+
+
+def test_once_it_is_moved_away_as_the_error_says_the_step_is_deleted(tmp_path: Path) -> None:
+    saved(tmp_path / "run", 1)
+    (tmp_path / "run" / "1" / "notes").write_text("")
+    manager = CheckpointManager(tmp_path / "run")
+    with pytest.raises(StepError, match="move that away, and delete the step again"):
+        manager.delete(1)
+    (tmp_path / "run" / "1" / "notes").rename(tmp_path / "notes")
+    manager.delete(1)
+    assert os.listdir(tmp_path / "run") == []
+
+
+def test_one_step_that_cannot_be_deleted_does_not_keep_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Refusing(syscalls.SystemCalls):
+        def replace(self, source: str, target: str) -> None:
+            if source == f"{tmp_path}/2":  # a mount point, or immutable
+                raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), source)
+            super().replace(source, target)
+
+    saved(tmp_path, 1, 2, 3)
+    with syscalls.override(Refusing()), CheckpointManager(tmp_path, keep=1) as manager:
+        for step in (4, 5):
+            manager.save(step, TREE)
+        manager.wait()
+        assert manager.steps() == [2, 5]
+        with pytest.raises(StepError, match=r"step 2 was not deleted.*busy") as e:
+            manager.delete_after(1)
+        assert isinstance(e.value.__cause__, OSError)
+    assert manager.steps() == [2]
+    assert caplog.text.count("/2 cannot be deleted: ") == 1
+
+
+def test_damage_with_other_files_beside_it_is_not_hidden(tmp_path: Path) -> None:
+    saved(tmp_path, 20)
+    (tmp_path / "20" / "cordwood.json").write_bytes(b"{}")
+    (tmp_path / "20" / "notes").write_text("")
+    before = snapshot(tmp_path)
+    with pytest.raises(StepError, match="step 20 goes, and is damaged: it holds notes, which"):
+        CheckpointManager(tmp_path).save(20, TREE)
+    assert snapshot(tmp_path) == before
 
 
 def test_a_step_that_is_being_saved_is_not_deleted(tmp_path: Path) -> None:

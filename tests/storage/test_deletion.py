@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood import CheckpointManager
 from cordwood.formats.packs.cordwood_json import RULES
 from cordwood.storage import syscalls
 from cordwood.storage.directories import remove_tree
@@ -63,38 +62,16 @@ def fill(folder: Path) -> None:
         (folder / name).write_bytes(b"1")
 
 
+def fill_with_data(folder: Path) -> None:
+    """Fill a directory with names that cordwood makes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("cordwood.json", "data-0000000000000000-0-0.safetensors"):
+        (folder / name).write_bytes(b"1")
+
+
 def deleted_tree(root: Path) -> tuple[Path, Callable[[], object]]:
     fill(root / "tree")
     return root / "tree/sub", lambda: remove_tree(str(root / "tree"))
-
-
-def swept_deletion(root: Path) -> tuple[Path, Callable[[], object]]:
-    leftover = root / f".1.cordwood-{'0' * 16}.deleted"
-    fill(leftover)
-    manager = CheckpointManager(root, keep=1)
-
-    def save() -> None:
-        manager.save(1, TREE)
-        manager.wait()
-
-    return leftover / "sub", save
-
-
-def swept_damage(root: Path) -> tuple[Path, Callable[[], object]]:
-    leftover = root / f".1.cordwood-{'0' * 16}.damaged"
-    fill(leftover)
-    (root / "1").mkdir()
-    (root / "1/index").touch()
-    return leftover / "sub", LocalStepStorage(
-        str(root), RULES._replace(index_name="index")
-    ).remove_leftovers
-
-
-def retained_steps(root: Path) -> tuple[Path, Callable[[], object]]:
-    fill(root / "1")
-    return root / ".1.*.deleted/sub", lambda: LocalStepStorage(
-        str(root), RULES._replace(index_name="index")
-    ).remove(["1"])
 
 
 def stage_of_a_killed_save(root: Path) -> tuple[Path, Callable[[], object]]:
@@ -141,9 +118,6 @@ def directory_renamed_away(root: Path) -> tuple[Path, Callable[[], object]]:
 
 KINDS = [
     deleted_tree,
-    swept_deletion,
-    swept_damage,
-    retained_steps,
     stage_of_a_killed_save,
     stage_found_by_gc,
     stage_of_a_save_that_fails,
@@ -187,6 +161,25 @@ def test_files_of_a_checkpoint_are_removed_from_the_directory_that_was_listed(
     assert swapping.swapped == path
     assert data in os.listdir(other)
     cordwood.load(other)
+
+
+@pytest.mark.parametrize("kind", ["deleted", "damaged"])
+def test_leftovers_are_removed_from_the_directory_that_was_listed(
+    tmp_path: Path, private: Path, kind: str
+) -> None:
+    """Somebody swaps a step that was being deleted for a link to other files of the same names."""
+    root = tmp_path / "run"
+    hidden = root / f".1.cordwood-{'0' * 16}.{kind}"
+    fill_with_data(hidden)
+    fill_with_data(private)
+    fill_with_data(root / "1")
+    before = files_in(private)
+    swapping = Swapping(lambda: hidden, private)
+    with syscalls.override(swapping):
+        LocalStepStorage(str(root), RULES).remove_leftovers()
+    assert swapping.swapped == hidden
+    assert files_in(private) == before
+    assert files_in(root / "aside") == []
 
 
 def test_the_index_for_others_is_removed_from_the_directory_that_is_saved(tmp_path: Path) -> None:
@@ -257,7 +250,7 @@ def shared_root() -> Iterator[Path]:
 
 def leave(root: Path, ending: str, owner: int) -> Path:
     leftover = root / f".1.cordwood-{owner:016x}.{ending}"
-    fill(leftover)
+    (fill if ending == "stage" else fill_with_data)(leftover)
     for each in (leftover, *leftover.rglob("*")):
         os.chown(each, owner, owner)
         each.chmod(0o777)
@@ -290,7 +283,7 @@ def test_leftovers_of_another_user_stay(shared_root: Path, ending: str) -> None:
     mine, his = leave(shared_root, ending, NOBODY), leave(shared_root, ending, 4321)
     assert run_python(_AS_NOBODY, str(shared_root), str(shared_root.parent / "rehearsal")) == "[]\n"
     assert not mine.exists()
-    assert files_in(his) == ["0", "1", "sub/0"]
+    assert len(files_in(his)) == (3 if ending == "stage" else 2)
 
 
 @needs_root

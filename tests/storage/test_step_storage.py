@@ -16,6 +16,7 @@ from cordwood.storage import syscalls
 from cordwood.storage.object_step_storage import ObjectStepStorage
 from cordwood.storage.step_storage import (
     LocalStepStorage,
+    Removal,
     StepEntry,
     StepStorage,
     open_step_storage,
@@ -83,13 +84,13 @@ def test_nothing_is_there(root: Root) -> None:
     place = root.place()
     assert look(place) == {}
     place.remove_leftovers()
-    assert place.remove([]) == []
+    assert place.remove([]) == Removal.empty()
 
 
 def test_entries(root: Root) -> None:
     root.put("10/index")
-    root.put("10/data")
-    root.put("20/data")
+    root.put("10/data-1")
+    root.put("20/data-1")
     root.put("notes")
     entries = look(root.place())
     assert sorted(entries) == ["10", "20", "notes"]
@@ -108,7 +109,7 @@ def test_a_stamp_changes_with_the_index(root: Root) -> None:
     stamp = place.stamp("10")
     assert stamp is not None
     assert look(place)["10"].stamp == stamp
-    root.put("10/data")
+    root.put("10/data-1")
     assert place.stamp("10") == stamp
     root.put("10/index", b"another")
     assert place.stamp("10") not in (None, stamp)
@@ -119,7 +120,7 @@ def test_a_stamp_changes_with_the_index(root: Root) -> None:
 def test_an_index_without_bytes_is_none(objects: Root) -> None:
     """Saves cannot delete an index on a condition; they empty it."""
     objects.put("10/index", b"")
-    objects.put("10/data")
+    objects.put("10/data-1")
     assert look(objects.place()) == {"10": StepEntry(None)}
     assert objects.place().stamp("10") is None
 
@@ -135,30 +136,31 @@ def test_links(tmp_path: Path) -> None:
     assert sorted(entries) == ["10", "20", "30"]
     assert entries["30"].is_link
     assert entries["30"].stamp is not None
-    assert place.remove(["30"]) == ["30"]
+    assert place.remove(["30"]).removed == ["30"]
     assert sorted(os.listdir(root.folder)) == ["10", "20", "40"]
     assert os.listdir(tmp_path / "elsewhere") == ["index"]
 
 
-def test_files_go_too(tmp_path: Path) -> None:
+def test_files_are_not_removed(tmp_path: Path) -> None:
+    """No step of cordwood is a file; what an interrupted deletion has renamed goes."""
     root = filled(tmp_path)
     root.put("checkpoint_5")
-    assert root.place().remove(["checkpoint_5"]) == ["checkpoint_5"]
-    assert sorted(os.listdir(root.folder)) == ["10", "20"]
+    assert list(root.place().remove(["checkpoint_5"]).refused) == ["checkpoint_5"]
+    assert sorted(os.listdir(root.folder)) == ["10", "20", "checkpoint_5"]
     remaining = f".checkpoint_6.cordwood-{'0' * 16}.deleted"
     root.put(remaining)
     root.place().remove_leftovers()
-    assert sorted(os.listdir(root.folder)) == ["10", "20"]
+    assert sorted(os.listdir(root.folder)) == ["10", "20", "checkpoint_5"]
 
 
 def test_what_is_set_aside_lies_there_until_its_step_is_saved(root: Root) -> None:
     root.put("10/index")
-    root.put("10/data")
+    root.put("10/data-1")
     place = root.place()
     place.set_aside("10")
     place.remove_leftovers()
     assert look(place).get("10", StepEntry(None)).stamp is None
-    assert any(name.endswith("/data") for name in root.files())
+    assert any(name.endswith("/data-1") for name in root.files())
     root.put("10/index")
     place.remove_leftovers()
     if root.is_local:
@@ -174,8 +176,8 @@ def test_a_file_that_is_shared_with_a_save_is_no_use_of_a_step_that_is_finished(
     os.link(root.folder / "10" / "data-1", root.folder / "30" / "data-1")
     with (root.folder / "30" / "data-1").open() as file:
         fcntl.flock(file, fcntl.LOCK_SH)
-        assert root.place().remove(["10", "30"]) == ["10"]
-    assert root.place().remove(["30"]) == ["30"]
+        assert root.place().remove(["10", "30"]).removed == ["10"]
+    assert root.place().remove(["30"]).removed == ["30"]
 
 
 @pytest.mark.parametrize("name", ["data-1", ".index.cordwood-lock"])
@@ -186,8 +188,8 @@ def test_whoever_saves_uses_an_entry(tmp_path: Path, name: str) -> None:
     with (root.folder / "10" / name).open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert root.place().in_use("10")
-        assert root.place().remove(["10"]) == []
-    assert root.place().remove(["10"]) == ["10"]
+        assert root.place().remove(["10"]).removed == []
+    assert root.place().remove(["10"]).removed == ["10"]
 
 
 POOL = ".data/00000000000000a1"
@@ -200,9 +202,9 @@ def test_a_removal_takes_what_no_other_step_refers_to(objects: Root) -> None:
     objects.put("20/index", f"../{POOL}/data-b".encode())
     place = objects.place()
     assert sorted(look(place)) == ["10", "20"]
-    assert place.remove(["10"]) == ["10"]
+    assert place.remove(["10"]).removed == ["10"]
     assert objects.files() == [f"{POOL}/data-b", "20/index"]
-    assert place.remove(["20"]) == ["20"]
+    assert place.remove(["20"]).removed == ["20"]
     assert objects.files() == []
 
 
@@ -214,7 +216,7 @@ def test_a_removal_takes_nothing_where_an_index_cannot_be_read(
     objects.put("10/index", f"../{POOL}/data-a".encode())
     objects.put("20/index", bytes(RULES.max_index_bytes + 1))
     place = objects.place()
-    assert place.remove(["10"]) == ["10"]
+    assert place.remove(["10"]).removed == ["10"]
     assert objects.files() == [f"{POOL}/data-a", "20/index"]
     assert "were not removed" in caplog.text
     assert "20/index" in caplog.text
@@ -233,13 +235,95 @@ def test_a_removal_takes_nothing_but_data_of_the_pool(objects: Root) -> None:
 def test_removal(root: Root) -> None:
     for step in (10, 20, 30):
         root.put(f"{step}/index")
-        root.put(f"{step}/data")
+        root.put(f"{step}/data-1")
     place = root.place()
-    assert place.remove(["10", "30"]) == ["10", "30"]
-    assert root.files() == ["20/data", "20/index"]
+    assert place.remove(["10", "30"]).removed == ["10", "30"]
+    assert root.files() == ["20/data-1", "20/index"]
     if root.is_local:
         assert sorted(os.listdir(root.folder)) == ["20"]
-        assert place.remove(["10", "20"]) == ["20"]  # another manager was quicker with 10
+        assert place.remove(["10", "20"]).removed == ["20"]  # another manager was quicker with 10
+
+
+def test_an_entry_with_what_others_wrote_stays_as_it_is(root: Root) -> None:
+    for name in ("10/index", "10/data-1", "10/notes", "20/data-1", "20/.data-1.bak", "20/7/index"):
+        root.put(name)
+    root.put("30/index")
+    before = root.files()
+    result = root.place().remove(["10", "20", "30"])
+    assert result.removed == ["30"]
+    assert result.refused.keys() == {"10", "20"}
+    assert "it holds notes, which cordwood did not write" in result.refused["10"]
+    assert ".data-1.bak" in result.refused["20"]
+    assert root.files() == [name for name in before if name != "30/index"]
+
+
+def test_of_a_finished_entry_what_others_wrote_can_be_left(root: Root) -> None:
+    for name in ("10/index", "10/data-1", "10/notes", "10/logs/1", "20/data-1", "20/notes"):
+        root.put(name)
+    result = root.place().remove(["10", "20"], partly=True)
+    assert result.removed == ["10"]
+    assert result.remaining["10"] in ("logs, notes", "logs/, notes")
+    assert list(result.refused) == ["20"]
+    assert root.files() == ["10/logs/1", "10/notes", "20/data-1", "20/notes"]
+    root.place().remove_leftovers()
+    assert root.files() == ["10/logs/1", "10/notes", "20/data-1", "20/notes"]
+
+
+def test_what_comes_into_an_entry_while_it_is_removed_gets_its_name_again(tmp_path: Path) -> None:
+    root = filled(tmp_path)
+
+    class Writing(syscalls.SystemCalls):
+        def replace(self, source: str, target: str) -> None:
+            if source.endswith("/10"):
+                (root.folder / "10" / "notes").write_text("mine")
+            super().replace(source, target)
+
+    with syscalls.override(Writing()):
+        assert root.place().remove(["10"]).removed == ["10"]
+    assert root.files() == ["10/notes", "20/data-1", "20/data-2", "20/index"]
+    assert sorted(os.listdir(root.folder)) == ["10", "20"]
+
+
+def test_what_others_wrote_stays_in_what_an_interrupted_deletion_renamed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = filled(tmp_path)
+    hidden = f".5.cordwood-{'0' * 16}.deleted"
+    for name in ("index", "data-1", "notes"):
+        root.put(f"{hidden}/{name}")
+    place = root.place()
+    for _ in range(2):
+        place.remove_leftovers()
+    assert os.listdir(root.folder / hidden) == ["notes"]
+    assert caplog.text.count("it holds notes, which cordwood did not write") == 1
+
+
+def test_one_entry_that_cannot_be_removed_does_not_keep_the_others(tmp_path: Path) -> None:
+    root = filled(tmp_path)
+
+    class Refusing(syscalls.SystemCalls):
+        def replace(self, source: str, target: str) -> None:
+            if source.endswith("/10"):
+                raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), source)
+            super().replace(source, target)
+
+    with syscalls.override(Refusing()):
+        result = root.place().remove(["10", "20"])
+    assert result.removed == ["20"]
+    assert result.failed["10"].errno == errno.EPERM
+    assert root.files() == ["10/data-1", "10/data-2", "10/index"]
+
+
+def test_an_empty_directory_and_links_to_what_is_no_step_are_anybodys(tmp_path: Path) -> None:
+    root = filled(tmp_path)
+    (root.folder / "5").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (root.folder / "6").symlink_to(tmp_path / "elsewhere")
+    (root.folder / "10" / "data-3").symlink_to(tmp_path / "elsewhere")
+    result = root.place().remove(["5", "6", "10"])
+    assert result.removed == []
+    assert list(result.refused) == ["6", "10"]
+    assert sorted(os.listdir(root.folder)) == ["10", "20", "5", "6"]
 
 
 def test_a_path_and_a_url_of_a_file_are_one_place(tmp_path: Path) -> None:
@@ -258,9 +342,9 @@ def test_what_is_in_use_stays(tmp_path: Path) -> None:
     held.write_bytes(b"")
     with held.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert root.place().remove(["10", "20"]) == ["20"]
+        assert root.place().remove(["10", "20"]).removed == ["20"]
         assert look(root.place())["10"].stamp is not None
-    assert root.place().remove(["10"]) == ["10"]  # whoever held it has gone
+    assert root.place().remove(["10"]).removed == ["10"]  # whoever held it has gone
 
 
 def calls_of_removal(tmp_path: Path) -> list[str]:
@@ -313,7 +397,7 @@ def test_a_pin(tmp_path: Path) -> None:
     with place.pin("10"):
         assert place.in_use("10")
         assert not place.in_use("20")
-        assert place.remove(["10", "20"]) == ["20"]
+        assert place.remove(["10", "20"]).removed == ["20"]
     assert not place.in_use("10")
     assert root.files() == ["10/data-1", "10/data-2", "10/index"]
     with pytest.raises(FileNotFoundError), place.pin("30"):
@@ -360,4 +444,4 @@ def test_a_lock_of_the_root_that_somebody_holds_is_not_waited_for_beyond_the_tim
         pytest.fail("nothing is pinned")
     assert place.entries(lambda _: True) == before
     os.close(fd)
-    assert place.remove(["10"]) == ["10"]
+    assert place.remove(["10"]).removed == ["10"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
 
 from cordwood.errors import CordwoodError, StepError
 from cordwood.formats.packs import PACKS
 from cordwood.formats.stored_step import listed
-from cordwood.manager.steps import Step, Steps, best_of_each
+from cordwood.manager.steps import OURS, Step, Steps, best_of_each
 from cordwood.message_text import printable
 from cordwood.policies import (
     KeepPolicy,
@@ -18,7 +19,7 @@ from cordwood.policies import (
     plan_retention,
 )
 from cordwood.storage.paths import parse_url
-from cordwood.storage.step_storage import StepStorage
+from cordwood.storage.step_storage import Removal, StepStorage
 
 _log = logging.getLogger("cordwood")
 
@@ -37,26 +38,72 @@ def plan_deletions(
 
 
 def delete_steps(steps: Steps, start: int, stop: int | None) -> list[int]:
-    """Delete all entries of some steps, the newest first, whatever policy keeps them.
+    """Delete the entries of some steps, the newest first, whatever policy keeps them.
+
+    Only what cordwood wrote is deleted. An entry that cannot be deleted does not keep the others
+    from it.
 
     Args:
         steps: the steps of the root.
         start: the first step to delete.
         stop: the first later step that is not deleted; None: all steps from `start` on are.
 
-    Returns the numbers of the deleted steps. Raises StepError if one is in use.
+    Returns the numbers of the deleted steps. Raises StepError that names the entries that stay: one
+    in use, one of another tool, or one with files that cordwood did not write.
     """
     entries = steps.entries(start=start, stop=stop)[::-1]
-    removed = steps.storage.remove([each.entry for each in entries])
-    numbers = {each.step for each in entries}
-    in_use = sorted({each.step for each in entries if each.entry not in removed})
-    _log_deleted(steps.root, sorted(numbers - {*in_use}), "delete was called")
-    if in_use:
-        one = len(in_use) == 1
-        which = f"step {in_use[0]} is" if one else f"steps {', '.join(map(str, in_use))} are"
-        was = "was" if one else "were"
-        raise StepError(f"{steps.root}: {which} in use, and {was} not deleted")
-    return sorted(numbers)
+    reasons = {each.entry: _of_another_tool(each) for each in entries if is_of_another_tool(each)}
+    result = steps.storage.remove([each.entry for each in entries if each.entry not in reasons])
+    numbers = {each.entry: each.step for each in entries}
+    removed = list(result.removed)
+    if stop == start + 1:  # an empty directory may be anybody's, but this number was named
+        removed += [each.entry for each in entries if steps.storage.remove_empty(each.entry)]
+    deleted = sorted({numbers[entry] for entry in removed})
+    _log_deleted(steps.root, deleted, "delete was called")
+    reasons.update({entry: f"{text}; {_MOVE_AWAY}" for entry, text in result.refused.items()})
+    reasons.update({entry: str(error) for entry, error in result.failed.items()})
+    text = "; ".join(
+        [
+            *_in_use_text(sorted({numbers[entry] for entry in result.in_use})),
+            *[
+                f"step {numbers[entry]} was not deleted: {steps.storage.path_of(entry)}: {reason}"
+                for entry, reason in sorted(reasons.items())
+            ],
+        ]
+    )
+    if text:
+        others = f" (deleted: {listed([*map(str, deleted)])})" if deleted else ""
+        error = StepError(f"{steps.root}: {text}{others}")
+        raise error from next(iter(result.failed.values()), None)
+    return deleted
+
+
+_MOVE_AWAY = "move that away, and delete the step again; if it is no step, keep it out of this root"
+
+
+def is_of_another_tool(step: Step) -> bool:
+    """Return True for a step that cordwood did not write, and that no manager deletes."""
+    return step.tool not in ("", OURS)
+
+
+def removal_command(step: Step) -> str:
+    """Return the command that removes a step of any tool."""
+    return shlex.join(["cordwood", "rm", step.path])
+
+
+def _of_another_tool(step: Step) -> str:
+    return (
+        f"it was saved by {step.tool}, and a manager deletes only what cordwood wrote; to remove "
+        f"it: {removal_command(step)}"
+    )
+
+
+def _in_use_text(numbers: Sequence[int]) -> list[str]:
+    if not numbers:
+        return []
+    which = "step {} is" if len(numbers) == 1 else "steps {} are"
+    was = "was" if len(numbers) == 1 else "were"
+    return [f"{which.format(', '.join(map(str, numbers)))} in use, and {was} not deleted"]
 
 
 def _log_deleted(root: str, steps: Sequence[int], why: str) -> None:
@@ -98,21 +145,40 @@ class StepCleaner:
                 self._warned.add(problem)
                 _log.warning("%s: keep: %s", self._steps.root, printable(problem))
         entries = {each.step: each.entry for each in steps}
-        removed = self._storage.remove([entries[number] for number in plan.deleted])
+        result = self._storage.remove([entries[number] for number in plan.deleted], partly=True)
+        removed = result.removed
         _log_deleted(
             self._steps.root,
             [step for step in plan.deleted if entries[step] in removed],
             "no policy keeps it",
         )
+        self._warn_of_what_stays(result)
         self._remove_unfinished([each for each in every if not each.finished])
         self._steps.summarize()
         if parse_url(self._steps.root) is None:
             self._tidy([each for each in steps if each.entry not in removed])
 
+    def _warn_of_what_stays(self, result: Removal) -> None:
+        """Log a warning about each step that could not be deleted, or not as a whole, once."""
+        texts = {
+            **{entry: f"cannot be deleted: {error}" for entry, error in result.failed.items()},
+            **{entry: f"is not deleted: {reason}" for entry, reason in result.refused.items()},
+            **{
+                entry: f"was deleted, except {names}, which cordwood did not write"
+                for entry, names in result.remaining.items()
+            },
+        }
+        for entry, text in texts.items():
+            problem = f"{self._storage.path_of(entry)} {text}"
+            if problem not in self._warned:
+                self._warned.add(problem)
+                _log.warning("%s", printable(problem))
+
     def _remove_unfinished(self, unfinished: Sequence[Step]) -> None:
         self._storage.remove_leftovers()
         for each in unfinished:
-            if not each.is_link:
+            # An empty directory, and one with other files alone, may be anybody's.
+            if not each.is_link and self._storage.has_leftovers(each.entry):
                 _collect(each)
                 self._storage.remove_empty(each.entry)
 

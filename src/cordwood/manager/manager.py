@@ -274,11 +274,14 @@ class CheckpointManager(StepReader):
     def delete(self, step: SupportsIndex) -> None:
         """Delete a step, whatever policy keeps it; with several processes every one calls this.
 
-        All entries of that number are deleted: `5` and `checkpoint_5` are both step 5.
+        Only what cordwood wrote is deleted: a step of another tool stays, and so does a directory
+        with files that cordwood did not write, also if its name is that number. `cordwood rm`
+        removes a step of any tool.
 
         Raises:
             FileNotFoundError: there is no such step.
-            StepError: another process has pinned it, or saves it.
+            StepError: another process has pinned it, or saves it; or something of that number was
+                not written by cordwood. The message names it.
         """
         number = step_number(step)
         if not self._delete(number, number + 1, f"delete step {number} of"):
@@ -290,7 +293,9 @@ class CheckpointManager(StepReader):
         With several processes every one calls this. Policies do not matter here. On a disk the
         newest step is deleted first, so a power cut leaves all steps up to some step.
 
-        Raises StepError if another process has pinned one of them, or saves it.
+        Raises StepError if another process has pinned one of them, or saves it, or if something
+        there that has a later number was not written by cordwood, such as the root of another run.
+        The message names what stays; all others are deleted.
 
         >>> import numpy as np
         >>> with CheckpointManager("rewind") as manager:
@@ -307,9 +312,10 @@ class CheckpointManager(StepReader):
         if self._restored is not None and self._restored >= start:
             self._restored = None
 
-        deleted = self._group.agree(what, lambda: delete_steps(self._steps, start, stop))
-        self._decider.invalidate()
-        return deleted
+        try:
+            return self._group.agree(what, lambda: delete_steps(self._steps, start, stop))
+        finally:
+            self._decider.invalidate()  # an error may come after some were deleted
 
     def _finish_before(self, number: int, *, preempted: bool) -> PendingSaveError | None:
         """Wait for the save before, and return its failure if the next one begins all the same."""

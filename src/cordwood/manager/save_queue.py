@@ -25,7 +25,7 @@ from cordwood.io.threads import (
     PendingSave,
     PostCommitQueue,
 )
-from cordwood.manager.delete_steps import StepCleaner
+from cordwood.manager.delete_steps import StepCleaner, is_of_another_tool, removal_command
 from cordwood.manager.steps import Step, Steps, best_of_each
 from cordwood.message_text import size_text
 from cordwood.policies import KeepPolicy, Moment, SavePolicy, asks_for_notice
@@ -318,9 +318,14 @@ class SaveQueue:
         newest = older[0] if older else None
         whole = [each.step for each in entries if each.whole]
         if whole and whole[-1] == number:
+            there = [each for each in entries if each.step == number and each.whole]
+            commands = [removal_command(each) for each in there if is_of_another_tool(each)]
+            replace = f"call manager.delete({number}) first"
+            if commands:
+                replace = f"remove what another tool saved first: {'; '.join(commands)}"
             raise StepError(
                 f"{self._steps.root}: step {number} already exists. To continue the run from it, "
-                f"save step {number + 1} next; to replace it, call manager.delete({number}) first"
+                f"save step {number + 1} next; to replace it, {replace}"
             )
         if whole:
             raise StepError(
@@ -334,7 +339,12 @@ class SaveQueue:
             if each.in_the_way:
                 raise StepError(f"{each.path} lies where step {number} goes: {each.in_the_way}")
             if each.damaged and not each.tool and each.record is None:
-                self._steps.storage.set_aside(each.entry)
+                reason = self._steps.storage.set_aside(each.entry)
+                if reason:
+                    raise StepError(
+                        f"{each.path} lies where step {number} goes, and is damaged: {reason}: "
+                        "move that away"
+                    )
                 _log.warning("%s: what is damaged there is hidden until it is saved", each.path)
         self._cleaner.make_room()
         if newest is None or newest.record is None or newest.is_link:

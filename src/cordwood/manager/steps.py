@@ -56,7 +56,8 @@ _DAMAGED = "damaged: "
 _NEWER = "of a newer version: "
 _UNREAD = "it cannot be read: "
 _FOREIGN = "foreign"  # the stamp of steps that another tool has saved
-_TOOLS = {"packs": "cordwood.save", "zarr": "eFormer"}  # by the format; of others, the format
+OURS = "cordwood.save"  # the tool of steps that no manager saved, and cordwood wrote
+_TOOLS = {"packs": OURS, "zarr": "eFormer"}  # by the format; of others, the format
 # The files that eFormer writes last: its Checkpointer, and its AsyncCheckpointManager alone.
 _EFORMER_LAST = ("metadata.json", "checkpoint_metadata.json")
 _MAX_METRICS_BYTES = 1 << 20
@@ -391,7 +392,7 @@ def _read(step: Step) -> Step:
         metadata = item.get("metadata") if type(item) is dict else None
         text = metadata.get(KEY) if type(metadata) is dict else None
         if type(text) is not str:
-            return step._replace(problem="saved by cordwood.save", tool="cordwood.save")
+            return step._replace(problem=f"saved by {OURS}", tool=OURS)
         return _with_record(step, text)
     except OSError as e:  # perhaps for a while only: it is read again the next time
         return step._replace(problem=f"{_UNREAD}{e}", stamp=object())

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import CordwoodError, UnsupportedFormatError
+from cordwood.storage.entry_content import EntryContent, refers_only_to_data, split_content
 from cordwood.storage.object_pool import ObjectPool
 from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.paths import POOL, Url
-from cordwood.storage.step_storage import StepEntry, StoredRecord
+from cordwood.storage.step_storage import Removal, StepEntry, StoredRecord, refusal_text
 from cordwood.storage.storage_protocol import NamingRules
 
 _log = logging.getLogger("cordwood")
@@ -66,15 +67,31 @@ class ObjectStepStorage:
     def write_records(self, records: Mapping[str, StoredRecord]) -> None:
         self._store.write(_RECORDS, json.dumps(records, separators=(",", ":")).encode())
 
-    def remove(self, entries: Iterable[str]) -> list[str]:
-        removed = list(entries)
-        if not removed:
-            return []
+    def remove(self, entries: Iterable[str], *, partly: bool = False) -> Removal:
+        names = list(entries)
+        result = Removal.empty()
+        if not names:
+            return result
+        contents = self._contents_of(names)
+        for entry in names:
+            content = contents[entry]
+            if content.foreign and not (partly and self._index_name in content.written):
+                result.refused[entry] = refusal_text(content)
+            elif content.written:
+                result.removed.append(entry)
+                if content.foreign:
+                    result.remaining[entry] = content.foreign_text
+        removed = result.removed
         shared = frozenset().union(*map(self._references, removed))
         self._store.delete([f"{entry}/{self._index_name}" for entry in removed])
-        objects = self._store.entries(start_after=f"{POOL}0")
-        below = [each.name for each in objects if each.name.partition("/")[0] in removed]
-        self._store.delete([name for name in below if "/" in name])
+        self._store.delete(
+            [
+                f"{entry}/{name}"
+                for entry in removed
+                for name in contents[entry].written
+                if name != self._index_name
+            ]
+        )
         try:
             self._pool.remove(shared)
         except (OSError, CordwoodError) as e:
@@ -84,7 +101,43 @@ class ObjectStepStorage:
                 self.name,
                 e,
             )
-        return removed
+        return result
+
+    def _contents_of(self, entries: Collection[str]) -> Mapping[str, EntryContent]:
+        """Return the names below each of some entries, up to their first slash."""
+        files: dict[str, list[str]] = {entry: [] for entry in entries}
+        others: dict[str, set[str]] = {entry: set() for entry in entries}
+        for each in self._store.entries(start_after=f"{POOL}0"):
+            entry, slash, name = each.name.partition("/")
+            if entry not in files or not slash:
+                continue
+            first, slash, _ = name.partition("/")
+            if slash:
+                others[entry].add(f"{first}/")
+            else:
+                files[entry].append(name)
+        return {
+            entry: split_content(
+                files[entry],
+                others[entry],
+                self._rules,
+                has_own_sidecars=self._has_own_sidecars(entry, files[entry]),
+            )
+            for entry in files
+        }
+
+    def _has_own_sidecars(self, entry: str, files: Collection[str]) -> bool:
+        if self._index_name in files:
+            return True
+        sidecars = [name for name in self._rules.sidecars if name in files]
+        return all(
+            refers_only_to_data(self._try_read(f"{entry}/{name}"), self._rules) for name in sidecars
+        )
+
+    def _try_read(self, name: str) -> bytes:
+        with suppress(OSError, CordwoodError):
+            return self._store.read(name, limit_bytes=self._rules.max_index_bytes).data or b""
+        return b""
 
     def _references(self, entry: str) -> frozenset[str]:
         """Return the objects of the pool that an entry refers to; none if that cannot be read."""
@@ -94,8 +147,9 @@ class ObjectStepStorage:
             return self._pool.references(data or None)
         return frozenset()
 
-    def set_aside(self, entry: str) -> None:
+    def set_aside(self, entry: str) -> str:
         self._store.delete([f"{entry}/{self._index_name}"])  # objects cannot be renamed
+        return ""
 
     def in_use(self, entry: str) -> bool:  # noqa: ARG002
         return False
@@ -114,5 +168,8 @@ class ObjectStepStorage:
     def remove_leftovers(self) -> None:
         """Do nothing: entries without an index count as unfinished, and are removed as such."""
 
-    def remove_empty(self, entry: str) -> None:
-        """Do nothing: there are no directories."""
+    def remove_empty(self, entry: str) -> bool:  # noqa: ARG002
+        return False  # there are no directories
+
+    def has_leftovers(self, entry: str) -> bool:  # noqa: ARG002
+        return True

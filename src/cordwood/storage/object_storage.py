@@ -30,6 +30,7 @@ from cordwood.io.threads import check_stop, together
 from cordwood.message_text import first_names
 from cordwood.plan.assign_to_files import FileSizes
 from cordwood.storage.conditional_writes import replace_object, require_conditional_writes
+from cordwood.storage.entry_content import refers_only_to_data
 from cordwood.storage.object_file import ObjectFile
 from cordwood.storage.object_pool import (
     GRACE_SECONDS,
@@ -167,7 +168,7 @@ class ObjectStorage:
         if {each.name for each in remains} <= set(rules.sidecars):
             for name in [each.name for each in remains if is_old(each)]:
                 stored = store.read(name, limit_bytes=rules.max_index_bytes)
-                if not _is_map_of_data(stored.data or b"", rules):
+                if not refers_only_to_data(stored.data or b"", rules):
                     continue
                 if dry_run or self._empty(name, stored.tag):
                     removable.append(name)
@@ -457,9 +458,3 @@ def _read_removal_list(store: ObjectStore, name: str) -> list[str] | None:
     """Return the names in the list of a `collect`; None if the list is gone: it has ended."""
     data = store.read(name, limit_bytes=MAX_LIST_BYTES).data
     return None if data is None else data.decode("utf-8", "replace").split("\n")
-
-
-def _is_map_of_data(text: bytes, rules: NamingRules) -> bool:
-    """Return True if a sidecar file refers to data files of this format only."""
-    names = [each.decode() for each in re.findall(rb'"([!-~]+\.safetensors)"', text)]
-    return bool(names) and all(map(rules.is_data_file, names))

@@ -2,13 +2,16 @@
 
 A deleted step first stops being a step, atomically and durably, and only then its files are
 removed: so whenever a deletion is interrupted, every remaining step is whole. A local directory is
-renamed; in an object store the index is deleted first. `remove_leftovers` removes the files that
-interrupted deletions have left.
+renamed; in an object store, and where others have put files into the directory, the index is
+deleted first. `remove_leftovers` removes the files that interrupted deletions have left.
+
+Only what cordwood wrote is ever removed: `storage.entry_content` decides that, file by file.
 """
 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import re
 import stat
@@ -16,11 +19,18 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import NamedTuple, Protocol
 
-from cordwood.errors import UnsupportedFormatError
+from cordwood.errors import CordwoodError, UnsupportedFormatError
 from cordwood.io.threads import run_in_worker
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import WritableFile, sync_directory
-from cordwood.storage.directories import may_remove, remove_tree, scan_directory
+from cordwood.storage.directories import may_remove, scan_directory
+from cordwood.storage.directory_reader import read_small_file
+from cordwood.storage.entry_content import (
+    EntryContent,
+    is_written_beside_index,
+    refers_only_to_data,
+    split_content,
+)
 from cordwood.storage.file_locks import NO_LOCK_ERRORS, is_locked, locked, unlock
 from cordwood.storage.paths import (
     local_or_url,
@@ -29,6 +39,9 @@ from cordwood.storage.paths import (
     temporary_prefix,
 )
 from cordwood.storage.storage_protocol import NamingRules
+from cordwood.storage.syscalls import open_directory_fd
+
+_log = logging.getLogger("cordwood")
 
 _AWAY = re.compile(r"\.(.+)\.cordwood-[0-9a-f]{16}\.(deleted|damaged)")
 _LOCK_NAME = f"{temporary_prefix('steps')}lock"
@@ -48,6 +61,34 @@ class StoredRecord(NamedTuple):
     stamp: Hashable  # of the index
     text: str
     data_bytes: int  # the size of the data files
+
+
+class Removal(NamedTuple):
+    """The result of a removal of entries.
+
+    Attributes:
+        removed: the entries that are steps no more, in the order of the request.
+        in_use: entries that are pinned, or being saved; they stay.
+        refused: entries that stay because of what cordwood did not write, with the reason.
+        failed: entries that stay because the system refused, with its error.
+        remaining: of removed entries, what cordwood did not write and what stays in them.
+    """
+
+    removed: list[str]
+    in_use: list[str]
+    refused: dict[str, str]
+    failed: dict[str, OSError]
+    remaining: dict[str, str]
+
+    @classmethod
+    def empty(cls) -> Removal:
+        """Return the result of a removal of nothing."""
+        return cls([], [], {}, {}, {})
+
+
+def refusal_text(content: EntryContent) -> str:
+    """Return the reason why a directory is not removed: the names that are not cordwood's."""
+    return f"it holds {content.foreign_text}, which cordwood did not write"
 
 
 class StepStorage(Protocol):
@@ -83,19 +124,27 @@ class StepStorage(Protocol):
         """Store a record for each entry. Raises OSError."""
         ...
 
-    def remove(self, entries: Iterable[str]) -> list[str]:
+    def remove(self, entries: Iterable[str], *, partly: bool = False) -> Removal:
         """Remove entries. When this returns, a power cut cannot restore an incomplete one.
 
-        Of a symbolic link only the link is removed. Returns the removed entries; an entry in use
-        stays. Raises OSError.
+        Only files that cordwood wrote are removed. Of a symbolic link to a finished step only the
+        link is removed. One entry that cannot be removed does not keep the others from it.
+
+        Args:
+            entries: their names.
+            partly: True to remove the files of a finished step also where there are others beside
+                them, which then stay. False: such an entry stays as it is.
+
+        Raises OSError if the root itself cannot be changed.
         """
         ...
 
-    def set_aside(self, entry: str) -> None:
+    def set_aside(self, entry: str) -> str:
         """Move away an entry whose index cannot be read, so that it can be saved again.
 
         Its files stay under a hidden name until `remove_leftovers` finds the entry saved again.
-        Raises OSError.
+        Returns "", or the reason why it stays: it has files that cordwood did not write. Raises
+        OSError.
         """
         ...
 
@@ -118,8 +167,12 @@ class StepStorage(Protocol):
         """Remove what interrupted deletions have left, if this user may remove it."""
         ...
 
-    def remove_empty(self, entry: str) -> None:
-        """Remove an entry that is an empty directory."""
+    def remove_empty(self, entry: str) -> bool:
+        """Remove an entry that is an empty directory; return True if it was one."""
+        ...
+
+    def has_leftovers(self, entry: str) -> bool:
+        """Return True unless an entry is known to hold nothing that a killed save has left."""
         ...
 
 
@@ -157,8 +210,10 @@ class LocalStepStorage:
         self, root: str, rules: NamingRules, *, timeout_seconds: float | None = None
     ) -> None:
         self.name = os.path.abspath(root)
+        self._rules = rules
         self._index_name = rules.index_name
         self._timeout_seconds = timeout_seconds
+        self._warned: set[str] = set()  # paths of leftovers that cannot be removed
 
     def _locked(self) -> AbstractContextManager[None]:
         """Hold the lock of the root, for renames and pins."""
@@ -187,41 +242,149 @@ class LocalStepStorage:
     def write_records(self, records: Mapping[str, StoredRecord]) -> None:
         """Do nothing."""
 
-    def remove(self, entries: Iterable[str]) -> list[str]:
+    def remove(self, entries: Iterable[str], *, partly: bool = False) -> Removal:
         names = list(entries)
+        result = Removal.empty()
         if not names:
-            return []
+            return result
 
-        def remove() -> list[str]:
+        def remove() -> None:
             with self._locked():
-                renamed = self._rename_away(names, "deleted")
-            for path in renamed.values():
-                _discard(path)
-            return list(renamed)
+                renamed = self._rename_away(names, result, partly=partly)
+            for entry in result.remaining:
+                self._remove_written(self.path_of(entry))
+            for entry, path in renamed.items():
+                self._discard(path, back_to=entry)
 
-        return run_in_worker(remove)
+        run_in_worker(remove)
+        result.removed.sort(key=names.index)
+        return result
 
-    def set_aside(self, entry: str) -> None:
-        def rename() -> None:
-            with self._locked():
-                self._rename_away([entry], "damaged")
+    def _rename_away(
+        self, names: list[str], result: Removal, *, partly: bool, why: str = "deleted"
+    ) -> dict[str, str]:
+        """Rename entries to hidden names, which are returned, or remove the index in place.
 
-        run_in_worker(rename)
-
-    def _rename_away(self, entries: list[str], why: str) -> dict[str, str]:
-        renamed = {}
+        Args:
+            names: the entries.
+            result: gets what was done with each.
+            partly: as in `remove`.
+            why: the kind of the hidden name.
+        """
+        renamed: dict[str, str] = {}
         try:
-            for entry in entries:
+            for entry in names:
                 if self.in_use(entry):
+                    result.in_use.append(entry)
                     continue
-                away = temporary_path(self.name, entry, why)
-                with suppress(FileNotFoundError):  # another manager has already removed it
-                    syscalls.current().replace(self.path_of(entry), away)
-                    renamed[entry] = away
+                try:
+                    self._remove_entry(entry, result, renamed, partly=partly, why=why)
+                except FileNotFoundError:  # another manager has already removed it
+                    continue
+                except OSError as e:
+                    result.failed[entry] = e
         finally:
             if renamed:
                 sync_directory(self.name)  # before any of their files is removed
         return renamed
+
+    def _remove_entry(
+        self, entry: str, result: Removal, renamed: dict[str, str], *, partly: bool, why: str
+    ) -> None:
+        path = self.path_of(entry)
+        mode = os.lstat(path).st_mode
+        finished = self.stamp(entry) is not None
+        if stat.S_ISDIR(mode):
+            content = self._content_of(path)
+            if content.foreign and not (partly and finished):
+                result.refused[entry] = refusal_text(content)
+                return
+            if not content.foreign and not content.written:
+                return  # anybody may have made it
+            if content.foreign:
+                with open_directory_fd(path) as folder:
+                    syscalls.current().unlink(self._index_name, folder)
+                sync_directory(path)  # before any of the files that the index names is removed
+                result.remaining[entry] = content.foreign_text
+                result.removed.append(entry)
+                return
+        elif not (stat.S_ISLNK(mode) and finished):
+            result.refused[entry] = "it is no directory that cordwood wrote"
+            return
+        away = temporary_path(self.name, entry, why)
+        syscalls.current().replace(path, away)
+        renamed[entry] = away
+        result.removed.append(entry)
+
+    def _content_of(self, path: str, folder: int | None = None) -> EntryContent:
+        """Return the names in a directory, which `folder` is a descriptor of, if it is open."""
+        files: list[str] = []
+        others: list[str] = []
+        for each in scan_directory(path if folder is None else folder):
+            (files if each.is_file(follow_symlinks=False) else others).append(each.name)
+        has_own_sidecars = self._index_name in files or all(
+            self._refers_only_to_data(path, name, folder)
+            for name in self._rules.sidecars
+            if name in files
+        )
+        return split_content(files, others, self._rules, has_own_sidecars=has_own_sidecars)
+
+    def _refers_only_to_data(self, path: str, name: str, folder: int | None) -> bool:
+        limit = self._rules.max_index_bytes
+        with suppress(OSError, CordwoodError):
+            data = read_small_file(path, name, limit_bytes=limit, folder=folder)
+            return refers_only_to_data(data or b"", self._rules)
+        return False
+
+    def _remove_written(self, path: str) -> tuple[str, ...]:
+        """Remove the files that cordwood wrote from a directory; return the names of the others.
+
+        All names are relative to one descriptor: no link that replaces the directory is followed.
+        """
+        with open_directory_fd(path) as folder:
+            content = self._content_of(path, folder)
+            for name in content.written:
+                with suppress(OSError):  # the next save tries again
+                    syscalls.current().unlink(name, folder)
+        return content.foreign
+
+    def _discard(self, path: str, *, back_to: str | None = None) -> None:
+        """Remove what was renamed to be deleted: a directory, or a symbolic link.
+
+        Args:
+            path: the hidden name.
+            back_to: the entry that it was just now. If somebody has put a file into it meanwhile,
+                it gets that name again. None: such a file stays where it is, with a warning.
+        """
+        with suppress(OSError):  # the next save tries again
+            if not stat.S_ISDIR(os.lstat(path).st_mode):
+                syscalls.current().unlink(path)
+                return
+            foreign = self._remove_written(path)
+            if not foreign:
+                syscalls.current().rmdir(path)
+                return
+            if back_to is not None:
+                with self._locked():
+                    if not os.path.lexists(self.path_of(back_to)):
+                        syscalls.current().replace(path, self.path_of(back_to))
+                        return
+            if path not in self._warned:
+                self._warned.add(path)
+                content = EntryContent((), foreign)
+                _log.warning("%s: %s: it stays; move it away", path, refusal_text(content))
+
+    def set_aside(self, entry: str) -> str:
+        result = Removal.empty()
+
+        def rename() -> None:
+            with self._locked():
+                self._rename_away([entry], result, partly=False, why="damaged")
+
+        run_in_worker(rename)
+        for error in result.failed.values():
+            raise error
+        return result.refused.get(entry, "")
 
     def in_use(self, entry: str) -> bool:
         # A save holds a lock on each of its data files or on the temporary index; a pin is such a
@@ -274,7 +437,7 @@ class LocalStepStorage:
             for path in paths:
                 with suppress(OSError):  # removed meanwhile
                     if may_remove(path):
-                        _discard(path)
+                        self._discard(path)
 
         if paths:
             run_in_worker(discard)
@@ -284,18 +447,16 @@ class LocalStepStorage:
         away = _AWAY.fullmatch(name)
         return away is not None and (away[2] == "deleted" or self.stamp(away[1]) is not None)
 
-    def remove_empty(self, entry: str) -> None:
-        with suppress(OSError):  # it is not empty, or does not exist
+    def remove_empty(self, entry: str) -> bool:
+        try:
             syscalls.current().rmdir(self.path_of(entry))
+        except OSError:  # it is not empty, or does not exist
+            return False
+        return True
 
-
-def _discard(path: str) -> None:
-    """Remove a directory, a file or a link, as far as possible."""
-    with suppress(OSError):  # the next save tries again
-        if stat.S_ISDIR(os.lstat(path).st_mode):
-            remove_tree(path)
-        else:
-            syscalls.current().unlink(path)
+    def has_leftovers(self, entry: str) -> bool:
+        names = [each.name for each in scan_directory(self.path_of(entry))]
+        return any(is_written_beside_index(name, self._rules) for name in names)
 
 
 def _stamp(path: str) -> Hashable | None:
