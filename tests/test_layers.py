@@ -65,6 +65,7 @@ SHARED = {
 
 # Modules directly under formats/ that every format may use, and those that know all formats.
 FOR_EVERY_FORMAT = (
+    "foreign_files",
     "format_losses",
     "format_protocol",
     "single_file",

@@ -62,6 +62,13 @@ def torch_file() -> bytes:
     return data.getvalue()
 
 
+def zip_of_texts() -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as file:
+        file.writestr("notes.txt", b"")
+    return data.getvalue()
+
+
 FILES: dict[str, Callable[[], bytes]] = {
     "safetensors": lambda: safetensors.numpy.save(FLAT),
     "npz": archive,
@@ -105,7 +112,8 @@ OTHERS: dict[str, tuple[bytes, str]] = {
     "text": (b"hello, world", "12 bytes that begin with b'hello, w'"),
     "pickle": (pickle.dumps({"a": 1}), "a Python pickle, which cordwood never loads"),
     "torch": (torch_file(), "a PyTorch file .* write it with safetensors.torch.save_file"),
-    "zip": (b"PK\3\4" + bytes(60), "a zip archive without .npy members"),
+    "zip": (zip_of_texts(), "a zip archive without .npy members"),
+    "cut zip": (b"PK\3\4" + bytes(60), "a zip archive that is cut short: download or copy it"),
     "hdf5": (b"\x89HDF\r\n\x1a\n" + bytes(40), "an HDF5 file"),
     "gguf": (b"GGUF\3\0\0\0", "a GGUF file"),
     "lfs": (b"version https://git-lfs.github.com/spec/v1\n", "run `git lfs pull`"),

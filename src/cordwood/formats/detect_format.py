@@ -7,7 +7,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from cordwood.errors import IncompleteCheckpointError, UnsupportedFormatError
+from cordwood.errors import FormatError, IncompleteCheckpointError, UnsupportedFormatError
+from cordwood.formats.foreign_files import foreign_file, not_expected
 from cordwood.formats.format_protocol import (
     Format,
     Match,
@@ -15,7 +16,6 @@ from cordwood.formats.format_protocol import (
     is_directory_format,
     is_writable,
 )
-from cordwood.formats.numpy_files import members_of_zip
 from cordwood.formats.registry import (
     all_by_suffix,
     by_suffix,
@@ -58,7 +58,7 @@ def format_of_file(file: ReadableFile) -> Format:
     if format is not None:
         return format
     names = ", ".join([each.name for each in file_formats()])
-    what = foreign_file(place) or f"{file.size_bytes} bytes that begin with {place.head[:8]!r}"
+    what = foreign_file(file) or f"{file.size_bytes} bytes that begin with {place.head[:8]!r}"
     raise UnsupportedFormatError(
         f"{file.name}: expected a file of one of the formats {names}, found {what}"
     )
@@ -76,22 +76,24 @@ def _best(formats: Sequence[Format], place: Place, *, above: Match = Match.NO) -
     return best
 
 
-def instead_of(file: ReadableFile, format: Format) -> str | None:
-    """Return what a file is, in words, that could not be read as one of a format.
+def error_by_content(file: ReadableFile, format: Format, error: FormatError) -> FormatError | None:
+    """Return the error for a file that could not be read as one of `format`, by what it is.
 
-    None if nothing better is known: it is of that format, and damaged.
+    None where nothing is better than `error`: the file is of that format, and damaged, or of no
+    known kind.
     """
     place = Place(file.name, file)
-    if not place.head:
-        return "an empty file"  # before `matches`: by its suffix it may be msgpack
-    match = format.matches(place)
+    # Before `matches`: by its suffix an empty file may be msgpack.
+    match = format.matches(place) if file.size_bytes else Match.NO
     if match == Match.YES:
         return None
     others = [each for each in file_formats() if each is not format]
-    other = _best(others, place, above=match)
-    if other is None:
-        return None if match else foreign_file(place)
-    return f"{other.description}: rename it, or pass format={other.name!r}"
+    other = _best(others, place, above=match) if file.size_bytes else None
+    if other is not None:
+        instead = f"{other.description}: rename it, or pass format={other.name!r}"
+        return type(error)(f"{error}; the file looks like {instead}")
+    what = None if match else foreign_file(file)
+    return None if what is None else not_expected(file.name, format.description, what, error=error)
 
 
 # Directories
@@ -291,36 +293,3 @@ def _newest(place: Path, steps: Sequence[str]) -> Path:
         if not is_folder(child) or format_of_directory(child) is not None:
             return child
     return place / steps[-1]
-
-
-# Files of other tools that no format here is for, and advice about them
-
-_PICKLE = "a Python pickle, which cordwood never loads: load it with the program that wrote it"
-# First bytes, and what to do.
-_MAGIC: Sequence[tuple[bytes, str]] = (
-    (b"version https://git-lfs", "a Git LFS pointer, not the file itself: run `git lfs pull`"),
-    (b"\x89HDF\r\n\x1a\n", "an HDF5 file: read it with h5py, or with the program that wrote it"),
-    (b"GGUF", "a GGUF file: read it with gguf"),
-    (b"PK", "a zip archive without .npy members"),
-    *[(bytes((0x80, protocol)), _PICKLE) for protocol in (2, 3, 4, 5)],
-    (b"\x1f\x8b", "a gzip stream that does not contain Flax's msgpack: decompress it first"),
-    (
-        b"\x28\xb5\x2f\xfd",
-        "a zstd stream that does not contain Flax's msgpack: decompress it first",
-    ),
-)
-_TORCH = (
-    "a PyTorch file (a pickle in a zip archive), which cordwood never loads: load it with torch "
-    "and write it with safetensors.torch.save_file"
-)
-
-
-def foreign_file(place: Place) -> str | None:
-    """Return what a file is, in words, and what to do; None where that is not known."""
-    if not place.head:
-        return "an empty file"
-    is_zip = place.head.startswith(b"PK")
-    members = members_of_zip(place.file) if is_zip and place.file else []
-    if any(name.endswith("data.pkl") for name in members):
-        return _TORCH
-    return next((text for magic, text in _MAGIC if place.head.startswith(magic)), None)

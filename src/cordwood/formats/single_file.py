@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 
 from cordwood.errors import CordwoodError, NotACheckpointError
+from cordwood.formats.foreign_files import foreign_file
 from cordwood.formats.format_protocol import Opened, Path
 from cordwood.index import Index
 from cordwood.io.open_files import LocalFile, ReadableFile
@@ -60,7 +61,9 @@ def refuse_foreign_file(
         with LocalFile(path) as file:
             require(file)
     except CordwoodError as e:
+        with LocalFile(path) as file:
+            kind = foreign_file(file)
         raise NotACheckpointError(
-            f"{os.fspath(path)} exists and is not a {name} checkpoint ({e}); "
-            "remove it, or save to another path"
+            f"{os.fspath(path)} exists and is not a {name} checkpoint "
+            f"({e if kind is None else f'it is {kind}'}); remove it, or save to another path"
         ) from e

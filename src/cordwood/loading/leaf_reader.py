@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from cordwood import dtypes
-from cordwood.errors import FormatError, LimitError
-from cordwood.formats.detect_format import format_of, instead_of
+from cordwood.errors import FormatError
+from cordwood.formats.detect_format import error_by_content, format_of
 from cordwood.formats.format_protocol import Format, Opened, OpenOptions, is_directory_format
 from cordwood.index import MAX_DIMS, Box, Encoding, Leaf, Pieces, Span
 from cordwood.io.check_digests import SourceDigests, block_bytes
@@ -48,17 +48,17 @@ def open_reader(
 
 @contextmanager
 def explaining_format(path: str | os.PathLike[str], format: Format) -> Iterator[None]:
-    """Name the actual format in a FormatError of the block, if the file has another format."""
+    """Say what the file is in a FormatError of the block, where it is not of the format."""
     try:
         yield
     except FormatError as e:
-        if is_directory_format(format) or isinstance(e, LimitError):
+        if is_directory_format(format):
             raise
         with LocalFile(path) as file:
-            instead = instead_of(file, format)
-        if instead is None:
+            better = error_by_content(file, format, e)
+        if better is None:
             raise
-        raise type(e)(f"{e}; the file looks like {instead}") from e
+        raise better from e
 
 
 class LeafReader:

@@ -13,7 +13,7 @@ from tests.foreign_files.make.values import write_values
 
 
 def main(folder: Path) -> None:
-    group = zarr.open_group(str(folder / "group"), mode="w")
+    group: Any = zarr.open_group(str(folder / "group"), mode="w")
     group.array("kernel", np.arange(12, dtype=np.float32).reshape(3, 4), chunks=(2, 2))
     group.create_group("layers").array("bias", np.ones(5, np.int16))
     write_values(folder / "group", _arrays(group))

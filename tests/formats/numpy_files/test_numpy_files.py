@@ -161,12 +161,15 @@ def test_names_with_slashes_are_key_paths(tmp_path: Path) -> None:
 
 def test_members_that_are_no_arrays_are_bytes(tmp_path: Path) -> None:
     path = tmp_path / "x.npz"
+    np.save(tmp_path / "w.npy", np.ones(2))
     for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         with zipfile.ZipFile(path, "w", method) as archive:
             archive.writestr("notes.txt", b"three words here" * 99)
             archive.writestr("empty", b"")
             archive.writestr("folder/", b"")
+            archive.write(tmp_path / "w.npy", "w.npy")
         result = cordwood.load(path)
+        np.testing.assert_array_equal(result.pop("w"), np.ones(2))
         assert result == {"notes.txt": b"three words here" * 99, "empty": b""}
         cordwood.verify(path)
 

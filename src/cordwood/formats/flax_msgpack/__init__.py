@@ -8,9 +8,9 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from cordwood.errors import FormatError
 from cordwood.formats.format_protocol import (
     IndexListing,
     Match,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _PAIR = b"\x92"  # msgpack's first byte of a list of two, as records begin too
+_EMPTY_MAP = 0x80
 _MAPS = frozenset([*range(0x80, 0x90), 0xDE, 0xDF])  # msgpack's first bytes of a dict
 _EXTENSIONS = frozenset([0xC7, 0xC8, 0xC9, *range(0xD4, 0xD9)])  # and of an array
 
@@ -109,13 +110,23 @@ class FlaxMsgpackFormat(NamedTuple):
     def refuse_foreign(self, path: Path) -> None:
         from cordwood.formats.flax_msgpack.compression import require_magic
         from cordwood.formats.flax_msgpack.read_index import read_index
+        from cordwood.formats.foreign_files import foreign_content
         from cordwood.formats.single_file import refuse_foreign_file
 
         # All of a bare file, as msgpack has no magic number: text begins like a number, and only
         # the bytes after that show it. A file of one letter is a tree of one int too, and so is
         # replaced.
         compression = self.compression
-        require = partial(require_magic, kind=compression) if compression else read_index
+
+        def require(file: ReadableFile) -> None:
+            if compression is None:
+                read_index(file)
+                return
+            require_magic(file, kind=compression)
+            content = foreign_content(file)
+            if content is not None:
+                raise FormatError(f"it contains {content}")
+
         refuse_foreign_file(path, require, name=self.name)
 
     def losses(self, index: Index, metadata: Mapping[str, str]) -> list[str]:
@@ -125,8 +136,13 @@ class FlaxMsgpackFormat(NamedTuple):
 
 
 def _begins(head: bytes) -> bool:
-    """Return whether bytes begin like the msgpack of a dict or an array."""
-    return head[:1] != b"" and (head[0] in _MAPS or head[0] in _EXTENSIONS)
+    """Return whether bytes begin like the msgpack of a dict or an array.
+
+    Pickles begin like an empty dict, of which nothing follows.
+    """
+    if not head or (head[0] == _EMPTY_MAP and len(head) > 1):
+        return False
+    return head[0] in _MAPS or head[0] in _EXTENSIONS
 
 
 def _match_compressed(head: bytes, compression: Literal["gz", "zst"]) -> Match:

@@ -23,6 +23,7 @@ from cordwood.errors import (
     NotACheckpointError,
     UnsupportedLeafError,
 )
+from cordwood.formats.foreign_files import naming_foreign_file
 from cordwood.formats.format_losses import losses_in_tensors, refuse_opaque
 from cordwood.formats.format_protocol import Opened, SaveOptions, SavePlan
 from cordwood.formats.safetensors.header import plan_save as plan_file
@@ -112,7 +113,8 @@ def _open_single(path: str) -> Opened:
 
 
 def _read_single(file: ReadableFile) -> Index:
-    index = read_safetensors_index(file)
+    with naming_foreign_file(file, "a safetensors file"):
+        index = read_safetensors_index(file)
     return index._replace(naming="dotted") if is_flat(index) else index  # as of several files
 
 
@@ -212,7 +214,8 @@ def read_index(
     sources: list[Source] = []
     metadata: Mapping[str, str] = {}
     for number, (shard, file) in enumerate(shards.items()):
-        index = read_safetensors_index(file)
+        with naming_foreign_file(file, "a safetensors file"):
+            index = read_safetensors_index(file)
         if index.naming != "dotted" and not (by_cordwood and is_flat(index)):
             raise CorruptionError(
                 f"{file.name}: cordwood wrote this file, but its cordwood.json is missing: "

@@ -76,6 +76,10 @@ def read_index(file: ReadableFile, *, max_bytes: int | None = None) -> Index:
     """
     with naming(file.name):
         members = read_members(file)
+        if members and not any(member.name.endswith(_SUFFIX) for member in members):
+            raise FormatError(
+                f"expected members whose names end in {_SUFFIX}, found {members[0].name!r:.200}"
+            )
     size_bytes = sum([member.size_bytes for member in members if member.method == DEFLATED])
     if max_bytes is not None and size_bytes > max_bytes:
         raise LimitError(

@@ -208,7 +208,8 @@ def _check_coverage(ranges: list[tuple[int, int, str]], header: bytes, size_byte
         end = stop
     if start + end > size_bytes:
         raise TruncatedError(
-            f"the tensors end at byte {start + end}, after the end of the file at byte {size_bytes}"
+            f"the tensors end at byte {start + end}, after the end of the file at "
+            f"byte {size_bytes}: it is cut short: download or copy it again"
         )
     if start + end < size_bytes:
         raise FormatError(
@@ -323,7 +324,8 @@ def read_header(file: ReadableFile) -> Header:
 def _read_raw(file: ReadableFile) -> bytes:
     if file.size_bytes < 8:
         raise TruncatedError(
-            f"expected 8 bytes of header length at byte 0, found {file.size_bytes} bytes in all"
+            f"expected 8 bytes of header length at byte 0, found {file.size_bytes} bytes in all: "
+            "the file is cut short: download or copy it again"
         )
     prefix = file.read(0, 8)
     length = int.from_bytes(prefix, "little")
@@ -342,7 +344,7 @@ def _read_raw(file: ReadableFile) -> bytes:
     if length > file.size_bytes - 8:
         raise TruncatedError(
             f"the header ends at byte {8 + length}, after the end of the file at "
-            f"byte {file.size_bytes}"
+            f"byte {file.size_bytes}: it is cut short: download or copy it again"
         )
     if not length:
         raise FormatError("expected a header at byte 8, found a length of 0 for it")
