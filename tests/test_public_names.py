@@ -29,9 +29,10 @@ NAMESPACES = {
         tree_serialize_leaves
     """,
     "cordwood.errors": """
-        CordwoodError CorruptionError FormatError IncompleteCheckpointError LimitError LossError
-        MismatchError NotACheckpointError PendingSaveError PrefixError ProcessError StepError
-        StorageError TruncatedError UnsupportedFormatError UnsupportedLeafError
+        CordwoodError CorruptionError FileChangedError FormatError IncompleteCheckpointError
+        LimitError LossError MismatchError NotACheckpointError PendingSaveError PrefixError
+        ProcessError StepError StorageError TruncatedError UnsupportedFormatError
+        UnsupportedLeafError
     """,
     "cordwood.keypath": """
         DictKey format_path parse_path

@@ -9,6 +9,7 @@ from cordwood.message_text import printable
 __all__ = [
     "CordwoodError",
     "CorruptionError",
+    "FileChangedError",
     "FormatError",
     "IncompleteCheckpointError",
     "LimitError",
@@ -69,6 +70,16 @@ class CorruptionError(CordwoodError, ValueError):
     PATH` names everything that is damaged. Load an older checkpoint: `CheckpointManager.restore()`
     without a number takes the newest whole step. Undamaged leaves can still be loaded with
     `select=`.
+    """
+
+
+class FileChangedError(CordwoodError, OSError):
+    """Another program changed a file while it was open: nothing that was read of it is returned.
+
+    Open or load the file again, once the other program is done with it. Programs that write a new
+    file and rename it over the old one, as cordwood does, do not cause this: the old file can be
+    read to the end. On a network file system another machine may have removed the file, too (ESTALE
+    in `errno`).
     """
 
 

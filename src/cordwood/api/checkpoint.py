@@ -287,7 +287,8 @@ def open(
     decompressed here, and its contents stay in memory, or in `scratch`, until the checkpoint is
     closed. An open directory keeps its contents even if another save replaces it. This does not
     hold for directories of more than 64 files and for object stores: after such a save, reading a
-    leaf may raise an error.
+    leaf may raise an error. Once another program has written to a file in place, reading from it
+    raises FileChangedError.
 
     Args:
         path: a file, a directory, or the URL of a directory in an object store. The suffix of a

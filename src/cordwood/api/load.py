@@ -71,7 +71,9 @@ def load(
             containers may be on one side only. Without `like`, the result is what was saved, as
             far as the format keeps it; named tuples and dataclasses become dicts of their fields.
         mmap: map the file instead of reading it. numpy leaves are read-only views into the
-            mapping and keep it open; jax arrays on CPU share its memory.
+            mapping and keep it open; jax arrays on CPU share its memory. No other program may
+            write to the file meanwhile: the arrays would change, and a program that cuts the file
+            short ends this process (SIGBUS). Programs that replace the file do no harm.
         to: "jax" or "numpy": load all array leaves as arrays of this library. None: as they were
             saved, or as they are in `like`.
         verify: check digests. None: yes, unless `mmap` is true.
@@ -141,6 +143,7 @@ def load(
         FormatError: the file does not follow its format; names the byte offset.
         LimitError: a compressed file holds more than `max_bytes`.
         CorruptionError: stored bytes do not match their digest; names file and byte range.
+        FileChangedError: another program wrote to a file in place while it was read.
         MismatchError: the checkpoint does not fit `like`; lists every leaf that differs. Or a
             64-bit leaf would become a jax array while jax's 64-bit types are off. Or a shape
             cannot be cut as its sharding says. Or a pattern of `select`, `rename`, `cast` or

@@ -147,6 +147,7 @@ def verify(
         CorruptionError: bytes do not match or cannot be read from the disk (EIO), or files of a
             directory are missing, of another size, or too many; names each leaf, file and byte
             range.
+        FileChangedError: another program wrote to a file in place while it was read.
         FormatError: the file, or the index of a directory, does not follow its format.
         IncompleteCheckpointError: the directory has no index.
     """

@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Callable
 
-from cordwood.errors import CordwoodError, NotACheckpointError
+from cordwood.errors import CordwoodError, FileChangedError, NotACheckpointError
 from cordwood.formats.foreign_files import foreign_file
 from cordwood.formats.format_protocol import Opened, Path
 from cordwood.index import Index
@@ -31,9 +31,11 @@ def opened_file(
 
 
 def can_read(file: ReadableFile, read_index: Callable[[ReadableFile], Index]) -> bool:
-    """Return whether a format can read the index of a file."""
+    """Return whether a format can read the index of a file. Raises FileChangedError."""
     try:
         read_index(file)
+    except FileChangedError:
+        raise
     except CordwoodError:
         return False
     return True
@@ -60,6 +62,8 @@ def refuse_foreign_file(
     try:
         with LocalFile(path) as file:
             require(file)
+    except FileChangedError:
+        raise
     except CordwoodError as e:
         with LocalFile(path) as file:
             kind = foreign_file(file)

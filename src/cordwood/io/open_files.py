@@ -9,19 +9,23 @@ import stat
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import repeat
 from typing import Protocol, Self
 
 from cordwood.errors import (
+    CordwoodError,
     CorruptionError,
+    FileChangedError,
     FormatError,
     LimitError,
     StorageError,
     TruncatedError,
     UnsupportedFormatError,
 )
+from cordwood.io.changed_files import FileState, file_state, require_unchanged, stale_error
+from cordwood.io.stale_handles import retry_stale
 from cordwood.message_text import counted
 
 _SMALL_COPY_BYTES = 64 << 10
@@ -111,7 +115,7 @@ class OpenDescriptor(Closable):
     ) -> None:
         """Open a path, relative to an open directory or by `call`; raises as `os.open` does."""
         call = call if folder is None else partial(os.open, dir_fd=folder)
-        self.opened.extend(map(call, (path,), (flags,)))
+        retry_stale(lambda: self.opened.extend(map(call, (path,), (flags,))))
 
     @property
     def fd(self) -> int:
@@ -132,12 +136,21 @@ class OpenDescriptor(Closable):
 
 
 class OpenFile(OpenDescriptor):
-    """A regular file that is open for reading."""
+    """A regular file that is open for reading.
+
+    If its state is noted, reading it raises FileChangedError once another program has changed it.
+    """
 
     def __init__(self, name: str | os.PathLike[str]) -> None:
         super().__init__(name)
         self._map: memoryview | None = None
+        self._state: FileState | None = None
         self.size_bytes = 0
+
+    def note_state(self) -> None:
+        """Note the state of the file, which no other program is to change from now on."""
+        self._state = file_state(self.fd)
+        self.size_bytes = self._state.size_bytes
 
     def read(self, offset: int, length: int) -> bytes:
         require_range(self, offset, length)
@@ -145,18 +158,33 @@ class OpenFile(OpenDescriptor):
             data = os.pread(self.fd, length, offset)
         except OSError as e:
             raise with_file_name(e, self.name) from e
-        if len(data) == length:
-            return data
-        whole = bytearray(length)
-        self.read_into(offset, [memoryview(whole)])
-        return bytes(whole)
+        if len(data) < length:
+            whole = bytearray(length)
+            self.read_into(offset, [memoryview(whole)])
+            return bytes(whole)
+        self.require_unchanged()
+        return data
+
+    def read_unguarded(self, offset: int, length: int) -> bytes:
+        """Return what `read` returns, without a look at the state: see `unchanged_during`."""
+        with suppress(OSError):
+            data = os.pread(self.fd, length, offset)
+            if len(data) == length:
+                return data
+        return self.read(offset, length)
+
+    def require_unchanged(self) -> None:
+        """Raise FileChangedError if the state was noted, and is another one now."""
+        if self._state is not None:
+            require_unchanged(self.fd, self._state, self.name)
 
     def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
         require_range(self, offset, sum(map(len, views)))
-        read_views(self.fd, offset, views, name=self.name)
+        read_views(self.fd, offset, views, name=self.name, state=self._state)
 
     def map(self) -> memoryview:
         if self._map is None:
+            self.require_unchanged()
             self._map = map_file(self.fd, self.size_bytes, name=self.name)
         return self._map
 
@@ -167,13 +195,17 @@ class OpenFile(OpenDescriptor):
 
 
 class LocalFile(OpenFile):
-    """A regular file of a local disk. Its size is read once, when it is opened.
+    """A regular file of a local disk. Its state is noted when it is opened.
 
     Raises FileNotFoundError, IsADirectoryError, and OSError for pipes, sockets and devices.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__(path)
+        retry_stale(self._open_regular)
+
+    def _open_regular(self) -> None:
+        self.close()
         # O_NONBLOCK: opening a FIFO must not wait for a writer.
         self.open(self.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         status = os.fstat(self.fd)
@@ -184,7 +216,7 @@ class LocalFile(OpenFile):
                 raise IsADirectoryError(code, "expected a file, found a directory", self.name)
             what = "expected a regular file, found a pipe, socket or device"
             raise OSError(errno.EINVAL, what, self.name)
-        self.size_bytes = status.st_size
+        self.note_state()
 
 
 class MemoryFile(Closable):
@@ -239,6 +271,23 @@ class MemoryFile(Closable):
         return self._view
 
 
+@contextmanager
+def unchanged_during(file: ReadableFile) -> Iterator[Callable[[int, int], bytes]]:
+    """Yield a `read` of a file for very many reads; the guard looks once, at the end of the block.
+
+    An error of the block gives way to FileChangedError: its reason may be the change.
+    """
+    if not isinstance(file, OpenFile):
+        yield file.read
+        return
+    try:
+        yield file.read_unguarded
+    except CordwoodError:
+        file.require_unchanged()
+        raise
+    file.require_unchanged()
+
+
 def read_whole(file: ReadableFile, *, limit_bytes: int) -> bytes:
     """Return all bytes of a file. Raises LimitError for a larger one, without reading it."""
     if file.size_bytes > limit_bytes:
@@ -259,7 +308,10 @@ def naming(where: str, *, within: str = "") -> Iterator[None]:
 
 
 def with_file_name(error: OSError, name: str) -> OSError:
-    """Return the same OSError with the name of the file."""
+    """Return the same OSError with the name of the file; a FileChangedError for ESTALE."""
+    error = stale_error(error, name)
+    if isinstance(error, FileChangedError):
+        return error
     if error.errno is None or isinstance(error.filename, str | bytes):
         return error
     return type(error)(error.errno, error.strerror, name)
@@ -292,10 +344,18 @@ def map_file(fd: int, size_bytes: int, *, name: str) -> memoryview:
     return data.toreadonly()
 
 
-def read_views(fd: int, offset: int, views: Sequence[memoryview], *, name: str) -> None:
+def read_views(
+    fd: int,
+    offset: int,
+    views: Sequence[memoryview],
+    *,
+    name: str,
+    state: FileState | None = None,
+) -> None:
     """Fill the byte views with the bytes of a file from `offset` on.
 
-    Raises TruncatedError, and OSError with the name of the file.
+    Raises TruncatedError, OSError with the name of the file, and FileChangedError if the file is
+    not in that state afterwards.
     """
     total = sum(map(len, views))
     first, done = 0, 0
@@ -306,6 +366,8 @@ def read_views(fd: int, offset: int, views: Sequence[memoryview], *, name: str) 
         except OSError as e:
             raise with_file_name(e, name) from e
         if count == 0:
+            if state is not None:
+                require_unchanged(fd, state, name)
             raise _truncated(name, offset, total, done)
         done += count
         for view in batch:
@@ -316,6 +378,8 @@ def read_views(fd: int, offset: int, views: Sequence[memoryview], *, name: str) 
         if count:
             views = [views[first][count:], *views[first + 1 :]]
             first = 0
+    if state is not None:
+        require_unchanged(fd, state, name)
 
 
 def zero_bytes(size_bytes: int) -> memoryview:

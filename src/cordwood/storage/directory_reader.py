@@ -22,6 +22,7 @@ from typing import Protocol, TypeVar
 
 from cordwood.errors import CorruptionError, LimitError, TruncatedError
 from cordwood.index import Source
+from cordwood.io.changed_files import FileState, file_state, require_unchanged
 from cordwood.io.open_files import (
     Closable,
     OpenDescriptor,
@@ -33,6 +34,7 @@ from cordwood.io.open_files import (
     require_range,
     with_file_name,
 )
+from cordwood.io.stale_handles import retry_stale
 from cordwood.storage import syscalls
 
 _SYS_OPENAT2 = 437  # the same on every architecture
@@ -191,7 +193,7 @@ class LocalDirectory(OpenDescriptor):
 
     def _open(self, path: str, *, directory: bool = False) -> int:
         try:
-            return open_beneath(self.fd, path, directory=directory)
+            return retry_stale(lambda: open_beneath(self.fd, path, directory=directory))
         except OSError as e:
             where = f"{self.name}/{path}"
             if e.errno in _GONE:
@@ -200,7 +202,7 @@ class LocalDirectory(OpenDescriptor):
                 ) from e
             if e.errno in (errno.ELOOP, errno.EXDEV):
                 raise _behind_a_link(where) from e
-            raise type(e)(e.errno, e.strerror, where) from e
+            raise with_file_name(e, where) from e
 
     def open_file(self, path: str, size_bytes: int) -> int:
         """Open a file for reading; return the descriptor.
@@ -226,7 +228,7 @@ class LocalDirectory(OpenDescriptor):
 class DirectoryFile(Closable):
     """A file of an open directory, opened for each read, because there may be very many.
 
-    Its size is given by the index and checked at every read.
+    Its size is given by the index and checked at every read, and its state from the first one on.
     """
 
     name: str
@@ -237,6 +239,7 @@ class DirectoryFile(Closable):
         self.size_bytes = size_bytes
         self._directory = directory
         self._path = path
+        self._state: FileState | None = None
 
     def read(self, offset: int, length: int) -> bytes:
         whole = bytearray(length)
@@ -246,18 +249,22 @@ class DirectoryFile(Closable):
     def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
         require_range(self, offset, sum(map(len, views)))
         with self._opened() as fd:
-            read_views(fd, offset, views, name=self.name)
+            read_views(fd, offset, views, name=self.name, state=self._state)
 
     def map(self) -> memoryview:
         if self.size_bytes == 0:
             return memoryview(b"")
         with self._opened() as fd:
+            if self._state is not None:
+                require_unchanged(fd, self._state, self.name)
             return map_file(fd, self.size_bytes, name=self.name)
 
     @contextmanager
     def _opened(self) -> Iterator[int]:
         fd = self._directory.open_file(self._path, self.size_bytes)
         try:
+            if self._state is None:
+                self._state = file_state(fd)
             yield fd
         finally:
             close_file(fd, self.name)
@@ -281,7 +288,7 @@ class OpenDirectoryFile(OpenFile):
     def __init__(self, directory: LocalDirectory, path: str, size_bytes: int) -> None:
         super().__init__(f"{directory.name}/{path}")
         self.opened.append(directory.open_file(path, size_bytes))
-        self.size_bytes = size_bytes
+        self.note_state()
 
 
 def open_directory_files(
@@ -340,11 +347,15 @@ def read_small_file(
     name of the file.
     """
     where = f"{path}/{name}"
-    try:
+
+    def read() -> bytes:
         with OpenDescriptor(where) as file:
             call = syscalls.current().open  # a save reads what is there
             file.open(where if folder is None else name, _FILE, folder=folder, call=call)
             return read_limited(file.fd, where, limit_bytes=limit_bytes)
+
+    try:
+        return retry_stale(read)
     except FileNotFoundError:
         return None
     except OSError as e:

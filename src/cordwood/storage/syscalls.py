@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from cordwood.io.stale_handles import retry_stale
+
 
 class SystemCalls:
     """The real system calls, one per method."""
@@ -117,7 +119,8 @@ def opened_fd(
 @contextmanager
 def open_directory_fd(path: str) -> Iterator[int]:
     """Open a directory in the block. Raises OSError, also for a symbolic link to a directory."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = retry_stale(lambda: os.open(path, flags))
     try:
         yield fd
     finally:
@@ -127,8 +130,8 @@ def open_directory_fd(path: str) -> Iterator[int]:
 def open_fd(path: str, flags: int, *, mode: int = 0o666, folder: int | None = None) -> int:
     """Open a file; return the descriptor."""
     if folder is not None:
-        return os.open(path, flags, mode, dir_fd=folder)
-    return current().open(path, flags, mode)
+        return retry_stale(lambda: os.open(path, flags, mode, dir_fd=folder))
+    return retry_stale(lambda: current().open(path, flags, mode))
 
 
 def close_quietly(fd: int) -> None:

@@ -23,7 +23,7 @@ from cordwood.api.detect import detect
 from cordwood.api.leaf_statistics import leaf_statistics
 from cordwood.api.verify import verify
 from cordwood.encoding.cordwood_metadata import DIGEST_BYTES, block_count
-from cordwood.errors import CorruptionError, IncompleteCheckpointError
+from cordwood.errors import CorruptionError, FileChangedError, IncompleteCheckpointError
 from cordwood.formats.registry import by_name
 from cordwood.formats.stored_step import number_in_name
 from cordwood.index import (
@@ -106,6 +106,7 @@ class Sources:
     def checkpoint(self, name: str) -> Iterator[Checkpoint]:
         """Yield the open checkpoint of a source; it stays open at least until the block ends.
 
+        A file that has changed since it was opened is opened again by the next call.
         Raises KeyError for a name that does not exist, and whatever `cordwood.open` does.
         """
         path = self.path(name)
@@ -118,9 +119,17 @@ class Sources:
                 if entry.checkpoint is None:
                     entry.checkpoint = open_checkpoint(path, **self.arguments._asdict())
             yield entry.checkpoint
+        except FileChangedError:
+            with self._lock:  # the next request opens it again
+                if self._entries.get(name) is entry:
+                    del self._entries[name]
+            raise
         finally:
             with self._lock:
                 entry.users -= 1
+                is_dropped = not entry.users and self._entries.get(name) is not entry
+            if is_dropped and entry.checkpoint is not None:
+                entry.checkpoint.close()
             self._close_unused(_MAX_OPEN)
 
     def _close_unused(self, most: int) -> None:

@@ -225,7 +225,7 @@ class MsgpackRecordsFormat:
 
         if can_read(file, read_index):
             return Match.YES
-        if begins_record(file.map(), file.name) and not can_read(file, read_flax_index):
+        if begins_record(file) and not can_read(file, read_flax_index):
             return Match.MAYBE
         return Match.NO
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from cordwood import dtypes
 from cordwood.errors import FormatError, LimitError, TruncatedError
 from cordwood.formats.flax_msgpack import wire
+from cordwood.formats.flax_msgpack.byte_window import ByteWindow
 from cordwood.formats.flax_msgpack.wire import (
     CHUNKED_MARKER,
     Token,
@@ -43,7 +44,7 @@ from cordwood.index import (
     Source,
     Span,
 )
-from cordwood.io.open_files import ReadableFile
+from cordwood.io.open_files import ReadableFile, unchanged_during
 from cordwood.keypath import DictKey, KeyPath
 from cordwood.message_text import counted
 
@@ -56,9 +57,15 @@ def read_index(file: ReadableFile) -> Index:
         LimitError: containers nest deeper than 1024, or an array has more than 64 dimensions.
         FormatError: it is not Flax's msgpack; the message names the byte offset.
     """
-    nodes, leaves = _Reader(file.map(), file.name).run()
+    with unchanged_during(file) as read:
+        nodes, leaves = read_value(ByteWindow(read, stop=file.size_bytes, name=file.name))
     sources = (Source(file.name, file.size_bytes),)
     return Index("msgpack", tuple(nodes), tuple(leaves), sources, "strings")
+
+
+def read_value(window: ByteWindow) -> tuple[list[Node], list[Leaf]]:
+    """Return the nodes and leaves of the only value in a window. Raises as `read_index`."""
+    return _Reader(window).run()
 
 
 _NONE = Node("none")
@@ -75,6 +82,7 @@ _ArrayInfo = tuple[int, tuple[int, ...], str, Encoding, Span]
 MAX_NODES = 1 << 22
 MAX_PATH_KEYS = 1 << 22  # in all key paths together, plus one for every four bytes of the file
 
+_AHEAD_BYTES = 512  # in the window at each entry: a short key, and the usual header of an array
 _MAX_HEADERS = 4096  # array headers that are cached
 _ext16 = struct.Struct(">Hb").unpack_from
 _ext32 = struct.Struct(">Ib").unpack_from
@@ -99,9 +107,9 @@ class _Frame:
 
 
 class _Reader:
-    def __init__(self, data: memoryview, name: str) -> None:
-        self.data = data
-        self.name = name
+    def __init__(self, window: ByteWindow) -> None:
+        self.window = window
+        self.name = window.name
         self.nodes: list[Node] = []
         self.leaves: list[Leaf] = []
         self.stack: list[_Frame] = []
@@ -113,8 +121,8 @@ class _Reader:
 
     def run(self) -> tuple[list[Node], list[Leaf]]:
         stack = self.stack
-        end = len(self.data)
-        pos = self.value(0, (), True)
+        end = self.window.stop
+        pos = self.value(self.window.start, (), True)
         while stack:
             frame = stack[-1]
             if frame.position == frame.size:
@@ -125,7 +133,7 @@ class _Reader:
             else:
                 pos = self.elements(frame, pos)
         if pos != end:
-            raise trailing_bytes_error(self.data, pos, self.name)
+            raise trailing_bytes_error(self.window, pos)
         return self.nodes, self.leaves
 
     def elements(self, frame: _Frame, pos: int) -> int:
@@ -141,24 +149,31 @@ class _Reader:
 
         Short keys and arrays with a cached header, which are nearly all entries, take no call.
         """
-        data, stack, name, end = self.data, self.stack, self.name, len(self.data)
+        window, stack, name, end = self.window, self.stack, self.name, self.window.stop
         nodes, leaves = self.nodes, self.leaves
         headers, header_lengths = self.headers, self.header_lengths
         key: Any
         while True:
             path, keys, chunkable = frame.path, frame.keys, frame.chunkable
             position, size = frame.position, frame.size
+            data, base, limit = window.data, window.base, window.limit
             while position < size:
                 position += 1
-                stop = pos + data[pos] - 0x9F if pos < end else -1
+                if pos + _AHEAD_BYTES > limit < end:
+                    window.load(pos, _AHEAD_BYTES)
+                    data, base, limit = window.data, window.base, window.limit
+                at = pos - base
+                stop = pos + data[at] - 0x9F if pos < end else -1
                 if pos < stop <= pos + 32 and stop <= end:  # a short str
                     try:
-                        key = str(data[pos + 1 : stop], "utf-8")
+                        key = data[at + 1 : stop - base].decode()
                     except UnicodeDecodeError:
-                        key = decode_text(data, pos + 1, stop, name)  # raises
+                        key = decode_text(window, pos + 1, stop)  # raises
                     key_path = (*path, key)
                 else:
                     key, stop = self.key(pos)
+                    window.locate(min(stop, end), _AHEAD_BYTES)
+                    data, base, limit = window.data, window.base, window.limit
                     if type(key) is str:
                         key_path = (*path, key)
                     else:
@@ -167,22 +182,24 @@ class _Reader:
                 if key in keys:
                     raise FormatError(f"{name}: byte {pos}: a dict has the key {key!r:.80} twice")
                 keys[key] = None
+                at = stop - base
                 if stop + 6 <= end:
-                    byte = data[stop]
+                    byte = data[at]
                     if byte == 0xC8:
-                        length, code = _ext16(data, stop + 1)
+                        length, code = _ext16(data, at + 1)
                         start = stop + 4
                     elif byte == 0xC7:
-                        length, code = data[stop + 1], data[stop + 2]
+                        length, code = data[at + 1], data[at + 2]
                         start = stop + 3
                     elif byte == 0xC9:
-                        length, code = _ext32(data, stop + 1)
+                        length, code = _ext32(data, at + 1)
                         start = stop + 6
                     else:
                         length, code, start = -1, 0, 0
                     header_length = header_lengths.get(length)
                     if header_length is not None and code == 1 and start + length <= end:
-                        array = headers.get(data[start : start + header_length].tobytes())
+                        # A header that is not in the window is not equal to one that is cached.
+                        array = headers.get(data[start - base : start - base + header_length])
                         if array is not None and array[0] == length:
                             pos = start + length
                             piece = _new(
@@ -197,14 +214,15 @@ class _Reader:
                                 )
                             )
                             continue
-                if stop < end and 0x80 <= data[stop] < 0x90:  # a dict of less than 16
-                    token = _new(Token, ("map", data[stop] - 0x80, stop + 1, stop + 1))
+                if stop < end and 0x80 <= data[at] < 0x90:  # a dict of less than 16
+                    token = _new(Token, ("map", data[at] - 0x80, stop + 1, stop + 1))
                     self.open("dict", token, key_path, stop, chunkable, -1)
                     pos = stop + 1
                     break
                 pos = self.value(stop, key_path, chunkable)
                 if stack[-1] is not frame:
                     break
+                data, base, limit = window.data, window.base, window.limit
             frame.position = position
             if stack[-1] is frame:  # the dict is complete
                 self.close(frame, pos)
@@ -217,7 +235,7 @@ class _Reader:
 
     def value(self, pos: int, path: KeyPath, chunkable: bool) -> int:
         """Read a value, or the header of a container; return the offset after it."""
-        token = read_token(self.data, pos, self.name)
+        token = read_token(self.window, pos)
         kind = token.kind
         if kind == "ext":
             return self.extension(token, pos, path)
@@ -233,9 +251,9 @@ class _Reader:
 
     def atom(self, token: Token) -> Any:
         if token.kind == "str":
-            return decode_text(self.data, token.start, token.stop, self.name)
+            return decode_text(self.window, token.start, token.stop)
         if token.kind == "bin":
-            return bytes(self.data[token.start : token.stop])
+            return self.window.bytes(token.start, token.stop)
         return token.value
 
     def inline(self, path: KeyPath, kind: LeafKind, value: Any) -> None:
@@ -244,19 +262,19 @@ class _Reader:
 
     def key(self, pos: int) -> tuple[Any, int]:
         """Read a dict key that is not a short str; return it and the offset after it."""
-        token = read_token(self.data, pos, self.name)
+        token = read_token(self.window, pos)
         value: Any = None
         if token.kind in _INLINE_KINDS or token.kind == "nil":
             return self.atom(token), token.stop
         if token.kind == "ext" and token.value == wire.EXT_SCALAR:
-            header = read_array_header(self.data, token.start, token.stop, self.name)
+            header = read_array_header(self.window, token.start, token.stop)
             if header.shape == ():
                 import numpy as np
 
                 dtype = dtypes.to_numpy(header.dtype)
                 if header.encoding == "swapped":
                     dtype = dtype.newbyteorder(">")
-                value = np.frombuffer(self.data, dtype, 1, header.start)[0]
+                value = np.frombuffer(self.window.bytes(header.start, token.stop), dtype, 1)[0]
         elif token.kind == "ext" and token.value == wire.EXT_COMPLEX:
             value = self.complex(token)
         elif token.kind == "ext" and token.value not in (wire.EXT_ARRAY, wire.EXT_TUPLE):
@@ -271,7 +289,7 @@ class _Reader:
         self, kind: NodeKind, token: Token, path: KeyPath, pos: int, chunkable: bool, stop: int
     ) -> None:
         count = token.value
-        remaining = len(self.data) - token.stop
+        remaining = self.window.stop - token.stop
         least = 2 * count if kind == "dict" else count
         if least > remaining:
             raise TruncatedError(
@@ -286,7 +304,7 @@ class _Reader:
         if len(self.nodes) + count > MAX_NODES:
             raise LimitError(f"{self.name}: byte {pos}: more than {MAX_NODES} values")
         self.path_keys += count * (len(path) + 1)
-        limit = MAX_PATH_KEYS + len(self.data) // 4
+        limit = MAX_PATH_KEYS + (self.window.stop - self.window.start) // 4
         if self.path_keys > limit:
             raise LimitError(
                 f"{self.name}: byte {pos}: key paths hold more than {limit} keys in all: "
@@ -323,7 +341,7 @@ class _Reader:
         elif code == wire.EXT_COMPLEX:
             self.inline(path, "complex", self.complex(token))
         elif code == wire.EXT_TUPLE:
-            inner = read_token(self.data, token.start, self.name)
+            inner = read_token(self.window, token.start)
             if inner.kind != "array":
                 raise FormatError(
                     f"{self.name}: byte {token.start}: expected the array of a tuple, "
@@ -337,10 +355,10 @@ class _Reader:
 
     def array(self, token: Token, path: KeyPath) -> None:
         _, code, start, stop = token
-        header = read_array_header(self.data, start, stop, self.name)
+        header = read_array_header(self.window, start, stop)
         span = Span(0, math.prod(header.shape))
         if len(self.headers) < _MAX_HEADERS:
-            prefix = bytes(self.data[start : header.start])
+            prefix = self.window.bytes(start, header.start)
             self.header_lengths[stop - start] = len(prefix)
             self.headers[prefix] = stop - start, header.shape, header.dtype, header.encoding, span
         piece = Piece(span, 0, header.start, stop - header.start)
@@ -350,14 +368,14 @@ class _Reader:
         self.leaves.append(Leaf(path, kind, header.shape, header.dtype, storage))
 
     def complex(self, token: Token) -> complex:
-        data, name, start, stop = self.data, self.name, token.start, token.stop
+        window, name, start, stop = self.window, self.name, token.start, token.stop
         pos = start
         numbers = []
-        if start < stop and data[start] == 0x92:
+        if window.bytes(start, min(start + 1, stop)) == b"\x92":
             pos = start + 1
             for _ in range(2):
                 if pos < stop:
-                    part = read_token(data, pos, name)
+                    part = read_token(window, pos)
                     if part.kind in ("float", "int"):
                         numbers.append(part.value)
                     pos = part.stop
@@ -369,7 +387,7 @@ class _Reader:
         """Return the msgpack library's value for an extension that Flax does not define."""
         import msgpack
 
-        data = bytes(self.data[token.start : token.stop])
+        data = self.window.bytes(token.start, token.stop)
         try:
             if token.value == -1:
                 return msgpack.Timestamp.from_bytes(data)
@@ -395,22 +413,23 @@ class ArrayHeader(NamedTuple):
     start: int  # of the elements, in bytes from the start of the file
 
 
-def read_array_header(data: memoryview, start: int, stop: int, name: str) -> ArrayHeader:
+def read_array_header(window: ByteWindow, start: int, stop: int) -> ArrayHeader:
     """Read the payload of an array or scalar extension, bytes [start, stop).
 
     Raises FormatError unless it is [shape, dtype, elements] with sizes that agree.
     """
-    token = _token(data, start, stop, name)
+    name = window.name
+    token = _token(window, start, stop)
     if token.kind != "array" or token.value != 3:
         raise _unexpected(token, "[shape, dtype, elements] of an array", start, name)
-    shape, pos = _read_shape(data, token.start, stop, name)
+    shape, pos = _read_shape(window, token.start, stop)
     at = pos
-    token = _token(data, pos, stop, name)
+    token = _token(window, pos, stop)
     if token.kind not in ("str", "bin") or token.stop - token.start > _MAX_NAME_BYTES:
         raise _unexpected(token, "the name of a dtype", pos, name)
-    dtype, encoding = _read_dtype(decode_text(data, token.start, token.stop, name), pos, name)
+    dtype, encoding = _read_dtype(decode_text(window, token.start, token.stop), pos, name)
     pos = token.stop
-    token = _token(data, pos, stop, name)
+    token = _token(window, pos, stop)
     if token.kind not in ("bin", "str"):
         raise _unexpected(token, "the elements of an array as binary", pos, name)
     if token.stop != stop:
@@ -423,18 +442,20 @@ def read_array_header(data: memoryview, start: int, stop: int, name: str) -> Arr
     return ArrayHeader(shape, dtype, encoding, token.start)
 
 
-def _token(data: memoryview, pos: int, stop: int, name: str) -> Token:
+def _token(window: ByteWindow, pos: int, stop: int) -> Token:
     if pos < stop:
-        token = read_token(data, pos, name)
+        token = read_token(window, pos)
         if token.stop <= stop:
             return token
     raise FormatError(
-        f"{name}: byte {pos}: an array's extension ends at byte {stop}, before its contents do"
+        f"{window.name}: byte {pos}: an array's extension ends at byte {stop}, before its contents "
+        "do"
     )
 
 
-def _read_shape(data: memoryview, pos: int, stop: int, name: str) -> tuple[tuple[int, ...], int]:
-    token = _token(data, pos, stop, name)
+def _read_shape(window: ByteWindow, pos: int, stop: int) -> tuple[tuple[int, ...], int]:
+    name = window.name
+    token = _token(window, pos, stop)
     if token.kind != "array":
         raise _unexpected(token, "the shape of an array", pos, name)
     if token.value > MAX_DIMS:
@@ -445,7 +466,7 @@ def _read_shape(data: memoryview, pos: int, stop: int, name: str) -> tuple[tuple
     shape = []
     pos = token.start
     for _ in range(token.value):
-        token = _token(data, pos, stop, name)
+        token = _token(window, pos, stop)
         if token.kind != "int":
             raise _unexpected(token, "a dimension of an array", pos, name)
         if token.value < -1 or (token.value == -1 and -1 in shape):

@@ -7,18 +7,20 @@ dict.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from cordwood.errors import FormatError, LimitError, TruncatedError
-from cordwood.formats.flax_msgpack.read_index import MAX_NODES, MAX_PATH_KEYS
-from cordwood.formats.flax_msgpack.read_index import read_index as read_value_index
+from cordwood.formats.flax_msgpack.byte_window import ByteWindow
+from cordwood.formats.flax_msgpack.read_index import MAX_NODES, MAX_PATH_KEYS, read_value
 from cordwood.formats.flax_msgpack.wire import decode_text, read_token
-from cordwood.index import Index, Leaf, Node, Pieces, Source
-from cordwood.io.open_files import MemoryFile, ReadableFile
+from cordwood.index import Index, Leaf, Node, Source
+from cordwood.io.open_files import ReadableFile, unchanged_during
 from cordwood.io.threads import gc_paused
 
 FORMAT = "msgpack-records"
 MAX_KEYS = 64  # of one record
+
+_Value: TypeAlias = tuple[list[Node], list[Leaf]]
 
 
 def read_index(file: ReadableFile) -> Index:
@@ -31,39 +33,36 @@ def read_index(file: ReadableFile) -> Index:
         LimitError: a record has more than MAX_KEYS keys, or all records together exceed the limits
             of a Flax file.
     """
-    with gc_paused():
-        data, name = file.map(), file.name
+    with gc_paused(), unchanged_during(file) as read:
+        name = file.name
+        window = ByteWindow(read, stop=file.size_bytes, name=name)
         tree: dict[str, Any] = {}
         at = node_count = key_count = 0
-        max_keys = MAX_PATH_KEYS + len(data) // 4
-        while at < len(data):
-            keys, start, stop = _read_record(data, at, name)
-            value = read_value_index(
-                MemoryFile(data[start:stop], f"{name}: the value at byte {start}")
+        max_keys = MAX_PATH_KEYS + file.size_bytes // 4
+        while at < file.size_bytes:
+            keys, start, stop = _read_record(window, at)
+            value = read_value(
+                ByteWindow(read, start=start, stop=stop, name=f"{name}: the value at byte {start}")
             )
-            node_count += len(keys) + len(value.structure)
-            key_count += sum([len(keys) + len(leaf.key_path) for leaf in value.leaves])
+            nodes, leaves = value
+            node_count += len(keys) + len(nodes)
+            key_count += sum([len(keys) + len(leaf.key_path) for leaf in leaves])
             if node_count > MAX_NODES or key_count > max_keys:
                 limit = f"{MAX_NODES} values" if node_count > MAX_NODES else f"{max_keys} keys"
                 raise LimitError(
                     f"{name}: byte {at}: more than {limit} in all records, key paths written out"
                 )
-            _put(
-                tree,
-                keys,
-                _shift_offsets(value, start),
-                f"{name}: byte {at}: {'/'.join(keys)!r:.200}",
-            )
+            _put(tree, keys, value, f"{name}: byte {at}: {'/'.join(keys)!r:.200}")
             at = stop
         nodes, leaves = _flatten_tree(tree)
         source = Source(name, file.size_bytes)
         return Index(FORMAT, tuple(nodes), tuple(leaves), (source,), "strings")
 
 
-def begins_record(data: memoryview, name: str) -> bool:
-    """Return whether bytes begin with a record: keys and a binary value."""
+def begins_record(file: ReadableFile) -> bool:
+    """Return whether a file begins with a record: keys and a binary value."""
     try:
-        _read_record(data, 0, name)
+        _read_record(ByteWindow(file.read, stop=file.size_bytes, name=file.name), 0)
     except TruncatedError:
         return True  # the data ends inside the record
     except FormatError:
@@ -71,14 +70,15 @@ def begins_record(data: memoryview, name: str) -> bool:
     return True
 
 
-def _read_record(data: memoryview, at: int, name: str) -> tuple[list[str], int, int]:
+def _read_record(window: ByteWindow, at: int) -> tuple[list[str], int, int]:
     """Return the keys of a record, and the start and end of its value."""
-    token = read_token(data, at, name)
+    name = window.name
+    token = read_token(window, at)
     if token.kind != "array" or token.value != 2:
         raise FormatError(
             f"{name}: byte {at}: expected a record of keys and a value, found {token.kind}"
         )
-    path = read_token(data, token.start, name)
+    path = read_token(window, token.start)
     if path.kind != "array" or not path.value:
         raise FormatError(f"{name}: byte {token.start}: expected the keys of a record")
     if path.value > MAX_KEYS:
@@ -88,30 +88,18 @@ def _read_record(data: memoryview, at: int, name: str) -> tuple[list[str], int, 
     keys = []
     pos = path.start
     for _ in range(path.value):
-        key = read_token(data, pos, name)
+        key = read_token(window, pos)
         if key.kind != "str":
             raise FormatError(f"{name}: byte {pos}: expected a key, a str, found {key.kind}")
-        keys.append(decode_text(data, key.start, key.stop, name))
+        keys.append(decode_text(window, key.start, key.stop))
         pos = key.stop
-    value = read_token(data, pos, name)
+    value = read_token(window, pos)
     if value.kind != "bin":
         raise FormatError(f"{name}: byte {pos}: expected the bytes of a value, found {value.kind}")
     return keys, value.start, value.stop
 
 
-def _shift_offsets(value: Index, start: int) -> Index:
-    """Return the index of a value that begins at byte `start` of the file."""
-    leaves = []
-    for leaf in value.leaves:
-        storage = leaf.storage
-        if isinstance(storage, Pieces):
-            pieces = [piece._replace(offset=piece.offset + start) for piece in storage.pieces]
-            leaf = leaf._replace(storage=storage._replace(pieces=tuple(pieces)))
-        leaves.append(leaf)
-    return value._replace(leaves=tuple(leaves))
-
-
-def _put(tree: dict[str, Any], keys: list[str], value: Index, where: str) -> None:
+def _put(tree: dict[str, Any], keys: list[str], value: _Value, where: str) -> None:
     node = tree
     for key in keys[:-1]:
         node = node.setdefault(key, {})
@@ -133,6 +121,6 @@ def _flatten_tree(tree: dict[str, Any]) -> tuple[list[Node], list[Leaf]]:
             nodes.append(Node("dict", len(value), tuple(value)))
             stack += [((*path, key), value[key]) for key in reversed(value)]
         else:
-            nodes += value.structure
-            leaves += [leaf._replace(key_path=(*path, *leaf.key_path)) for leaf in value.leaves]
+            nodes += value[0]
+            leaves += [leaf._replace(key_path=(*path, *leaf.key_path)) for leaf in value[1]]
     return nodes, leaves

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from cordwood.errors import FormatError, TruncatedError
+from cordwood.formats.flax_msgpack.byte_window import ByteWindow
 from cordwood.message_text import counted
 
 EXT_ARRAY = 1  # Flax: an array
@@ -97,21 +98,23 @@ def _forms() -> list[_Form | None]:
 
 
 _FORMS = _forms()
+_MAX_TOKEN_BYTES = 9  # without contents
 _WITH_BYTES = frozenset({"str", "bin", "ext"})  # kinds with a length
 _SIZED = _WITH_BYTES | {"array", "map"}  # kinds with a length or count
 
 
-def read_token(data: memoryview, pos: int, name: str) -> Token:
-    """Read the token at byte `pos` of the file called `name`.
+def read_token(window: ByteWindow, pos: int) -> Token:
+    """Read the token at byte `pos` of a file.
 
     Raises:
         TruncatedError: the token is not complete.
         FormatError: no token begins with that byte.
     """
-    end = len(data)
+    end, name = window.stop, window.name
     if pos >= end:
         raise truncated_error(name, pos, "a value", 1, 0)
-    form = _FORMS[data[pos]]
+    at = window.locate(pos, _MAX_TOKEN_BYTES)
+    form = _FORMS[window.data[at]]
     if form is None:
         raise FormatError(
             f"{name}: byte {pos}: expected a value, found 0xc1, which begins no value"
@@ -123,7 +126,7 @@ def read_token(data: memoryview, pos: int, name: str) -> Token:
         if start > end:
             what = f"the length or value of {_a(kind)}"
             raise truncated_error(name, pos + 1, what, width, end - pos - 1)
-        numbers = number(data, pos + 1)
+        numbers = number(window.data, at + 1)
     if kind not in _WITH_BYTES:
         return Token(kind, numbers[0], start, start)
     length = numbers[0] if value is None else value
@@ -167,9 +170,9 @@ def truncated_error(name: str, pos: int, what: str, expected: int, actual: int) 
     )
 
 
-def trailing_bytes_error(data: memoryview, pos: int, name: str) -> FormatError:
+def trailing_bytes_error(window: ByteWindow, pos: int) -> FormatError:
     """Return the error for bytes after the value; the advice covers compressed streams."""
-    magic = bytes(data[:4])
+    magic = window.bytes(window.start, min(window.start + 4, window.stop))
     advice = ""
     if magic[:2] == b"\x1f\x8b":
         advice = (
@@ -179,19 +182,20 @@ def trailing_bytes_error(data: memoryview, pos: int, name: str) -> FormatError:
     elif magic == b"\x28\xb5\x2f\xfd":
         advice = ': this is a zstd stream; cordwood.load(path, format="msgpack.zst") reads it'
     return FormatError(
-        f"{name}: byte {pos}: expected the end of the data, found "
-        f"{counted(len(data) - pos, 'more byte')}{advice}"
+        f"{window.name}: byte {pos}: expected the end of the data, found "
+        f"{counted(window.stop - pos, 'more byte')}{advice}"
     )
 
 
-def decode_text(data: memoryview, start: int, stop: int, name: str) -> str:
+def decode_text(window: ByteWindow, start: int, stop: int) -> str:
     """Decode bytes [start, stop). Raises FormatError if they are not UTF-8."""
+    data = window.bytes(start, stop)
     try:
-        return str(data[start:stop], "utf-8")
+        return data.decode()
     except UnicodeDecodeError as e:
-        pos = start + e.start
         raise FormatError(
-            f"{name}: byte {pos}: expected UTF-8 in a str, found {data[pos]:#04x}"
+            f"{window.name}: byte {start + e.start}: expected UTF-8 in a str, found "
+            f"{data[e.start]:#04x}"
         ) from e
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from cordwood.errors import CordwoodError
+from cordwood.errors import CordwoodError, FileChangedError
 from cordwood.formats.format_protocol import Match, Opened, OpenOptions, Path, Place
 
 if TYPE_CHECKING:
@@ -77,6 +77,8 @@ def members_of_zip(file: ReadableFile) -> list[str]:
 
     try:
         return [member.name for member in read_members(file)]
+    except FileChangedError:
+        raise
     except CordwoodError:
         return []
 
