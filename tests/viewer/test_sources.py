@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import cordwood
+from cordwood.errors import FileChangedError
 from cordwood.viewer.checkpoint_view import OpenArguments, Sources, open_sources
 from cordwood.viewer.resources import Resources
+from tests.changing_files import rewrite
 from tests.descriptors import open_descriptors
 from tests.threads import in_threads
 
@@ -105,3 +107,22 @@ def test_start_names_the_command_that_shows_the_same(tmp_path: Path) -> None:
     start = Resources(sources).answer("start")
     assert start["command"] == "cordwood view 'my run/5' --format npz --prefix ema"
     assert start["title"] == "my run/5"
+
+
+def test_a_file_that_has_changed_is_opened_again_by_the_next_request(tmp_path: Path) -> None:
+    path = tmp_path / "x.msgpack"
+    cordwood.save(path, {"w": np.zeros(4)})
+    other = tmp_path / "other.msgpack"
+    cordwood.save(other, {"w": np.ones(4)})
+    sources = open_sources(str(path), None, ARGUMENTS)
+    (name,) = sources.paths
+    with sources.checkpoint(name) as checkpoint:
+        rewrite(path, other.read_bytes())
+        with pytest.raises(FileChangedError):
+            checkpoint["w"][0]
+    with pytest.raises(FileChangedError), sources.checkpoint(name) as checkpoint:
+        checkpoint["w"][0]
+    with sources.checkpoint(name) as checkpoint:
+        assert checkpoint["w"][0] == 1
+    sources.close()
+    assert open_descriptors(tmp_path) == 0
