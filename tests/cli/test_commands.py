@@ -981,3 +981,11 @@ def test_latest_of_a_directory_without_steps(run: Run, tmp_path: Path) -> None:
     code, _, err = run("ls", tmp_path / "latest")
     assert code == 3
     assert f"there is no checkpoint: '{tmp_path}/latest'" in err
+
+
+def test_convert_writes_one_leaf_at_several_places(run: Run, tmp_path: Path) -> None:
+    cordwood.save(tmp_path / "a", {"embed": np.arange(4)})
+    rename = ["--rename", "embed=embed", "--rename", "embed=head/w"]
+    assert run("convert", tmp_path / "a", tmp_path / "b", *rename)[0] == 0
+    loaded = cordwood.load(tmp_path / "b")
+    np.testing.assert_array_equal(loaded["embed"], loaded["head"]["w"])

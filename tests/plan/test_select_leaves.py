@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import given
 from cordwood.errors import MismatchError
 from cordwood.index import Index, Inline, Leaf, Naming
 from cordwood.keypath import format_path
+from cordwood.plan.path_patterns import Rename
 from cordwood.plan.select_leaves import select_leaves
 from cordwood.testing.strategies import trees
 from cordwood.tree.flatten import build_tree, flatten
@@ -34,7 +35,7 @@ def part(
     tree: Any,
     *,
     select: str | Sequence[str] | None = None,
-    rename: Mapping[str, str] | None = None,
+    rename: Rename | None = None,
     naming: Naming = "exact",
 ) -> Any:
     """Return the selected leaves as a tree."""
@@ -170,3 +171,68 @@ def test_everything_selected_is_the_same_index(tree: Any) -> None:
     assert selection.stored == index
     assert selection.numbers == tuple(range(len(index.leaves)))
     assert not selection.left_out
+
+
+@pytest.mark.parametrize(
+    ("tree", "select", "rename", "expected"),
+    [
+        # a container moves as a whole, and keeps its kind
+        ({"a": (1, [2, {"x": 3}])}, None, {"a": ""}, (1, [2, {"x": 3}])),
+        (({"w": 1}, {"m": 2}), "0", {"0": ""}, {"w": 1}),
+        ({"o": (1, (2, 3))}, None, {"o/**": "o/1/**"}, {"o": {1: (1, (2, 3))}}),
+        ({"o": ({}, (1, [2]))}, "o/1", {"o/1": "o"}, {"o": (1, [2])}),
+        ({"o": ([1], 2), "x": 3}, "o/0", {"o/0": "x"}, {"x": [1]}),
+        # empty containers give way, with or without `select`
+        ({"o": ({}, (1, [2]))}, None, {"o/1": "o"}, {"o": (1, [2])}),
+        ({"o": ({}, [(), 1])}, None, {"o/1": "o"}, {"o": [(), 1]}),
+        ({"o": {"a": {}, "b": 1}}, None, {"o/b": "o/a/c/d"}, {"o": {"a": {"c": {"d": 1}}}}),
+        ({"a": 1, "b": ((), 2)}, None, {"a": "b/0"}, {"b": (1, 2)}),
+        ({"a": [()], "b": 1}, None, {"b": "a"}, {"a": 1}),
+        # a leaf becomes the root, and the root a container
+        ({"x": 1, "y": 2}, "x", {"x": ""}, 1),
+        (1, None, {"": "params"}, {"params": 1}),
+        # what is not selected is in no one's way
+        ({"a": 1, "b": {"x": 2}}, "a", {"a": "b"}, {"b": 1}),
+        ({"a": 1, "b": {"x": 2}}, "b", {"b": "a"}, {"a": {"x": 2}}),
+        # one leaf or container at several places
+        ({"e": 1, "n": 2}, None, {"e": ["e", "h/w"]}, {"e": 1, "h": {"w": 1}, "n": 2}),
+        ({"a": (1, 2)}, None, {"*": ["*", "*b"]}, {"a": (1, 2), "ab": (1, 2)}),
+    ],
+)
+def test_subtrees_that_move(
+    tree: Any, select: str | None, rename: dict[str, Any], expected: Any
+) -> None:
+    assert part(tree, select=select, rename=rename) == expected
+
+
+def test_only_what_moved_or_lost_something_counts_as_moved() -> None:
+    tree = {"a": [{"x": 1}, {"y": (2, {})}], "b": [3, (4,)], "c": (5, {})}
+    selection = select_leaves(
+        index_of(tree), select="!b/0", rename={"a/0": "d", "c/1": "e"}, where="ckpt"
+    )
+    moved = sorted(map(format_path, selection.moved))
+    assert moved == ["", "a", "b", "c", "d", "d/x", "e"]
+
+
+@pytest.mark.parametrize(
+    ("tree", "rename", "select"),
+    [
+        ({"a": 1, "b": 2}, {"a": "b"}, ["**", "!b"]),
+        ({"a": 1, "b": {"x": 2, "y": 3}}, {"a": "b/x"}, ["**", "!b/x"]),
+        ({"a": 1, "b": {"x": 2, "y": 3}, "c": 4}, {"a": ""}, ["**", "!b", "!c"]),
+        ({"a": {"x": 2, "y": 3}, "b": 1}, {"a": "b"}, ["**", "!b"]),
+    ],
+)
+def test_two_leaves_of_one_name_and_what_to_leave_out(
+    tree: Any, rename: dict[str, str], select: list[str]
+) -> None:
+    with pytest.raises(MismatchError, match="rename gives one name twice") as error:
+        part(tree, rename=rename)
+    advice = ", ".join([f'"{pattern}"' for pattern in select])
+    assert str(error.value).endswith(f"pass for example select=[{advice}]")
+    part(tree, select=select, rename=rename)
+
+
+def test_a_rule_without_a_new_path_is_refused() -> None:
+    with pytest.raises(ValueError, match="'a': there is no new path; to leave it out, use select="):
+        part({"a": 1}, rename={"a": []})

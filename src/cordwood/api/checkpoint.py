@@ -27,6 +27,7 @@ from cordwood.loading.load_tree import load_tree, restore_targets
 from cordwood.message_text import absent_leaf, counted, printable, size_text
 from cordwood.plan.load_boxes import RANGE_PRICE_BYTES
 from cordwood.plan.load_plan import byte_strides
+from cordwood.plan.path_spellings import plain_name, plain_pattern
 from cordwood.storage.paths import local_path
 
 # Smaller gaps are read, because that costs less than skipping them.
@@ -359,7 +360,10 @@ class Checkpoint(Mapping[str, StoredLeaf]):
         return StoredLeaf(self._find_leaf(key_path), self)
 
     def _find_leaf(self, key_path: str) -> Leaf:
-        """Return the entry of a leaf in the index. Raises KeyError if there is no such leaf."""
+        """Return the entry of a leaf in the index, by its key path in any spelling.
+
+        Raises KeyError if there is no such leaf.
+        """
         try:
             return self._by_name[key_path]
         except (KeyError, TypeError):
@@ -368,6 +372,10 @@ class Checkpoint(Mapping[str, StoredLeaf]):
                     f"{self.path}: expected a key path, a str such as 'params/w', found "
                     f"{key_path!r:.80}"
                 ) from None
+            plain = plain_pattern(key_path)
+            names = [name for name in self._by_name if plain_name(name, self.index.naming) == plain]
+            if len(names) == 1:
+                return self._by_name[names[0]]
             raise KeyError(absent_leaf(key_path, self._by_name, path=self.path)) from None
 
     def __iter__(self) -> Iterator[str]:

@@ -45,7 +45,7 @@ from cordwood.io.threads import gc_paused, raise_unreported_failures, run_in_wor
 from cordwood.loading.cast import cast_dtypes
 from cordwood.loading.load_request import Cast
 from cordwood.message_text import counted, printable, size_text
-from cordwood.plan.path_patterns import Select
+from cordwood.plan.path_patterns import Rename, Select
 from cordwood.plan.select_leaves import SelectedLeaves, Transpose, select_leaves
 from cordwood.processes.rendezvous import SINGLE_PROCESS, TIMEOUT_SECONDS, Rendezvous
 from cordwood.public_names import document_fields
@@ -126,7 +126,7 @@ def convert(
     destination: str | os.PathLike[str],
     *,
     select: Select | None = None,
-    rename: Mapping[str, str] | None = None,
+    rename: Rename | None = None,
     transpose: Transpose | None = None,
     cast: Cast | None = None,
     lossy: bool = False,
@@ -313,7 +313,7 @@ def _part(
     to_prefix: str | None,
     *,
     select: Select | None,
-    rename: Mapping[str, str] | None,
+    rename: Rename | None,
     transpose: Transpose | None,
     cast: Cast | None,
 ) -> _Part:

@@ -51,9 +51,16 @@ from cordwood.index import ARRAY_KINDS, Index, Leaf, Naming, leaf_text
 from cordwood.io.progress import ProgressOption, Report, progress_display, report_progress
 from cordwood.io.threads import gc_paused
 from cordwood.keypath import path_label
-from cordwood.loading.match_like import Container, containers_by_name
+from cordwood.loading.match_like import (
+    Container,
+    containers_by_name,
+    kinds_differ,
+    match_name,
+)
 from cordwood.message_text import counted, first_lines, first_names, printable
-from cordwood.plan.path_patterns import Select, match_patterns, path_name
+from cordwood.plan.keys_of_like import with_keys_of_like
+from cordwood.plan.path_patterns import Rename, Select, match_patterns, path_name
+from cordwood.plan.select_leaves import SelectedLeaves
 from cordwood.plan.split_arrays import Part, chunks_of
 from cordwood.public_names import document_fields
 from cordwood.sharding.boxes import element_count, whole_box
@@ -337,7 +344,7 @@ def diff(
     b: Any,
     *,
     select: Select | None = None,
-    rename: Mapping[str, str] | None = None,
+    rename: Rename | None = None,
     prefix: str | None = None,
     strict: bool = False,
     values: Values = True,
@@ -453,7 +460,7 @@ def compare_checkpoints(
     b: Any,
     *,
     select: Select | None = None,
-    rename: Mapping[str, str] | None = None,
+    rename: Rename | None = None,
     strict: bool = False,
     values: Values = True,
     sample_bytes: int | None = None,
@@ -477,12 +484,16 @@ def compare_checkpoints(
                     f"{side.name} holds arrays without names: load it into a tree like the one "
                     "that was saved, and compare that"
                 )
+        second = other.index
+        if rename and {one.index.naming, second.naming} == {"exact"}:
+            paths = [leaf.key_path for leaf in second.leaves]
+            one.part = with_keys_of_like(one.part, second.structure, paths)
         report = opened.enter_context(progress_display(progress, "comparing"))
         comparing = _Comparing(one, other, strict=strict, values=values, sample_bytes=sample_bytes)
         return comparing.run(select, report)
 
 
-def _operand(value: object, rename: Mapping[str, str] | None, opened: ExitStack) -> Operand:
+def _operand(value: object, rename: Rename | None, opened: ExitStack) -> Operand:
     value = _with_prefix(opened, value, None)
     if isinstance(value, Checkpoint):
         return CheckpointOperand(value, rename)
@@ -527,7 +538,7 @@ class _Comparing:
             self.one.name,
             self.other.name,
             tuple(differences),
-            tuple(_containers(self.one.index, self.other.index)) if select is None else (),
+            tuple(_containers(self.one.part, self.other.index)) if select is None else (),
             len(compared) - len(differences),
             sum([pair.result == "identical" for pair in compared]),
             self.read_bytes,
@@ -705,8 +716,9 @@ def with_statistics(
     )
 
 
-def _containers(first: Index, second: Index) -> list[str]:
+def _containers(part: SelectedLeaves, second: Index) -> list[str]:
     """Return a line for each container of different kinds, and each empty one on one side only."""
+    first = part.stored
     namings: set[Naming] = {first.naming, second.naming}
     if namings & {"dotted", "slashed"}:
         return []  # such formats have names, but no containers
@@ -715,13 +727,14 @@ def _containers(first: Index, second: Index) -> list[str]:
     first_nodes, second_nodes = (
         containers_by_name(index.structure, common) for index in (first, second)
     )
+    moved = {match_name(path, common) for path in part.moved}
     lines = []
     for name, one in first_nodes.items():
         other = second_nodes.get(name)
         if other is None:
             if one.empty:
                 lines.append(f"{path_label(one.path)}: {_shown(one)} only in a")
-        elif one.kind != other.kind:
+        elif kinds_differ(one, other, is_moved=name in moved):
             lines.append(f"{path_label(one.path)}: {_shown(one)} | {_shown(other)}")
     lines += [
         f"{path_label(other.path)}: {_shown(other)} only in b"

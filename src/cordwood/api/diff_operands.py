@@ -14,7 +14,8 @@ from cordwood.api.checkpoint import Checkpoint, StoredLeaf
 from cordwood.index import Box, Digests, Index, Inline, Leaf, Piece
 from cordwood.io.progress import METER
 from cordwood.io.threads import map_in_threads
-from cordwood.plan.select_leaves import select_leaves
+from cordwood.plan.path_patterns import Rename
+from cordwood.plan.select_leaves import SelectedLeaves, select_leaves
 from cordwood.plan.split_arrays import Part, first_block, group_parts
 from cordwood.sharding.boxes import element_count, slices
 from cordwood.tree.flatten import flatten
@@ -47,7 +48,12 @@ class Operand(Protocol):
     """One of the two trees that are compared."""
 
     name: str
-    index: Index  # its leaves have the names that they are compared by
+    part: SelectedLeaves  # its leaves, by the names that they are compared by
+
+    @property
+    def index(self) -> Index:
+        """The index of those leaves."""
+        ...
 
     def pieces(self, number: int) -> Leaf | None:
         """Return a leaf with all its pieces; None if it is not stored in pieces."""
@@ -145,17 +151,21 @@ def _sample_of(parts: list[Part]) -> list[Part]:
 class CheckpointOperand:
     """A checkpoint."""
 
-    def __init__(self, checkpoint: Checkpoint, rename: Mapping[str, str] | None) -> None:
+    def __init__(self, checkpoint: Checkpoint, rename: Rename | None) -> None:
         self.name = checkpoint.path
-        self.index, self._numbers = _renamed(checkpoint.index, rename, self.name)
+        self.part = _renamed(checkpoint.index, rename, self.name)
         self._checkpoint = checkpoint
         self._sizes = [source.size_bytes for source in checkpoint.index.sources]
         self._located: Sequence[Leaf] | None = None
 
+    @property
+    def index(self) -> Index:
+        return self.part.stored
+
     def pieces(self, number: int) -> Leaf | None:
         if self._located is None:
             self._located = self._checkpoint._reader.with_pieces(self._checkpoint.index.leaves)
-        leaf = self._located[self._numbers[number]]
+        leaf = self._located[self.part.numbers[number]]
         return None if isinstance(leaf.storage, Inline) else leaf
 
     def stored(self, piece: Piece) -> StoredRange:
@@ -163,7 +173,7 @@ class CheckpointOperand:
         return StoredRange(digests, piece.offset, piece.length, self._sizes[piece.source])
 
     def value(self, number: int) -> object:
-        leaf = self._checkpoint.index.leaves[self._numbers[number]]
+        leaf = self._checkpoint.index.leaves[self.part.numbers[number]]
         if isinstance(leaf.storage, Inline) and not leaf.dtype:
             return leaf.storage.value
         return StoredLeaf(leaf, self._checkpoint).load(to="numpy")
@@ -184,7 +194,7 @@ class CheckpointOperand:
 class TreeOperand:
     """A tree in memory."""
 
-    def __init__(self, tree: object, rename: Mapping[str, str] | None) -> None:
+    def __init__(self, tree: object, rename: Rename | None) -> None:
         flat = flatten(tree)
         leaves = []
         for path, leaf in zip(flat.paths, flat.leaves, strict=True):
@@ -194,8 +204,12 @@ class TreeOperand:
             leaves.append(Leaf(path, kind, shape, dtype, Inline(leaf), weak_type, impl))
         index = Index("tree", flat.structure, tuple(leaves), ())
         self.name = "the tree"
-        self.index, _ = _renamed(index, rename, self.name)
+        self.part = _renamed(index, rename, self.name)
         self._last: tuple[int, Array] | None = None
+
+    @property
+    def index(self) -> Index:
+        return self.part.stored
 
     def pieces(self, number: int) -> Leaf | None:  # noqa: ARG002
         return None
@@ -222,10 +236,5 @@ class TreeOperand:
         return self._last[1]
 
 
-def _renamed(
-    index: Index, rename: Mapping[str, str] | None, name: str
-) -> tuple[Index, Sequence[int]]:
-    if not rename:
-        return index, range(len(index.leaves))
-    part = select_leaves(index, select=None, rename=rename, where=name)
-    return part.stored, part.numbers
+def _renamed(index: Index, rename: Rename | None, name: str) -> SelectedLeaves:
+    return select_leaves(index, select=None, rename=rename, where=name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from contextlib import closing
 from typing import Any, Literal, TypeVar, Unpack, overload
 
@@ -14,7 +13,7 @@ from cordwood.io.threads import gc_paused
 from cordwood.loading.leaf_reader import open_reader
 from cordwood.loading.load_request import Cast, Extra, LoadOptions, Missing, OpenAndReadOptions
 from cordwood.loading.load_tree import load_tree
-from cordwood.plan.path_patterns import Select
+from cordwood.plan.path_patterns import Rename, Select
 from cordwood.plan.select_leaves import Transpose
 from cordwood.sharding.partition_rules import Rules
 from cordwood.storage.directory_reader import ReplacedError, retry_reading
@@ -43,7 +42,7 @@ def load(
     strict: bool = True,
     cast: bool | Cast = False,
     select: Select | None = None,
-    rename: Mapping[str, str] | None = None,
+    rename: Rename | None = None,
     missing: Missing = "error",
     extra: Extra = "error",
     alias: bool = True,
@@ -90,8 +89,11 @@ def load(
             excludes. Without `like`, a list that loses elements becomes a dict of the remaining
             elements by position.
         rename: new key paths for leaves or containers of the checkpoint, for example
-            `{"encoder": "params/backbone"}`. Each `*` or `**` of the new path takes the text that
-            the wildcard of the old path matched. `select` uses the names before renaming.
+            `{"encoder": "params/backbone"}`; "" is the root. Each `*` or `**` of the new path takes
+            the text that the wildcard of the old path matched. A list of new paths loads a leaf
+            several times: `{"embed/w": ["embed/w", "head/w"]}`. `select` uses the names before
+            renaming, and what it leaves out is in nobody's way. `like` says what the containers
+            around renamed leaves are.
         missing: what to do with leaves of `like` that are not in the checkpoint or not selected:
             "error"; or "keep": they stay as they are in `like`, whatever `mesh` says, also where
             the checkpoint has None. A leaf that has only a shape and a dtype is still an error.

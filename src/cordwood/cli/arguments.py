@@ -64,7 +64,7 @@ rename_option = partial(
     "--rename",
     multiple=True,
     metavar="OLD=NEW",
-    callback=lambda _ctx, _param, values: pairs_of("--rename", "OLD=NEW", values),
+    callback=lambda _ctx, _param, values: rename_of(values),
 )
 cast_option = partial(
     click.option,
@@ -166,6 +166,15 @@ def pairs_of(option: str, form: str, values: Sequence[str]) -> dict[str, str] | 
             raise click.BadParameter(f"expected {form}, found {value!r}", param_hint=option)
         pairs[old] = new
     return pairs or None
+
+
+def rename_of(values: Sequence[str]) -> dict[str, list[str]] | None:
+    """Return the argument `rename` for the values of --rename; a repeated OLD has several NEW."""
+    targets: dict[str, list[str]] = {}
+    for value in values:
+        for old, new in (pairs_of("--rename", "OLD=NEW", [value]) or {}).items():
+            targets.setdefault(old, []).append(new)
+    return targets or None
 
 
 def cast_of(values: Sequence[str]) -> Any:

@@ -12,6 +12,7 @@ from cordwood.index import LeafKind
 from cordwood.keypath import DictKey, KeyPath, format_path, path_label
 from cordwood.loading.load_request import LoadOptions, Target
 from cordwood.message_text import counted, first_lines
+from cordwood.plan.path_spellings import plain_pattern
 from cordwood.sharding.partition_rules import explain_sharding_error, spec_for
 from cordwood.tree.flatten import flatten
 
@@ -159,13 +160,14 @@ def resolve_sharding(value: Any, mesh: Any, shape: tuple[int, ...], name: str) -
 
 
 class _Entries:
-    """The entries of `shardings`, by key path or by keys joined with '.' or '/'.
+    """The entries of `shardings`, by key path (in any spelling) or by keys joined with '.' or '/'.
 
     An entry applies to the leaf of that path, or to all leaves under it; the longest path counts.
     """
 
     def __init__(self, shardings: Any) -> None:
         self._of: dict[str, Any] = {}
+        self._plain: dict[str, str] = {}  # the other spellings among them, by their plain form
         self._used: set[str] = set()
         if shardings is None:
             return
@@ -174,12 +176,14 @@ class _Entries:
             name = _joined(path, "/")
             if self._of.setdefault(name, value) is not value:
                 raise ValueError(f"shardings: there are two entries for {name!r}")
+        self._plain = {plain: name for name in self._of if (plain := plain_pattern(name)) != name}
 
     def of(self, path: KeyPath) -> Any:
         """Return the entry for a leaf; None if there is none."""
         value = None
         for stop in range(len(path) + 1) if self._of else ():
-            for name in (_joined(path[:stop], "."), _joined(path[:stop], "/")):
+            plain = _joined(path[:stop], "/")
+            for name in (_joined(path[:stop], "."), plain, self._plain.get(plain)):
                 if name in self._of:
                     self._used.add(name)
                     value = self._of[name]

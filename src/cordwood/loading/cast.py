@@ -18,6 +18,7 @@ from cordwood.loading.load_request import Cast, Target
 from cordwood.message_text import first_names
 from cordwood.plan.load_plan import ALIGNMENT
 from cordwood.plan.path_patterns import match_patterns, path_name, pattern_name
+from cordwood.plan.path_spellings import plain_name, plain_pattern
 from cordwood.plan.select_leaves import permute_shape
 
 _ARRAYS = frozenset({"jax", "numpy", "numpy_scalar"})
@@ -87,6 +88,9 @@ def _by_pattern(
             i for i, leaf in enumerate(leaves) if matched[i] and leaf.kind in _ARRAYS and leaf.dtype
         ]
         exact = pattern_name(pattern, naming)
+        if exact not in names:  # another spelling of one of them
+            plain = plain_pattern(exact)
+            exact = next((name for name in names if plain_name(name, naming) == plain), exact)
         castable = [i for i in arrays if names[i] == exact or _is_inexact(leaves[i].dtype)]
         if arrays and not castable:
             first = arrays[0]

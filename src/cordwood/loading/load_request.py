@@ -16,7 +16,7 @@ from cordwood.index import Leaf, LeafKind
 from cordwood.io.progress import ProgressOption, require_progress_option
 from cordwood.keypath import format_path
 from cordwood.message_text import first_lines
-from cordwood.plan.path_patterns import Select
+from cordwood.plan.path_patterns import Rename, Select
 from cordwood.plan.select_leaves import Transpose
 from cordwood.sharding.partition_rules import Rules
 
@@ -37,7 +37,7 @@ class TreeOptions(TypedDict, total=False):
     strict: bool
     cast: bool | Cast
     select: Select | None
-    rename: Mapping[str, str] | None
+    rename: Rename | None
     transpose: Transpose | None
     missing: Missing
     extra: Extra
@@ -71,7 +71,7 @@ class LoadOptions(NamedTuple):
     strict: bool = True
     cast: bool | Cast = False
     select: Select | None = None
-    rename: Mapping[str, str] | None = None
+    rename: Rename | None = None
     missing: Missing = "error"
     extra: Extra = "error"
     alias: bool = True

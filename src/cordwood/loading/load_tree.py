@@ -44,11 +44,12 @@ from cordwood.loading.match_like import (
     match_like,
 )
 from cordwood.message_text import counted, first_lines
+from cordwood.plan.keys_of_like import with_keys_of_like
 from cordwood.plan.load_boxes import first_byte
 from cordwood.plan.select_leaves import SelectedLeaves, permute_shape, select_leaves, stored_box
 from cordwood.sharding.boxes import element_count
 from cordwood.sharding.partition_rules import explain_sharding_error
-from cordwood.tree.flatten import build_tree
+from cordwood.tree.flatten import build_tree, flatten
 
 if TYPE_CHECKING:
     from cordwood.loading.transfer_ring import TransferRing
@@ -78,9 +79,19 @@ def load_tree(reader: LeafReader, like: Any, options: LoadOptions) -> Any:
     elif index.naming == "positions":
         matching = match_by_position(index, like, options, name=name)
     else:
+        if part.moved and index.naming == "exact":
+            flat = flatten(like)
+            part = with_keys_of_like(part, flat.structure, flat.paths)
+            index = part.stored
         transposed = {index.leaves[i].key_path for i in part.axes}
         matching = match_like(
-            index, like, options, name=name, left_out=part.left_out, transposed=transposed
+            index,
+            like,
+            options,
+            name=name,
+            left_out=part.left_out,
+            transposed=transposed,
+            moved=part.moved,
         )
     targets = matching.targets
     if not isinstance(cast, bool):

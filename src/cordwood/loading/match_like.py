@@ -87,6 +87,7 @@ def match_like(
     name: str,
     left_out: Collection[KeyPath] = (),
     transposed: Collection[KeyPath] = (),
+    moved: Collection[KeyPath] = (),
 ) -> Matching:
     """Match the leaves of a checkpoint to those of `like` by key path.
 
@@ -97,6 +98,7 @@ def match_like(
         name: the checkpoint's name in errors.
         left_out: key paths of stored leaves that are not selected.
         transposed: key paths of leaves that are transposed; the index has the shapes after it.
+        moved: paths in the index of containers whose kind is that of `like`.
 
     Raises:
         MismatchError: leaves are missing, extra or of another kind, shape or dtype; the
@@ -182,7 +184,10 @@ def match_like(
         if ignores_extra:
             like_nodes = remove_empty(like_nodes, unmatched.keys() | nodes.keys())
         keeps = missing == "keep"
-        problems += container_problems(nodes, like_nodes, missing=keeps, extra=ignores_extra)
+        moved_names = {match_name(path, index.naming) for path in moved}
+        problems += container_problems(
+            nodes, like_nodes, missing=keeps, extra=ignores_extra, moved=moved_names
+        )
         if problems:
             leaves = _leaves_for_containers(
                 flat, index.naming, stored, nodes, like_nodes, keeps=keeps
@@ -534,6 +539,7 @@ def container_problems(
     *,
     missing: bool,
     extra: bool,
+    moved: Collection[Any] = (),
 ) -> list[Problem]:
     """Return a problem for each container that differs.
 
@@ -545,12 +551,13 @@ def container_problems(
         expected: the containers of `like`.
         missing: `like` keeps leaves that are not stored; a None of `like` may be missing too.
         extra: stored leaves that `like` lacks are ignored; so is a stored None.
+        moved: names of stored containers whose kind may differ, unless one of the two is None.
     """
     problems = []
     for name, container in expected.items():
         other = stored.get(name)
         text = ""
-        if other is not None and other.kind != container.kind:
+        if other is not None and kinds_differ(other, container, is_moved=name in moved):
             text = f"expected {container.kind}, found {other.kind}"
         elif other is None and container.kind == "None" and not missing:
             text = "None in `like`, and nothing in the checkpoint"
@@ -565,6 +572,11 @@ def container_problems(
             if other.kind == "None" and name not in expected
         ]
     return problems
+
+
+def kinds_differ(one: Container, other: Container, *, is_moved: bool) -> bool:
+    """Return True if the kinds of two containers differ and, of a moved one, one is None."""
+    return one.kind != other.kind and (not is_moved or "None" in (one.kind, other.kind))
 
 
 def merge_problems(problems: Sequence[Problem], covering: Sequence[Problem]) -> list[Problem]:

@@ -13,20 +13,25 @@ New paths, of `rename`:
 {"params": ""}, {"": "params"}                  move out of a container; move everything into one
 {"layers/*/attn": "blocks/*/attention"}         each `*` (part of a key) and `**` (any number of
 {"model.layers.*.weight": "layers/*/kernel"}    keys) stands for the same text on both sides
+{"embed/w": ["embed/w", "head/w"]}              a leaf that is needed at several places
+
+A pattern that matches nothing may be another spelling of key paths (`plan.path_spellings`).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 from cordwood.errors import MismatchError
 from cordwood.index import Naming
 from cordwood.keypath import Key, KeyPath, format_path, parse_path
 from cordwood.message_text import first_names, nearest_path
+from cordwood.plan.path_spellings import is_jax_path, listed_form, plain_name, plain_pattern
 
 Select: TypeAlias = str | Sequence[str]
+Rename: TypeAlias = Mapping[str, str | Sequence[str]]
 
 _QUOTED_POSITION = re.compile(r"(?<![^/])'([0-9]+)'(?![^/])")
 _WILD = re.compile(r"[*?\[]")
@@ -124,6 +129,9 @@ def match_patterns(
         match = _compiled(plain, option).fullmatch
         hits = [i for i, name in enumerate(names) if match(name)]
         if not hits:
+            match = _compiled(plain_pattern(plain), option).fullmatch
+            hits = [i for i, name in enumerate(names) if match(plain_name(name, naming))]
+        if not hits:
             sign = "" if keep else "!"
             problems.append(f"  {pattern!r}{explain_unmatched(plain, names, sign=sign)}")
         for i in hits:
@@ -172,15 +180,17 @@ _UNUSABLE = re.compile(r"[?\[]")
 class _Rule(NamedTuple):
     pattern: str
     match: Callable[[str], re.Match[str] | None]
-    target: str
+    targets: tuple[str, ...]
+    is_plain: bool = False  # it matches the plain form of names
 
 
 def rename_key_paths(
-    paths: Sequence[KeyPath], rename: Mapping[str, str], *, naming: Naming, where: str
-) -> list[KeyPath]:
-    """Return the new key paths; for each path the first matching rule counts.
+    paths: Sequence[KeyPath], rename: Rename, *, naming: Naming, where: str
+) -> list[list[KeyPath]]:
+    """Return the new key paths of each path; for each path the first matching rule counts.
 
-    The keys of a path after the part that a rule matches stay unchanged.
+    There is one new path, or one for each target if the rule has several. The keys of a path after
+    the part that a rule matches stay unchanged.
 
     Raises:
         ValueError: the wildcards of a rule differ on its two sides, or it makes no valid path.
@@ -189,57 +199,94 @@ def rename_key_paths(
     """
     if not isinstance(rename, Mapping):
         raise TypeError(f"rename: expected a dict of old and new key paths, found {rename!r:.80}")
-    rules = [_rule(pattern, target, naming) for pattern, target in rename.items()]
-    used: set[str] = set()
-    new_paths = []
-    for path in paths:
-        name = path_name(path, naming)
-        for rule in rules:
-            match = rule.match(name)
-            if match is not None:
-                used.add(rule.pattern)
-                new_paths.append(_new_path(rule, match, split_keys(path, naming), naming))
-                break
-        else:
-            new_paths.append(path)
-    names = [path_name(path, naming) for path in paths] if len(used) < len(rules) else []
-    problems = [
-        f"  {rule.pattern!r}{_unused(rule, names, naming)}"
-        for rule in rules
-        if rule.pattern not in used
-    ]
-    if problems:
+    rules = [_rule(pattern, targets, naming) for pattern, targets in rename.items()]
+    names = [path_name(path, naming) for path in paths]
+    applied = _first_matches(rules, names, naming)
+    unused = set(range(len(rules))).difference(number for number, _ in applied.values())
+    plain = {i: _plain_rule(rules[i]) for i in unused if not any(map(rules[i].match, names))}
+    if plain:
+        rules = [plain.get(i, rule) for i, rule in enumerate(rules)]
+        applied = _first_matches(rules, names, naming)
+        unused = set(range(len(rules))).difference(number for number, _ in applied.values())
+    if unused:
+        problems = [
+            f"  {rules[i].pattern!r}{_unused(rules[i], names, naming)}" for i in sorted(unused)
+        ]
         raise MismatchError(f"rename matches no leaf of {where}:\n" + "\n".join(problems))
+    new_paths = []
+    for i, path in enumerate(paths):
+        if i not in applied:
+            new_paths.append([path])
+            continue
+        number, match = applied[i]
+        rule, keys = rules[number], split_keys(path, naming)
+        new_paths.append([_new_path(rule, target, match, keys, naming) for target in rule.targets])
     return new_paths
 
 
-def _rule(pattern: str, target: str, naming: Naming) -> _Rule:
-    for text in (pattern, target):
+def _first_matches(
+    rules: Sequence[_Rule], names: Sequence[str], naming: Naming
+) -> dict[int, tuple[int, re.Match[str]]]:
+    """Return the first rule that matches each name, and its match, by the name's position."""
+    result = {}
+    for i, name in enumerate(names):
+        for number, rule in enumerate(rules):
+            match = rule.match(plain_name(name, naming) if rule.is_plain else name)
+            if match is not None:
+                result[i] = number, match
+                break
+    return result
+
+
+def _rule(pattern: str, targets: str | Sequence[str], naming: Naming) -> _Rule:
+    is_sequence = isinstance(targets, Sequence) and not isinstance(targets, str)
+    targets = cast("tuple[str, ...]", tuple(targets if is_sequence else [targets]))
+    for text in (pattern, *targets):
         if not isinstance(text, str):
             raise TypeError(f"rename: expected key paths that are str, found {text!r:.80}")
-    if _UNUSABLE.search(pattern):
+    if not targets:
+        raise ValueError(f"rename: {pattern!r}: there is no new path; to leave it out, use select=")
+    listed, new = pattern, targets
+    if is_jax_path(pattern):
+        listed, new = listed_form(pattern), tuple(map(listed_form, targets))
+    else:
+        new = tuple([listed_form(target) if "[" in target else target for target in targets])
+    if _UNUSABLE.search(listed):
         raise ValueError(f"rename: {pattern!r}: only * and ** can stand for something in a rule")
-    if _WILDCARDS.findall(pattern) != _WILDCARDS.findall(target):
-        raise ValueError(
-            f"rename: {pattern!r} has the wildcards {_listed(pattern)}, and {target!r} "
-            f"{_listed(target)}: each must stand in both, in the same order"
-        )
-    regex = pattern_regex(pattern_name(pattern, naming))
+    for target in new:
+        if _WILDCARDS.findall(listed) != _WILDCARDS.findall(target):
+            raise ValueError(
+                f"rename: {pattern!r} has the wildcards {_listed(pattern)}, and {target!r} "
+                f"{_listed(target)}: each must stand in both, in the same order"
+            )
+    return _Rule(pattern, _rule_matcher(pattern_name(listed, naming)), new)
+
+
+def _rule_matcher(pattern: str) -> Callable[[str], re.Match[str] | None]:
     rest = "(?P<rest>/.*)?" if pattern else "(?P<rest>.*)"
-    return _Rule(pattern, re.compile(regex + rest, re.DOTALL).fullmatch, target)
+    return re.compile(pattern_regex(pattern) + rest, re.DOTALL).fullmatch
+
+
+def _plain_rule(rule: _Rule) -> _Rule:
+    """Return a rule that matches the plain form of names."""
+    return rule._replace(match=_rule_matcher(plain_pattern(rule.pattern)), is_plain=True)
 
 
 def _listed(pattern: str) -> str:
     return " ".join(_WILDCARDS.findall(pattern)) or "none"
 
 
-def _new_path(rule: _Rule, match: re.Match[str], path: KeyPath, naming: Naming) -> KeyPath:
+def _new_path(
+    rule: _Rule, target: str, match: re.Match[str], path: KeyPath, naming: Naming
+) -> KeyPath:
     rest = match["rest"] or ""
     kept = path[len(path) - rest.count("/") :] if rest else ()
     if not rule.pattern:
         kept = path
     groups = iter(match.groups()[:-1])  # the last one is the rest
-    head = _WILDCARDS.sub(lambda _: (next(groups) or "").rstrip("/"), rule.target)
+    head = _WILDCARDS.sub(lambda _: (next(groups) or "").rstrip("/"), target)
+    if rule.is_plain and naming == "dotted":  # the keys of the rest are one string
+        head, kept = head + rest, ()
     try:
         keys = parse_path(re.sub("/{2,}", "/", head).strip("/"))
     except ValueError as e:
@@ -250,6 +297,7 @@ def _new_path(rule: _Rule, match: re.Match[str], path: KeyPath, naming: Naming) 
 
 
 def _unused(rule: _Rule, names: Sequence[str], naming: Naming) -> str:
-    if any(map(rule.match, names)):
+    plain = [plain_name(name, naming) for name in names] if rule.is_plain else names
+    if any(map(rule.match, plain)):
         return ": a rule before it takes what it matches"
     return explain_unmatched(pattern_name(rule.pattern, naming), names)

@@ -8,14 +8,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, cast
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 from cordwood.errors import MismatchError
-from cordwood.index import Box, Index, Leaf, Naming, Node, Structure
-from cordwood.keypath import DictKey, Key, KeyPath, format_path, path_label
+from cordwood.index import Box, Index, Leaf, Naming
+from cordwood.keypath import KeyPath, format_path, path_label
 from cordwood.message_text import first_lines
-from cordwood.plan.path_patterns import Select, match_patterns, path_name, rename_key_paths
+from cordwood.plan.moved_structure import Item, items_of, moved_structure
+from cordwood.plan.path_patterns import (
+    Rename,
+    Select,
+    match_patterns,
+    path_name,
+    rename_key_paths,
+)
 
 Axes: TypeAlias = tuple[int, ...]
 Transpose: TypeAlias = Select | Mapping[str, Sequence[int]]
@@ -23,6 +30,7 @@ Transpose: TypeAlias = Select | Mapping[str, Sequence[int]]
 _ARRAYS = frozenset({"jax", "numpy"})
 _MATRIX: Axes = (1, 0)
 _SHOWN = 20
+_MAX_PATTERNS = 5  # in a message
 
 
 def transpose_index(
@@ -142,29 +150,23 @@ class SelectedLeaves(NamedTuple):
     numbers: tuple[int, ...]  # the positions of its leaves in the original index
     left_out: frozenset[KeyPath] = frozenset()  # the new paths of leaves that are not selected
     axes: Mapping[int, Axes] = {}  # of transposed leaves, by position in `stored`
-
-
-class _Item(NamedTuple):
-    """A leaf or an empty container: one end of a structure."""
-
-    path: KeyPath
-    above: tuple[Node, ...]  # the containers around it, the outermost first
-    node: Node
-    number: int  # of the leaf; -1 for an empty container
+    moved: frozenset[KeyPath] = frozenset()  # of `stored`: as in `plan.moved_structure`
 
 
 def select_leaves(
     index: Index,
     *,
     select: Select | None,
-    rename: Mapping[str, str] | None,
+    rename: Rename | None,
     transpose: Transpose | None = None,
     where: str,
 ) -> SelectedLeaves:
     """Return the selected leaves of an index, with new names and transposed shapes.
 
     A list or tuple that loses an element becomes a dict of the remaining elements by position;
-    the type name of the dict says "list" or "tuple". Its leaves keep their key paths.
+    the type name of the dict says "list" or "tuple". Its leaves keep their key paths. A container
+    that moves with everything in it keeps its kind. Empty containers give way to what moves to
+    their place.
 
     Args:
         index: the index of the checkpoint.
@@ -187,148 +189,85 @@ def select_leaves(
 
 
 def _select_and_rename(
-    index: Index, *, select: Select | None, rename: Mapping[str, str] | None, where: str
+    index: Index, *, select: Select | None, rename: Rename | None, where: str
 ) -> SelectedLeaves:
-    items = _items(index)
+    items = items_of(index.structure, [leaf.key_path for leaf in index.leaves])
     paths = [item.path for item in items]
-    named = paths
+    new_paths: Sequence[Sequence[KeyPath]] = [[path] for path in paths]
     if rename:
-        named = rename_key_paths(paths, rename, naming=index.naming, where=where)
-        _check_names(named, paths)
-    taken = [True] * len(items)
+        new_paths = rename_key_paths(paths, rename, naming=index.naming, where=where)
+    selected = [True] * len(items)
     if select is not None:
         names = [path_name(path, index.naming) for path in paths]
-        taken = match_patterns(names, select, naming=index.naming, where=where)
-    kept = [i for i, take in enumerate(taken) if take]
-    structure, order = _structure([items[i] for i in kept], [named[i] for i in kept])
-    leaves = []
-    numbers = []
-    for n in order:
-        item = items[kept[n]]
-        numbers.append(item.number)
-        leaves.append(index.leaves[item.number]._replace(key_path=named[kept[n]]))
-    left_out = frozenset(named[i] for i, take in enumerate(taken) if not take)
-    return SelectedLeaves(
-        index._replace(structure=structure, leaves=tuple(leaves)), tuple(numbers), left_out
-    )
-
-
-def _items(index: Index) -> list[_Item]:
-    items: list[_Item] = []
-    stack: list[tuple[KeyPath, tuple[Node, ...]]] = [((), ())]
-    count = 0
-    for node in index.structure:
-        path, above = stack.pop()
-        if node.kind == "leaf":
-            items.append(_Item(index.leaves[count].key_path, above, node, count))
-            count += 1
-        elif not node.size:
-            items.append(_Item(path, above, node, -1))
+        selected = match_patterns(names, select, naming=index.naming, where=where)
+    placed: list[tuple[Item, KeyPath]] = []
+    left_out: set[KeyPath] = set()
+    for item, new, is_selected in zip(items, new_paths, selected, strict=True):
+        if is_selected:
+            placed += [(item, path) for path in new]
         else:
-            inside = (*above, node)
-            keys: Sequence[Key] = node.keys or range(node.size)
-            stack.extend([((*path, key), inside) for key in reversed(keys)])
-    return items
+            left_out.update(new)
+    if rename:
+        placed = _without_empty_in_the_way(placed, index.naming)
+        _check_names(placed)
+    items, paths = [item for item, _ in placed], [path for _, path in placed]
+    structure, order, moved = moved_structure(items, paths)
+    leaves = [index.leaves[items[i].number]._replace(key_path=paths[i]) for i in order]
+    numbers = tuple([items[i].number for i in order])
+    stored = index._replace(structure=structure, leaves=tuple(leaves))
+    return SelectedLeaves(stored, numbers, frozenset(left_out.difference(paths)), moved=moved)
 
 
-def _check_names(named: Sequence[KeyPath], paths: Sequence[KeyPath]) -> None:
-    first: dict[KeyPath, KeyPath] = {}
-    problems = []
-    for new, old in zip(named, paths, strict=True):
-        other = first.setdefault(new, old)
-        if other is not old:
-            problems.append(f"  {format_path(other)} and {format_path(old)}: {path_label(new)}")
+def _without_empty_in_the_way(
+    placed: Sequence[tuple[Item, KeyPath]], naming: Naming
+) -> list[tuple[Item, KeyPath]]:
+    """Return the items without the empty containers whose place another item takes."""
+    above = {path[:stop] for _, path in placed for stop in range(len(path))}
+    is_empty = [item.holds_nothing(naming) for item, _ in placed]
+    leaves = {path for (_, path), empty in zip(placed, is_empty, strict=True) if not empty}
+    moved = {path for item, path in placed if item.number < 0 and path != item.path}
+    seen: set[KeyPath] = set()  # of empty containers and None
+    result = []
+    for (item, path), empty in zip(placed, is_empty, strict=True):
+        if item.number < 0:
+            is_under_a_leaf = any(path[:stop] in leaves for stop in range(len(path) + 1))
+            gives_way = path == item.path and path in moved
+            if path in seen or (empty and (path in above or is_under_a_leaf or gives_way)):
+                continue
+            seen.add(path)
+        result.append((item, path))
+    return result
+
+
+def _check_names(placed: Sequence[tuple[Item, KeyPath]]) -> None:
+    """Raise MismatchError if two items have one new path, or one is above another."""
+    first: dict[KeyPath, KeyPath] = {}  # the old path of the first item of each new path
+    problems: dict[str, KeyPath] = {}  # and the old path of the item that is to be left out
+    for item, new in placed:
+        other = first.setdefault(new, item.path)
+        if other is not item.path:
+            names = f"{format_path(other)} and {format_path(item.path)}"
+            problems[f"{names}: {path_label(new)}"] = other if other == new else item.path
     for new, old in first.items():
         for stop in range(len(new)):
             other = first.get(new[:stop], old)
             if other is not old:
-                problems.append(
-                    f"  {format_path(other)}: {path_label(new[:stop])}, a leaf and above it"
-                )
-    if problems:
-        raise MismatchError("rename gives one name twice:\n" + "\n".join(problems[:20]))
+                line = f"{format_path(other)}: {path_label(new[:stop])}, a leaf and above it"
+                problems[f"{line} {format_path(old)}"] = other if other == new[:stop] else old
+    if not problems:
+        return
+    text = f"rename gives one name twice:\n{first_lines(list(problems), _SHOWN)}"
+    patterns = _patterns_of(set(problems.values()), [item.path for item, _ in placed])
+    if patterns is not None:
+        shown = ", ".join([f'"!{pattern}"' for pattern in patterns])
+        text += f'\nto leave one of them out, pass for example select=["**", {shown}]'
+    raise MismatchError(text)
 
 
-class _Container:
-    """A container of a new structure, under construction."""
-
-    __slots__ = ("children", "sources")
-
-    def __init__(self) -> None:
-        self.children: dict[Key, _Container | int] = {}
-        self.sources: dict[int, Node] = {}  # the original containers of its items, by identity
-
-
-def _structure(
-    items: Sequence[_Item], named: Sequence[KeyPath]
-) -> tuple[Structure, tuple[int, ...]]:
-    """Return a structure that holds the items under their new paths.
-
-    Returns:
-        The structure; the positions in `items` of its leaves, in its order.
-    """
-    if not items:
-        return (Node("dict"),), ()
-    if not named[0]:
-        return (items[0].node,), (0,) if items[0].number >= 0 else ()
-    root = _Container()
-    for n, (item, path) in enumerate(zip(items, named, strict=True)):
-        container = root
-        old = item.path if len(item.path) == len(item.above) else path
-        front = _common(old, path)
-        back = _common(old[::-1], path[::-1])
-        for depth, key in enumerate(path):
-            if depth <= front and depth < len(item.above):
-                source = item.above[depth]
-                container.sources.setdefault(id(source), source)
-            elif len(path) - depth <= back and len(path) - depth <= len(item.above):
-                source = item.above[depth - len(path)]
-                container.sources.setdefault(id(source), source)
-            if depth == len(path) - 1:
-                container.children[key] = n
-            else:
-                inner = container.children.setdefault(key, _Container())
-                assert isinstance(inner, _Container)
-                container = inner
-    nodes: list[Node] = []
-    order: list[int] = []
-    stack: list[_Container | int] = [root]
-    while stack:
-        top = stack.pop()
-        if isinstance(top, int):
-            nodes.append(items[top].node)
-            if items[top].number >= 0:
-                order.append(top)
-            continue
-        node, keys = _node_of(top)
-        nodes.append(node)
-        stack.extend(top.children[key] for key in reversed(keys))
-    return tuple(nodes), tuple(order)
-
-
-def _common(one: KeyPath, other: KeyPath) -> int:
-    """Return the number of leading keys that two paths share."""
-    count = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b or type(a) is not type(b):
-            break
-        count += 1
-    return count
-
-
-def _node_of(container: _Container) -> tuple[Node, list[Key]]:
-    """Return the node that a new container becomes, and its keys in order."""
-    keys = list(container.children)
-    sources = list(container.sources.values())
-    kinds = {source.kind for source in sources}
-    if all(type(key) is int for key in keys):
-        keys.sort(key=lambda key: cast("int", key))
-        whole = all(source.size == len(keys) for source in sources)
-        if whole and keys == list(range(len(keys))) and kinds in (set(), {"list"}, {"tuple"}):
-            return Node("tuple" if "tuple" in kinds else "list", len(keys)), keys
-    node_keys: tuple[Any, ...] = tuple(DictKey(key) if type(key) is int else key for key in keys)
-    (source,) = sources if len(sources) == 1 else [Node("dict")]
-    if source.keys == node_keys:
-        return source, keys
-    was = source.kind if source.kind in ("list", "tuple") else ""
-    return Node("dict", len(node_keys), node_keys, was), keys
+def _patterns_of(chosen: Collection[KeyPath], paths: Sequence[KeyPath]) -> list[str] | None:
+    """Return patterns that match the chosen paths and no other; None for too many of them."""
+    others = {path[:1] for path in paths if path not in chosen}
+    names = dict.fromkeys(
+        format_path(path if path[:1] in others else path[:1]) for path in paths if path in chosen
+    )
+    return list(names) if len(names) <= _MAX_PATTERNS else None

@@ -1,0 +1,64 @@
+"""The types of keys that `rename` cannot say: those of moved leaves are as in `like`. Pure.
+
+A rule that moves `blocks/0/w` to `layers/0/w` fits a list, a dict with the key 0 and one with the
+key '0': `like` says which of them it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cordwood.index import Structure
+from cordwood.keypath import DictKey, KeyPath
+from cordwood.plan.moved_structure import items_of, moved_structure
+from cordwood.plan.select_leaves import SelectedLeaves
+
+
+def with_keys_of_like(
+    part: SelectedLeaves, structure: Structure, paths: Sequence[KeyPath]
+) -> SelectedLeaves:
+    """Return the selected leaves; the keys of those that moved have the types that `like` has.
+
+    Args:
+        part: the selected leaves, of an index with the naming "exact".
+        structure: of `like`.
+        paths: of its leaves.
+    """
+    index = part.stored
+    if not part.moved or part.moved.isdisjoint(
+        {leaf.key_path for leaf in index.leaves}.difference(paths)
+    ):
+        return part
+    like_prefixes: dict[tuple[str, ...], KeyPath | None] = {}  # None: several of them
+    for item in items_of(structure, paths):
+        for stop in range(len(item.path) + 1):
+            prefix = item.path[:stop]
+            if like_prefixes.setdefault(_plain(prefix), prefix) != prefix:
+                like_prefixes[_plain(prefix)] = None
+    items = items_of(index.structure, [leaf.key_path for leaf in index.leaves])
+    stored = {item.path for item in items}
+    new_paths = []
+    for item in items:
+        path = item.path
+        if path in part.moved:
+            plain = _plain(path)
+            stop = next(n for n in range(len(path), -1, -1) if plain[:n] in like_prefixes)
+            typed = (*(like_prefixes[plain[:stop]] or path[:stop]), *path[stop:])
+            path = path if typed in stored else typed
+        new_paths.append(path)
+    result = moved_structure(items, new_paths)
+    leaf_numbers = [items[i].number for i in result.order]
+    leaves = [
+        index.leaves[number]._replace(key_path=new_paths[i])
+        for i, number in zip(result.order, leaf_numbers, strict=True)
+    ]
+    return part._replace(
+        stored=index._replace(structure=result.structure, leaves=tuple(leaves)),
+        numbers=tuple([part.numbers[number] for number in leaf_numbers]),
+        axes={i: part.axes[n] for i, n in enumerate(leaf_numbers) if n in part.axes},
+        moved=result.moved | part.moved,
+    )
+
+
+def _plain(path: KeyPath) -> tuple[str, ...]:
+    return tuple([str(key.value) if isinstance(key, DictKey) else str(key) for key in path])
