@@ -30,7 +30,7 @@ The examples show what the commands print in a terminal of 100 columns and 40 li
 | exit code | meaning |
 |---|---|
 | 0 | success: no difference, no damage, no problem |
-| 1 | `diff` found differences, `verify` found damage, or `doctor` found a problem |
+| 1 | `diff` found differences, `verify` found damage, `doctor` found a problem, or `rm` was declined |
 | 2 | the arguments are wrong |
 | 3 | the checkpoint or leaf does not exist, or it could not be read or written |
 | 130 | interrupted |
@@ -99,6 +99,10 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "Copy to another place",
         ("cordwood copy --help",),
+    ),
+    (
+        "Remove a checkpoint or a run",
+        ("cordwood rm run/100 --dry-run", "cordwood rm run/latest", "cordwood rm --help"),
     ),
     (
         "Mistakes",

@@ -24,6 +24,7 @@ COMMANDS = {  # in the order of the help, each with its module
     "steps": "list_commands",
     "view": "view_command",
     "gc": "maintenance_commands",
+    "rm": "remove_command",
     "doctor": "maintenance_commands",
 }
 
@@ -31,7 +32,7 @@ EPILOG = """
 \b
 Exit codes:
   0    success: no difference, no damage, no problem
-  1    diff found differences, verify found damage, or doctor found a problem
+  1    diff found differences, verify found damage, doctor found a problem, or rm was declined
   2    the arguments are wrong
   3    the checkpoint or leaf does not exist, or it could not be read or written
   130  interrupted

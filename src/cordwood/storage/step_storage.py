@@ -44,7 +44,7 @@ from cordwood.storage.syscalls import open_directory_fd
 _log = logging.getLogger("cordwood")
 
 _AWAY = re.compile(r"\.(.+)\.cordwood-[0-9a-f]{16}\.(deleted|damaged)")
-_LOCK_NAME = f"{temporary_prefix('steps')}lock"
+LOCK_NAME = f"{temporary_prefix('steps')}lock"
 
 
 class StepEntry(NamedTuple):
@@ -217,7 +217,7 @@ class LocalStepStorage:
 
     def _locked(self) -> AbstractContextManager[None]:
         """Hold the lock of the root, for renames and pins."""
-        return locked(f"{self.name}/{_LOCK_NAME}", timeout_seconds=self._timeout_seconds)
+        return locked(f"{self.name}/{LOCK_NAME}", timeout_seconds=self._timeout_seconds)
 
     def path_of(self, entry: str) -> str:
         return f"{self.name}/{entry}"

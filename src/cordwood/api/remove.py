@@ -1,0 +1,200 @@
+"""The inside of `cordwood rm`: what a path is, what would be removed, and its removal.
+
+Everything at the path has to belong to the checkpoint, or to the run. Otherwise nothing is removed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from cordwood.api.detect import detect
+from cordwood.api.files_of_tools import belongs_to_run, foreign_files
+from cordwood.errors import CordwoodError, NotACheckpointError, UnsupportedFormatError
+from cordwood.formats.packs.cordwood_json import RULES
+from cordwood.io.threads import run_in_worker
+from cordwood.message_text import first_names
+from cordwood.storage.listed_removal import Listing, list_tree, remove_listed
+from cordwood.storage.paths import Url, is_link, kind_at, local_or_url, parse_url
+
+_MAX_SHOWN = 3
+_UNFINISHED = "an unfinished save of cordwood"
+
+
+class RemovalPlan(NamedTuple):
+    """What `remove` would remove: one checkpoint, or a run with all of its steps.
+
+    Attributes:
+        path: the path or URL.
+        format: as `detect` returns it; "steps" for a run, "" for an unfinished save.
+        description: the format in words.
+        steps: the names of the steps of a run; () for one checkpoint.
+        size_bytes: the size of all files.
+        listing: all files and directories.
+    """
+
+    path: str
+    format: str
+    description: str
+    steps: tuple[str, ...]
+    size_bytes: int
+    listing: Listing
+
+
+def plan_removal(path: str | os.PathLike[str]) -> RemovalPlan:
+    """Return what a removal would remove. Removes nothing.
+
+    Raises:
+        FileNotFoundError: there is nothing at `path`.
+        NotACheckpointError: it is no checkpoint and no run, is a symbolic link or a mount point, or
+            has something inside that is no part of the checkpoint.
+        UnsupportedFormatError: it is a file of no known format, or on a web server.
+    """
+    return run_in_worker(lambda: _plan(local_or_url(path)))
+
+
+def remove(plan: RemovalPlan) -> None:
+    """Remove what was planned, if it is still the same.
+
+    Raises NotACheckpointError if it has changed, or is in use, and OSError.
+    """
+    run_in_worker(lambda: _remove(plan))
+
+
+def _plan(path: str | os.PathLike[str]) -> RemovalPlan:
+    url = parse_url(path)
+    if url is not None:
+        return _plan_of_url(url)
+    text = os.fspath(path).rstrip("/") or "/"
+    if is_link(text):
+        raise NotACheckpointError(
+            errno.EEXIST,
+            f"it is a symbolic link: name {os.path.realpath(text)}, to which it leads, or remove "
+            "the link itself by rm",
+            text,
+        )
+    kind = kind_at(text)
+    if kind == "a file":
+        format, description, *_ = detect(text)
+        listing = list_tree(text)
+        return RemovalPlan(text, format, description, (), sum(listing.files.values()), listing)
+    if kind == "nothing":
+        detect(text)  # raises
+    listing = list_tree(text)
+    if listing.others:
+        names = first_names([each or "." for each in listing.others], _MAX_SHOWN)
+        raise NotACheckpointError(
+            errno.EEXIST, f"{names}: links, mount points and special files are not removed", text
+        )
+    return _plan_of_directory(text, listing)
+
+
+def _plan_of_directory(path: str, listing: Listing) -> RemovalPlan:
+    """Return the plan of a directory, or of what lies below a URL."""
+    names = list(listing.files)
+    size_bytes = sum(listing.files.values())
+    try:
+        format, description, _, steps = detect(path)
+    except (CordwoodError, FileNotFoundError):
+        if names and not foreign_files("packs", names):
+            return RemovalPlan(path, "", _UNFINISHED, (), size_bytes, listing)
+        raise
+    if format == "steps":
+        foreign = _foreign_in_run(path, names, steps)
+        steps = tuple([each for each in steps if each not in foreign])
+        description = "a run"
+    else:
+        result = foreign_files(format, names)
+        if result is None:
+            raise UnsupportedFormatError(
+                f"{path}: which files belong to {description} is not known: remove it by rm"
+            )
+        foreign, steps = list(result), ()
+    if foreign:
+        advice = "move that away first"
+        if format == "steps":
+            advice += f", or remove its steps one by one: cordwood rm {path}/STEP"
+        raise NotACheckpointError(
+            errno.EEXIST,
+            f"it is {description}, and holds {first_names(sorted(foreign), _MAX_SHOWN)}, which is "
+            f"no part of it; {advice}. Nothing was removed",
+            path,
+        )
+    return RemovalPlan(path, format, description, steps, size_bytes, listing)
+
+
+def _foreign_in_run(path: str, names: Sequence[str], steps: Sequence[str]) -> list[str]:
+    """Return the names in a directory of steps that are neither steps nor cordwood's."""
+    foreign = []
+    inside: dict[str, list[str]] = {}
+    for name in names:
+        first, slash, rest = name.partition("/")
+        if not belongs_to_run(name):
+            inside.setdefault(first, []).append(rest if slash else "")
+    for first, files in inside.items():
+        if files == [""]:
+            is_step = first in steps and _is_checkpoint_file(f"{path}/{first}")
+            foreign += [] if is_step else [first]
+            continue
+        if first not in steps:
+            foreign.append(first)
+            continue
+        try:
+            format = detect(f"{path}/{first}").format
+        except (CordwoodError, OSError):
+            format = "packs"  # unfinished
+        result = foreign_files(format, files)
+        foreign += [first] if result is None else [f"{first}/{name}" for name in result]
+    return foreign
+
+
+def _is_checkpoint_file(path: str) -> bool:
+    try:
+        return detect(path).format != ""
+    except (CordwoodError, OSError):
+        return False
+
+
+def _plan_of_url(url: Url) -> RemovalPlan:
+    if url.is_web:
+        raise UnsupportedFormatError(f"{url}: {url.scheme}:// can only be read")
+    from cordwood.storage.object_store_client import ObjectStore
+
+    objects = ObjectStore(url).entries()
+    if not objects:
+        raise FileNotFoundError(errno.ENOENT, "there is nothing there", str(url))
+    files: Mapping[str, int] = {each.name: each.size_bytes for each in objects}
+    return _plan_of_directory(str(url), Listing(files, [], []))
+
+
+def _remove(plan: RemovalPlan) -> None:
+    url = parse_url(plan.path)
+    if url is not None:
+        _remove_objects(url, plan)
+        return
+    is_file = "" in plan.listing.files
+    steps = [each for each in plan.steps or ("",) if not is_file]
+    remove_listed(plan.path, plan.listing, RULES, steps)
+
+
+def _remove_objects(url: Url, plan: RemovalPlan) -> None:
+    from cordwood.storage.object_step_storage import ObjectStepStorage
+    from cordwood.storage.object_store_client import ObjectStore
+
+    store = ObjectStore(url)
+    names = {each.name for each in store.entries()}
+    if names != set(plan.listing.files):
+        raise NotACheckpointError(
+            f"{url}: it has changed since it was shown, and nothing was removed; try again"
+        )
+    steps = plan.steps
+    if plan.format in ("steps", "packs", "") and url.key:
+        # A step first loses its index, and objects of the pool go that no other step refers to.
+        root, entries = url, list(steps)
+        if not steps:
+            parent, _, last = url.key.rpartition("/")
+            root, entries = url._replace(key=parent), [last]
+        ObjectStepStorage(root, RULES).remove(entries)
+    store.delete(sorted(names & set(store.names())))

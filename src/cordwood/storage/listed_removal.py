@@ -1,0 +1,127 @@
+"""Listing of all that lies at a path, and removal of exactly what was listed.
+
+What is removed is first renamed to a hidden name, and listed once more: so a file that has come
+meanwhile is never removed, and the rest gets its name again.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from cordwood.errors import NotACheckpointError
+from cordwood.message_text import first_names
+from cordwood.storage import syscalls
+from cordwood.storage.atomic_file import sync_directory
+from cordwood.storage.directories import scan_directory
+from cordwood.storage.directory_reader import open_beneath
+from cordwood.storage.file_locks import locked
+from cordwood.storage.paths import temporary_path
+from cordwood.storage.step_storage import LOCK_NAME, LocalStepStorage
+from cordwood.storage.storage_protocol import NamingRules
+from cordwood.storage.syscalls import open_directory_fd
+
+_MAX_SHOWN = 3
+
+
+class Listing(NamedTuple):
+    """All that lies in a directory, by relative paths. No link and no mount point is entered.
+
+    Attributes:
+        files: the regular files, with their sizes.
+        folders: the directories; parents come before what is in them.
+        others: links, mount points and special files.
+    """
+
+    files: Mapping[str, int]
+    folders: Sequence[str]
+    others: Sequence[str]
+
+
+def list_tree(path: str) -> Listing:
+    """List a directory, or a single file, whose relative path is ""."""
+    status = os.lstat(path)
+    if stat.S_ISREG(status.st_mode):
+        return Listing({"": status.st_size}, [], [])
+    files: dict[str, int] = {}
+    folders = [""] if stat.S_ISDIR(status.st_mode) and not os.path.ismount(path) else []
+    others = [] if folders else [""]
+    for folder in folders:  # the loop appends to this list
+        for each in scan_directory(f"{path}/{folder}"):
+            name = f"{folder}/{each.name}" if folder else each.name
+            inner = each.stat(follow_symlinks=False)
+            if stat.S_ISREG(inner.st_mode):
+                files[name] = inner.st_size
+            elif stat.S_ISDIR(inner.st_mode) and not os.path.ismount(each.path):
+                folders.append(name)
+            else:
+                others.append(name)
+    return Listing(files, folders[1:], others)
+
+
+def remove_listed(path: str, listing: Listing, rules: NamingRules, steps: Sequence[str]) -> None:
+    """Remove a file or a directory, if it is still as it was listed.
+
+    Args:
+        path: the file or directory; not a symbolic link.
+        listing: what `list_tree` has returned.
+        rules: the naming rules of the steps of managers.
+        steps: relative paths of directories that managers may be saving, or have pinned.
+
+    Raises NotACheckpointError if something has come or gone meanwhile, or is in use: then nothing
+    is removed. Raises OSError.
+    """
+    parent, name = os.path.split(os.path.realpath(path))
+    with locked(f"{parent}/{LOCK_NAME}"):
+        for step in steps:
+            folder, step_name = os.path.split(os.path.normpath(f"{parent}/{name}/{step}"))
+            if LocalStepStorage(folder, rules).in_use(step_name):
+                raise NotACheckpointError(
+                    f"{folder}/{step_name}: it is in use: a job saves it, or has pinned it; "
+                    "nothing was removed"
+                )
+        away = temporary_path(parent, name, "deleted")
+        syscalls.current().replace(f"{parent}/{name}", away)
+        if list_tree(away) != listing:
+            syscalls.current().replace(away, f"{parent}/{name}")
+            raise NotACheckpointError(
+                f"{path}: it has changed since it was shown, and nothing was removed; try again"
+            )
+        sync_directory(parent)
+    _remove_exactly(away, listing)
+    if os.path.lexists(away):
+        names = [*list_tree(away).files][:_MAX_SHOWN]
+        raise NotACheckpointError(
+            f"{path}: not all of it could be removed: {away} still has "
+            f"{first_names(names, _MAX_SHOWN) or 'directories'}"
+        )
+
+
+def _remove_exactly(away: str, listing: Listing) -> None:
+    """Remove the listed files, and then the listed directories, as far as possible."""
+    calls = syscalls.current()
+    if "" in listing.files:
+        calls.unlink(away)
+        return
+    with open_directory_fd(away) as root:
+        for name in listing.files:
+            _remove_below(root, name, is_folder=False)
+        for name in reversed(listing.folders):
+            _remove_below(root, name, is_folder=True)
+    with suppress(OSError):
+        calls.rmdir(away)
+
+
+def _remove_below(root: int, name: str, *, is_folder: bool) -> None:
+    """Remove a file or an empty directory below an open one; no symbolic link is followed."""
+    parent, _, last = name.rpartition("/")
+    calls = syscalls.current()
+    with suppress(OSError):
+        folder = open_beneath(root, parent, directory=True) if parent else os.dup(root)
+        try:
+            (calls.rmdir if is_folder else calls.unlink)(last, folder)
+        finally:
+            os.close(folder)
