@@ -30,7 +30,7 @@ The examples show what the commands print in a terminal of 100 columns and 40 li
 | exit code | meaning |
 |---|---|
 | 0 | success: no difference, no damage, no problem |
-| 1 | `diff` found differences, `verify` found damage, `doctor` found a problem, or `rm` was declined |
+| 1 | `diff` found differences, `verify` found damage, `doctor` a problem, or `rm` was declined |
 | 2 | the arguments are wrong |
 | 3 | the checkpoint or leaf does not exist, or it could not be read or written |
 | 130 | interrupted |

@@ -36,6 +36,7 @@ from cordwood.formats.packs.index_item import (
     sealed_digests,
 )
 from cordwood.formats.packs.open import read_index_bytes
+from cordwood.formats.packs.step_metrics import change_of_metrics, metrics_if_same_save
 from cordwood.formats.registry import suffix_of
 from cordwood.formats.stored_step import KEY, decode_record, listed, sorted_steps, step_in_name
 from cordwood.index import Source
@@ -395,8 +396,9 @@ class _Copier:
                 missing = [each for each in missing if each not in linked or each in unlinked]
 
                 def change(old: bytes | None) -> IndexChange:
-                    _is_same(old, content, destination)
-                    return content.change()
+                    if _is_same(old, content, destination) or old is None:
+                        return content.change()
+                    return _with_metrics_of_both(old, content, destination)
 
                 save.commit(change)
         self.files += len(missing)
@@ -438,13 +440,27 @@ class _Copier:
 
 
 def _is_same(current: bytes | None, content: StepContent, path: str) -> bool:
-    """Return True if a path has the same index, False for none. Raises FileExistsError."""
+    """Return True if a path has the same index, False for none, or one of the same save.
+
+    That one differs in metrics, which were added to a step here or there after it was copied.
+
+    Raises FileExistsError for that of another save.
+    """
     if current is not None and current != content.index_bytes:
+        with suppress(CordwoodError):
+            if metrics_if_same_save(current, content.index_bytes) is not None:
+                return False
         raise FileExistsError(
             f"{path}: there is a checkpoint already, and another one than that to copy; copy "
             "replaces nothing: remove it, or copy to another path"
         )
     return current is not None
+
+
+def _with_metrics_of_both(current: bytes, content: StepContent, path: str) -> IndexChange:
+    metrics = metrics_if_same_save(current, content.index_bytes)
+    change = change_of_metrics(content.index_bytes, metrics or {}, name=path, overwrite=True)
+    return content._replace(index_bytes=change.new_index).change()
 
 
 def _copy_file(source: str, destination: str) -> _Copier:

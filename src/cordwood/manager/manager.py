@@ -18,6 +18,7 @@ from cordwood.formats.stored_step import Record, as_json, as_metrics, require_sa
 from cordwood.io.progress import ProgressOption, require_progress_option
 from cordwood.io.staging_memory import checked_options
 from cordwood.io.threads import SAVE_STARTED_ANYWAY, PendingSave, raise_unreported_failures
+from cordwood.manager.add_metrics import add_metrics
 from cordwood.manager.argument_hints import refuse_arguments
 from cordwood.manager.delete_steps import delete_steps, plan_deletions
 from cordwood.manager.restore_step import missing_step_error
@@ -141,6 +142,7 @@ class CheckpointManager(StepReader):
         staging = checked_options(staging_bytes, device_copies)
         super().__init__(root, timeout_seconds=timeout_seconds)
         self._progress = progress
+        self._timeout_seconds = timeout_seconds
         self._keep_policy = as_keep_policy(keep)
         self._background = background
         self._closed = False
@@ -286,6 +288,52 @@ class CheckpointManager(StepReader):
         number = step_number(step)
         if not self._delete(number, number + 1, f"delete step {number} of"):
             raise missing_step_error(self._steps, number)
+
+    def add_metrics(
+        self,
+        step: SupportsIndex,
+        metrics: Mapping[str, SupportsFloat],
+        *,
+        overwrite: bool = False,
+    ) -> None:
+        """Add metrics to a step that is committed, as an evaluation does that ends later.
+
+        They count as those given to `save`: for `KeepBest` at the next commit, for `best`, and in
+        `cordwood steps`. When this returns they are durable; at no moment is the step incomplete,
+        and no data is written again. Several processes and jobs may add metrics to one step. With
+        several processes in this job every one calls this, with the same metrics.
+
+        Args:
+            step: its number.
+            metrics: numbers by name; metrics of other names stay.
+            overwrite: True to replace other values of these names.
+
+        Raises:
+            FileNotFoundError: there is no such step.
+            StepError: no manager saved it, or it has another value of that name.
+
+        >>> import numpy as np
+        >>> from cordwood import KeepBest
+        >>> with CheckpointManager("evaluated", keep=KeepBest(1, "accuracy")) as manager:
+        ...     _ = manager.save(10, {"w": np.zeros(3)})
+        ...     manager.wait()
+        ...     manager.add_metrics(10, {"accuracy": 0.9})
+        ...     manager.best("accuracy")
+        10
+        """
+        number, numbers = step_number(step), as_metrics(metrics)
+        self._queue.post_commit.wait(None)
+
+        def add() -> None:
+            add_metrics(
+                self._steps,
+                number,
+                numbers,
+                overwrite=overwrite,
+                timeout_seconds=self._timeout_seconds,
+            )
+
+        self._group.agree(f"add metrics to step {number} of", add)
 
     def delete_after(self, step: SupportsIndex) -> list[int]:
         """Delete all steps after one, to go back to it, and return their numbers.

@@ -384,7 +384,7 @@ class StepWatcher:
     def restored(self, number: int) -> None:
         """Count a step as seen, and all earlier steps that exist."""
         step = self._steps.at(number)
-        self._restored = None if step is None else (number, step.stamp)
+        self._restored = None if step is None else (number, step.identity)
 
     def wait(
         self, *, newest: bool, timeout_seconds: float | None, poll_seconds: float
@@ -414,7 +414,7 @@ class StepWatcher:
 
     def _look(self, *, newest: bool) -> int | None:
         existing: _Seen = {
-            (step.step, step.stamp) for step in self._steps.all() if step.whole and step.is_read
+            (step.step, step.identity) for step in self._steps.all() if step.whole and step.is_read
         }
         seen = self._seen
         if self._restored is not None:

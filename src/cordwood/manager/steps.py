@@ -89,6 +89,11 @@ class Step(NamedTuple):
         return self.stamp is not None
 
     @property
+    def identity(self) -> Hashable | None:
+        """A value that changes when the step is saved again, but not when metrics are added."""
+        return self.stamp if self.record is None else self.record.time
+
+    @property
     def damaged(self) -> bool:
         """True if it is known to be damaged."""
         return self.finished and self.problem.startswith(_DAMAGED)
