@@ -1,4 +1,4 @@
-"""The inside of `cordwood rm`: what a path is, what would be removed, and its removal.
+"""The inside of `cordwood rm`: the plan of a removal, which is shown, and the removal.
 
 Everything at the path has to belong to the checkpoint, or to the run. Otherwise nothing is removed.
 """
@@ -17,14 +17,14 @@ from cordwood.formats.packs.cordwood_json import RULES
 from cordwood.io.threads import run_in_worker
 from cordwood.message_text import first_names
 from cordwood.storage.listed_removal import Listing, list_tree, remove_listed
-from cordwood.storage.paths import Url, is_link, kind_at, local_or_url, parse_url
+from cordwood.storage.paths import Url, is_link, kind_at, local_or_url, parse_url, real_path
 
 _MAX_SHOWN = 3
 _UNFINISHED = "an unfinished save of cordwood"
 
 
 class RemovalPlan(NamedTuple):
-    """What `remove` would remove: one checkpoint, or a run with all of its steps.
+    """The plan of a removal: one checkpoint, or a run with all of its steps.
 
     Attributes:
         path: the path or URL.
@@ -71,7 +71,7 @@ def _plan(path: str | os.PathLike[str]) -> RemovalPlan:
     if is_link(text):
         raise NotACheckpointError(
             errno.EEXIST,
-            f"it is a symbolic link: name {os.path.realpath(text)}, to which it leads, or remove "
+            f"it is a symbolic link: name {real_path(text)}, to which it leads, or remove "
             "the link itself by rm",
             text,
         )

@@ -243,6 +243,11 @@ def is_within(path: str, other: str) -> bool:
     return os.path.realpath(path).startswith(f"{parent}/")
 
 
+def real_path(path: str | os.PathLike[str]) -> str:
+    """Return the absolute path to which a path leads; symbolic links are followed."""
+    return os.path.realpath(path)
+
+
 def last_name(path: str | os.PathLike[str]) -> str:
     """Return the last component of a path, or of a URL; symbolic links are followed."""
     return os.path.basename(os.path.realpath(path))
