@@ -11,6 +11,7 @@ import errno
 import fcntl
 import logging
 import os
+import shlex
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -258,21 +259,63 @@ def _take_lock_file(path: str, timeout_seconds: float | None) -> tuple[int, bool
             wait.pause()
 
 
+class LockedOutError(StorageError, PermissionError):
+    """The error of a lock file that this user may not open."""
+
+
 def _open_lock(path: str) -> tuple[int, bool]:
     """Open or create a lock file; return False if its directory was opened in its place."""
     for attempt in range(_ATTEMPTS):
         try:
-            return open_fd(path, os.O_RDWR | os.O_CREAT | _FLAGS), True
-        except PermissionError:  # another user's?
-            with suppress(FileNotFoundError):
+            fd = open_fd(path, os.O_RDWR | os.O_CREAT | _FLAGS)
+            _let_others_open(fd, os.path.dirname(path))
+            return fd, True
+        except PermissionError as e:  # another user's?
+            try:
                 return open_fd(path, os.O_RDONLY | _FLAGS), True
-            if attempt == _ATTEMPTS - 1:
-                raise
+            except FileNotFoundError:
+                if attempt == _ATTEMPTS - 1:
+                    raise e from None
+            except PermissionError:
+                raise _locked_out(path) from e
         except OSError as e:
             if e.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             break
     return open_fd(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), False
+
+
+def _let_others_open(fd: int, folder: str) -> None:
+    """Let those who may write in a directory open the lock file that this process has made there.
+
+    The file is empty, so it gives nothing away. If a killed save leaves it, others can go on.
+    """
+    with suppress(OSError):
+        status, above = os.fstat(fd), os.stat(folder)
+        if status.st_uid != os.geteuid():
+            return
+        writers = stat.S_IMODE(above.st_mode) & (stat.S_IWGRP | stat.S_IWOTH)
+        needed = writers << 1  # their permission to read
+        if writers & stat.S_IWGRP and status.st_gid != above.st_gid:
+            with suppress(OSError):  # this user is not in that group
+                syscalls.current().chown(fd, above.st_gid)
+        if needed & ~status.st_mode:
+            syscalls.current().chmod(fd, stat.S_IMODE(status.st_mode) | needed)
+
+
+def _locked_out(path: str) -> OSError:
+    """Return the error for a lock file that this user may not open."""
+    try:
+        status = os.lstat(path)
+    except OSError as e:
+        return e
+    return LockedOutError(
+        errno.EACCES,
+        f"this lock file belongs to the user {status.st_uid}, with the mode "
+        f"{stat.S_IMODE(status.st_mode):o}, and cannot be opened: a killed save has left it, or a "
+        f"save is running. If no save of that user runs here, remove it: rm {shlex.quote(path)}",
+        path,
+    )
 
 
 def _is_still_at(fd: int, path: str) -> bool:
