@@ -11,6 +11,8 @@ import threading  # noqa: F401  (first imported at exit, it takes the main threa
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from cordwood.io.import_in_thread import import_in_thread
+
 __version__ = "0.1.0"
 
 # Type checkers read these imports, Python reads _NAMES_OF; tests/test_public_names.py compares
@@ -135,9 +137,9 @@ __all__ = sorted(_MODULE_OF)
 
 def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
-        return importlib.import_module(f"cordwood.{name}")
+        return import_in_thread(f"cordwood.{name}")
     if name in _MODULE_OF:
-        value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+        value = getattr(import_in_thread(_MODULE_OF[name]), name)
         globals()[name] = value
         return value
     for module, names in _MOVED.items():

@@ -27,7 +27,7 @@ from cordwood.formats.flax_msgpack.read_index import read_index
 from cordwood.formats.flax_msgpack.wire import ValueSize
 from cordwood.index import Index, Inline, Pieces
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.threads import default_threads, gc_paused, run_in_worker, run_tasks
+from cordwood.io.threads import default_threads, gc_paused, in_worker, run_tasks
 from cordwood.keypath import format_path
 from cordwood.state_dict.state_dicts import from_state_dict, state_and_problems, to_state_dict
 from cordwood.storage.paths import local_path
@@ -167,6 +167,7 @@ def msgpack_restore(encoded_pytree: EncodedBytes) -> Any:
     return _restore_state(read_index(file), file.map())
 
 
+@in_worker
 def save_to_file(target: Any, filepath: str | os.PathLike[str]) -> None:
     """Write the bytes of `to_bytes` to a file, durably and atomically.
 
@@ -188,7 +189,7 @@ def save_to_file(target: Any, filepath: str | os.PathLike[str]) -> None:
 
     path = local_path(filepath, purpose=_FOR_A_FILE)
     plan, arrays = plan_state(to_state_dict(target))
-    run_in_worker(lambda: write_file(path, plan, Leaves(arrays)))
+    write_file(path, plan, Leaves(arrays))
 
 
 def load_from_file(target: Any, filepath: str | os.PathLike[str]) -> Any:

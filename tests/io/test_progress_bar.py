@@ -146,6 +146,18 @@ def test_a_terminal_that_cannot_be_written_ends_no_save(
     assert cordwood.verify(tmp_path / "a.safetensors").leaves == len(TREE)
 
 
+@pytest.mark.parametrize("stream", ["closed", "none", "no file"])
+def test_without_a_standard_error_there_is_no_bar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: str
+) -> None:
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", {"closed": closed, "none": None}.get(stream, object()))
+    cordwood.save(tmp_path / "tree", {"w": 1.5}, progress=True)
+    cordwood.save_async(tmp_path / "tree", {"w": 2.5}, progress=True).wait()
+    assert cordwood.load(tmp_path / "tree", progress=True) == {"w": 2.5}
+
+
 def test_only_process_0_shows_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     class Second(type(SINGLE_PROCESS)):  # type: ignore[misc]
         index = 1

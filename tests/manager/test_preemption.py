@@ -162,7 +162,7 @@ def test_a_signal_after_the_last_save_is_known_once_the_manager_is_closed(tmp_pa
     try:
         manager = CheckpointManager(tmp_path, preemption_seconds=300)
         told()
-        assert not manager.preempted  # a loop that ends by it would miss its last save
+        assert manager.preempted
         manager.close()
         assert manager.preempted
         assert calls == [signal.SIGTERM]
@@ -267,3 +267,66 @@ def test_only_the_main_thread_can_listen(tmp_path: Path) -> None:
     thread.start()
     thread.join()
     assert "SIGTERM can only be taken in the main thread" in str(errors[0])
+
+
+def test_preempted_is_true_as_soon_as_the_signal_has_come(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path, save=EverySteps(100), preemption_seconds=300) as manager:
+        manager.save(0, TREE)
+        for batch in range(100):  # an evaluation
+            if batch == 7:
+                told()
+            if manager.preempted:
+                break
+        assert batch == 7
+        assert manager.save(1, TREE) is not None  # whatever the policy says
+    assert manager.steps() == [0, 1]
+
+
+def test_a_step_is_saved_in_the_middle_of_an_evaluation(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path, save=EverySteps(100), preemption_seconds=300) as manager:
+        manager.save(0, TREE)
+        ended = []
+        for batch in range(100):
+            if batch == 7:
+                told()
+            if manager.save_if_preempted(3, TREE, metrics={"loss": 1.0}, extras={"batch": batch}):
+                ended.append(batch)
+                break
+        assert ended == [7]
+        assert manager.steps() == [0, 3]  # it is committed
+        assert manager.preempted
+        assert manager.save_if_preempted(3, TREE, metrics={"loss": 1.0}, extras={"batch": 7})
+        assert manager.save_if_preempted(4, TREE)  # once is enough
+    assert manager.steps() == [0, 3]
+    restored = manager.restore()
+    assert restored is not None
+    assert restored.extras == {"batch": 7}
+
+
+def test_a_signal_in_the_middle_of_a_save_is_acted_on_by_that_save(tmp_path: Path) -> None:
+    class TellsPolicy(EverySteps):
+        def why(self, moment: Any) -> str | None:
+            told()
+            return super().why(moment)
+
+    with CheckpointManager(tmp_path, save=TellsPolicy(100), preemption_seconds=300) as manager:
+        manager.save(7, TREE)
+        assert manager.preempted
+        assert manager.steps() == [7]
+
+
+def test_a_signal_that_was_seen_and_not_acted_on_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with CheckpointManager(tmp_path, save=EverySteps(100), preemption_seconds=300) as manager:
+        manager.save(100, TREE)
+        told()
+        assert manager.preempted
+    assert "SIGTERM came, and no save has acted on it: the newest step is 100" in caplog.text
+
+
+def test_a_manager_that_does_not_handle_the_signal_says_so(tmp_path: Path) -> None:
+    manager = CheckpointManager(tmp_path)
+    with pytest.raises(ValueError, match="pass preemption_seconds= to CheckpointManager"):
+        manager.save_if_preempted(1, TREE)
+    assert not manager.preempted

@@ -205,7 +205,7 @@ def test_best_goes_by_its_policy(tmp_path: Path) -> None:
 def test_what_nobody_asked_for_is_told_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cordwood.io.threads._unreported", [])  # nothing of other tests
+    monkeypatch.setattr("cordwood.io.threads._unreported", {})  # nothing of other tests
     with failing():
         pending = ended(CheckpointManager(tmp_path).save(1, TREE))
     assert pending._has_unreported_failure

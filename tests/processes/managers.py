@@ -92,6 +92,20 @@ def train_until_told(path: str, process: int, step: int) -> tuple[int, list[int]
     raise AssertionError("nobody heard of it")
 
 
+def evaluate_until_told(path: str, process: int) -> tuple[int, list[int]]:
+    """Evaluate a step; one process is told to end at batch 7. The batch at which all ended."""
+    with CheckpointManager(path, save=EverySteps(10), preemption_seconds=300) as manager:
+        manager.save(10, spread(reference(10), 2))
+        for batch in range(10_000):
+            if batch == 7 and jax.process_index() == process:
+                os.kill(os.getpid(), signal.SIGTERM)
+                assert not manager.preempted  # only together
+            if manager.save_if_preempted(13, spread(reference(13), 2)):
+                assert manager.preempted
+                return batch, manager.steps()
+    raise AssertionError("nobody heard of it")
+
+
 def restore(manager: CheckpointManager, rows: int) -> int:
     """Return the step that the manager restores; its tree must be the saved one."""
     restored = manager.restore(like=like(reference(0, rows), 2))

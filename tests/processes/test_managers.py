@@ -70,6 +70,15 @@ def test_a_process_that_is_told_to_end(tmp_path: Path, two: Group, process: int)
     assert steps[:-1] == list(range(10, last, 10))
 
 
+@pytest.mark.parametrize("process", [0, 1])
+def test_processes_end_an_evaluation_together(tmp_path: Path, two: Group, process: int) -> None:
+    result = two.run("managers.evaluate_until_told", path=str(tmp_path / "run"), process=process)
+    batch, steps = result[0]
+    assert result[1][0] == batch
+    assert batch >= 7
+    assert steps == [10, 13]
+
+
 def test_a_process_is_killed_in_the_middle_of_a_run(tmp_path: Path) -> None:
     rng = random.Random(5)
     path = tmp_path / "run"

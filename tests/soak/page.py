@@ -20,6 +20,7 @@ SECTIONS = (
     "Copies of arrays on accelerators",
     "A full disk",
     "Power cuts",
+    "Signal handlers",
 )
 _HEAD = (
     "# Soak: what `make soak` found\n\n"

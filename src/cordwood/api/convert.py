@@ -7,12 +7,10 @@ anything is written.
 from __future__ import annotations
 
 import errno
-import logging
 import math
 import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -40,8 +38,15 @@ from cordwood.formats.registry import file_formats, format_for_saving, suffixes_
 from cordwood.formats.stored_step import KEY, PREFIX_KEY, decode_record, number_in_name
 from cordwood.index import Leaf, leaf_paths
 from cordwood.io.leaves_to_write import Leaves
+from cordwood.io.log import log
 from cordwood.io.progress import ProgressMeter, ProgressOption, progress_display
-from cordwood.io.threads import gc_paused, raise_unreported_failures, run_in_worker, wait_for_saves
+from cordwood.io.threads import (
+    after_interrupted_saves,
+    gc_paused,
+    in_worker,
+    raise_unreported_failures,
+    wait_for_saves,
+)
 from cordwood.loading.cast import cast_dtypes
 from cordwood.loading.load_request import Cast
 from cordwood.message_text import counted, printable, size_text
@@ -60,8 +65,6 @@ from cordwood.storage.paths import (
 )
 from cordwood.storage.temporary_file import scratch_directory
 from cordwood.tree.flatten import FlatTree
-
-_log = logging.getLogger("cordwood")
 
 
 @document_fields
@@ -121,6 +124,7 @@ class _Part(NamedTuple):
     lost: Sequence[str]
 
 
+@in_worker
 def convert(
     source: str | os.PathLike[str] | Checkpoint,
     destination: str | os.PathLike[str],
@@ -242,8 +246,9 @@ def convert(
         beside = to_prefix is not None
         refuse_existing(path, to_format, written, beside=beside, overwrite=overwrite)
 
-    refuse()
     with ExitStack() as stack, gc_paused():
+        stack.enter_context(after_interrupted_saves(path))
+        refuse()
         parts = []
         for each, to in prefixes.items():
             opened = stack.enter_context(
@@ -273,7 +278,7 @@ def convert(
             purpose = f"convert to {os.fspath(path)}"
             rendezvous = Rendezvous(SINGLE_PROCESS, purpose, timeout_seconds=TIMEOUT_SECONDS)
             plan = plan_save(to_format, path, tree, options, rendezvous)
-            run_in_worker(partial(plan.write, Leaves(plan.leaves)))
+            plan.write(Leaves(plan.leaves))
         if meter is not None:
             meter.finish()
     return Conversion(
@@ -298,7 +303,7 @@ def _all_prefixes(source: str | os.PathLike[str]) -> dict[str | None, str | None
     if has_runs(from_format):
         others = from_format.other_items(source)
         if others:
-            _log.warning(
+            log.warning(
                 "%s: what is no tree is not converted: %s",
                 os.fspath(source),
                 printable(", ".join(others)),
@@ -506,7 +511,7 @@ def without_other_steps_record(
         step = decode_record(strings[KEY], source).step
     if step == number:
         return strings
-    _log.warning(
+    log.warning(
         "%s: the metrics, extras and states of %s are left out, for they are not those of step %d; "
         "trees are copied",
         os.fspath(destination),

@@ -10,7 +10,6 @@ together, step by step.
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import shlex
 import time
@@ -41,14 +40,16 @@ from cordwood.formats.registry import suffix_of
 from cordwood.formats.stored_step import KEY, decode_record, listed, sorted_steps, step_in_name
 from cordwood.index import Source
 from cordwood.io.check_digests import check_files
+from cordwood.io.log import log
 from cordwood.io.open_files import LocalFile, ReadableFile
 from cordwood.io.progress import METER, ProgressOption, progress_display, report_progress
 from cordwood.io.threads import (
+    after_interrupted_saves,
     check_stop,
+    in_worker,
     map_in_threads,
     raise_unreported_failures,
     reading_threads,
-    run_in_worker,
     wait_for_saves,
 )
 from cordwood.message_text import counted, printable, size_text
@@ -65,8 +66,6 @@ from cordwood.storage.paths import (
     parse_url,
 )
 from cordwood.storage.storage_protocol import IndexChange, MissingDataError, Storage
-
-_log = logging.getLogger("cordwood")
 
 _LOCAL_FILES_AT_ONCE = 2
 _UNIT_BYTES = 8 << 20
@@ -125,6 +124,7 @@ class CopyReport(NamedTuple):
         return result_html("copied", self.destination, fields)
 
 
+@in_worker
 def copy(
     source: str | os.PathLike[str],
     destination: str | os.PathLike[str],
@@ -192,8 +192,8 @@ def copy(
     raise_unreported_failures()
     wait_for_saves(source)
     wait_for_saves(destination)
-    with progress_display(progress, "copying") as report:
-        copied = run_in_worker(lambda: _copy(source, destination, verify, report))
+    with after_interrupted_saves(destination), progress_display(progress, "copying") as report:
+        copied = _copy(source, destination, verify, report)
     return CopyReport(
         source,
         destination,
@@ -244,14 +244,14 @@ def _copy(source: str, destination: str, verify: bool, report: Any) -> _Copier:
     with report_progress(total, report):
         for (name, *places), size in zip(paths, sizes, strict=True):
             if size is None:
-                _log.warning("%s has no index: it is not finished, and is not copied", places[0])
+                log.warning("%s has no index: it is not finished, and is not copied", places[0])
                 continue
             try:
                 copier.copy_step(name, *places)
             except (CordwoodError, OSError):
                 if not is_run or store_at(places[0]).read_index() is not None:
                     raise
-                _log.warning(
+                log.warning(
                     "%s was deleted while it was copied; gc removes what %s has of it", *places
                 )
     return copier
@@ -371,9 +371,7 @@ class _Copier:
                         "a dead save until then; copy again once these have ended",
                         destination,
                     ) from e
-                _log.warning(
-                    "%s: files of the copy were removed, and are copied again", destination
-                )
+                log.warning("%s: files of the copy were removed, and are copied again", destination)
                 raise ReplacedError(e) from e
             except (CordwoodError, OSError) as e:
                 with suppress(CordwoodError, OSError):

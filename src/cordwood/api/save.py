@@ -29,8 +29,11 @@ from cordwood.io.progress import (
 from cordwood.io.staging_memory import StagingOptions, checked_options
 from cordwood.io.threads import (
     PendingSave,
+    after_interrupted_saves,
+    check_stop,
     current_stop_check,
     gc_paused,
+    in_worker,
     raise_unreported_failures,
     run_in_worker,
     save_in_background,
@@ -46,6 +49,7 @@ from cordwood.processes.rendezvous import (
 from cordwood.storage.paths import absolute_path, local_or_url, parse_url
 
 
+@in_worker
 def save(
     path: str | os.PathLike[str],
     tree: Any,
@@ -118,19 +122,23 @@ def save(
     strings = {} if metadata is None else metadata
     options = SaveOptions(prefix, strings, compression, max_shard_bytes)
     release_memory()
-    with rendezvous_for(path, saved_format, options, timeout_seconds) as rendezvous:
+    with (
+        after_interrupted_saves(path),
+        rendezvous_for(path, saved_format, options, timeout_seconds) as rendezvous,
+    ):
         wait_for_saves(path)
         if rendezvous.index == 0:
             saved_format.refuse_foreign(path)
         with gc_paused(), progress_display(progress, "saving") as report:
             plan = plan_save(saved_format, path, tree, options, rendezvous)
+            check_stop()
             leaves = Leaves(plan.leaves)
             if report is not None:
                 sizes = plan.sizes or [getattr(leaf, "nbytes", 0) for leaf in plan.leaves]
                 meter = ProgressMeter(sum(sizes), report)
                 leaves.on_take = lambda leaf: meter.advance(sizes[leaf])
             try:
-                run_in_worker(lambda: plan.write(leaves))
+                plan.write(leaves)
             finally:
                 leaves.clear()
             if report is not None:
@@ -208,14 +216,41 @@ def save_async(
     >>> tree["w"] += 1  # a step of training
     >>> pending.wait()
     """
-    path = local_or_url(path)
-    saved_format = format_for_saving(path, format=format, layout=layout, prefix=prefix)
-    require_progress_option(progress)
-    staging = checked_options(staging_bytes, device_copies)
     options = SaveOptions(prefix, {} if metadata is None else metadata, compression)
-    with rendezvous_for(
-        path, saved_format, options, timeout_seconds, background=True
-    ) as rendezvous:
+    pending = run_in_worker(
+        lambda: _save_async(
+            path,
+            tree,
+            options,
+            format=format,
+            layout=layout,
+            staging=checked_options(staging_bytes, device_copies),
+            progress=progress,
+            timeout_seconds=timeout_seconds,
+        )
+    )
+    pending._let_begin()
+    return pending
+
+
+def _save_async(
+    path: str | os.PathLike[str],
+    tree: Any,
+    options: SaveOptions,
+    *,
+    format: str | None,
+    layout: Literal["packs", "zarr"] | None,
+    staging: StagingOptions,
+    progress: ProgressOption,
+    timeout_seconds: float,
+) -> PendingSave:
+    path = local_or_url(path)
+    saved_format = format_for_saving(path, format=format, layout=layout, prefix=options.prefix)
+    require_progress_option(progress)
+    with (
+        after_interrupted_saves(path),
+        rendezvous_for(path, saved_format, options, timeout_seconds, background=True) as rendezvous,
+    ):
         save = SnapshotSave(
             path, tree, saved_format, rendezvous, options, staging=staging, progress=progress
         )
@@ -267,6 +302,7 @@ class SnapshotSave:
         with gc_paused():
             options = options._replace(linking=self._linking)
             plan = plan_save(format, self._path, tree, options, rendezvous)
+            check_stop()
             snapshot = snapshot_leaves(plan.leaves)
         self._leaves = Leaves(snapshot, staging=staging)
         self._sizes = plan.sizes or [getattr(leaf, "nbytes", 0) for leaf in snapshot]

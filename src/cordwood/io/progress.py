@@ -6,7 +6,6 @@ or in a notebook, and nothing elsewhere.
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 import time
@@ -16,10 +15,9 @@ from contextvars import ContextVar
 from html import escape
 from typing import Any, NamedTuple, TypeAlias
 
+from cordwood.io.log import log
 from cordwood.message_text import printable, size_text
 from cordwood.public_names import document_fields
-
-_log = logging.getLogger("cordwood")
 
 _EVERY_SECONDS = 0.1
 _MAX_DOING = 40  # characters of the leaf or file at hand
@@ -130,10 +128,13 @@ def progress_display(progress: ProgressOption, verb: str) -> AbstractContextMana
     if current_processes().index != 0:
         return nullcontext(None)
     shell = _notebook_shell()
-    if shell is not None:
-        return _shown(_NotebookBar(shell, verb))
-    if sys.stderr is not None and sys.stderr.isatty():
-        return _shown(_TerminalBar(verb))
+    try:
+        if shell is not None:
+            return _shown(_NotebookBar(shell, verb))
+        if sys.stderr is not None and sys.stderr.isatty():
+            return _shown(_TerminalBar(verb))
+    except Exception:  # noqa: BLE001  (standard error is closed, or is no file: there is no bar)
+        return nullcontext(None)
     return nullcontext(None)
 
 
@@ -340,10 +341,10 @@ class WaitLogger:
         while self._next_seconds <= seconds:
             self._next_seconds *= 2
         self._reported = self._what if isinstance(self._what, str) else self._what()
-        _log.warning("waiting for %s, %.0f s so far%s", self._reported, seconds, self._hint)
+        log.warning("waiting for %s, %.0f s so far%s", self._reported, seconds, self._hint)
 
     def end(self) -> None:
         """Log that the wait is over, if it was reported."""
         if self._reported:
-            _log.info("no longer waiting for %s, after %.0f s", self._reported, self.seconds)
+            log.info("no longer waiting for %s, after %.0f s", self._reported, self.seconds)
             self._reported = ""

@@ -21,7 +21,6 @@ One file: a copy, its shard and the save that it belongs to change together, und
 
 from __future__ import annotations
 
-import logging
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +33,7 @@ import numpy as np
 from cordwood.devices.jax_arrays import ArrayShards, copy_on_device, copy_to_host
 from cordwood.index import Box
 from cordwood.io.lazy_array import Array, LazyArray
+from cordwood.io.log import log
 from cordwood.io.progress import WaitLogger
 from cordwood.io.staging_memory import (
     StagingMemory,
@@ -51,8 +51,6 @@ from cordwood.sharding.boxes import (
     slices,
     within,
 )
-
-_log = logging.getLogger("cordwood")
 
 _BATCH_BYTES = 64 << 20  # of copies that are started together, ahead of the writer
 _BATCH_SHARDS = 256
@@ -362,7 +360,7 @@ class Staging:
             try:
                 sources = copy_on_device([shard.source for shard in shards])
             except (RuntimeError, ValueError) as e:
-                _log.warning(
+                log.warning(
                     "the save waits: arrays could not be copied on their devices: %s", str(e)
                 )
                 return False
@@ -424,7 +422,7 @@ class Staging:
             self._budget_bytes = (used_bytes + size_bytes) // 2
             if not self._has_logged:  # a record that held the exception would hold its frames
                 self._has_logged = True
-                _log.warning("a save has less host memory for copies than its budget: %s", str(e))
+                log.warning("a save has less host memory for copies than its budget: %s", str(e))
             return False
         staging_memory.use(size_bytes)
         now = time.monotonic()

@@ -5,10 +5,14 @@ block: descriptors and locks would be lost. So every call that changes files doe
 thread (`run_in_worker`), which no interrupt reaches. It ends at the next point where it calls
 `check_stop`; only then the interrupt is raised.
 
+Signal handlers run between any two steps of the main thread, too, and may save. So the main thread
+holds no lock, and no half-made import, that another thread needs: the whole call runs in the other
+thread, and the main thread waits for it (docs/design/0015-signal-handlers.md).
+
 Saves in the background run one after another in the order of the calls. Each has a thread of its
-own, which waits for the save before it. It is not a daemon thread: the interpreter joins it before
-it exits, so every save that was started ends. The work after the commits of a manager, such as
-deletions, is done one at a time in the order of its saves.
+own, which waits for the save before it. The interpreter waits for them before it exits, so every
+save that was started ends. The work after the commits of a manager, such as deletions, is done one
+at a time in the order of its saves.
 
 One file, because what an interrupt or the exit of the interpreter does to each thread belongs
 together.
@@ -16,31 +20,33 @@ together.
 
 from __future__ import annotations
 
-import _thread
 import atexit
+import errno
 import gc
-import logging
 import os
-import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
-from functools import partial
-from typing import Any, Generic, TypeAlias, TypeVar
+from functools import partial, wraps
+from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
 
-from cordwood.errors import PendingSaveError
+from cordwood.errors import PendingSaveError, StorageError
+from cordwood.io.latch import Latch
+from cordwood.io.log import log
 from cordwood.io.progress import Progress
+from cordwood.io.started_thread import StartedThread, is_started_thread, no_memory_error
 
 T = TypeVar("T")
 U = TypeVar("U")
+P = ParamSpec("P")
 StopCheck: TypeAlias = Callable[[], None]  # raises an exception to end the work that calls it
 
-_log = logging.getLogger("cordwood")
 
 _POLL_SECONDS = 0.05
+_DEATH_SECONDS = 0.5  # between two looks if a thread for which one waits still exists
 _WAITING_THREADS = 16
 _TRANSFER_THREADS = 8
 
@@ -58,7 +64,12 @@ def run_in_worker(function: Callable[[], T]) -> T:
     In the main thread, the function is called in another thread, with the same context variables.
     After an interrupt (Ctrl-C, or an exception of a signal handler) its `check_stop` raises
     StoppedError; once the function has ended, the interrupt is raised here. In any other thread it
-    is called directly: there are no interrupts there.
+    is called directly: there are no interrupts there. So it is if no more threads are possible.
+
+    A signal handler may call this, too, while the main thread is in a call of it. The handler's
+    function then runs in one more thread, beside the one that was interrupted.
+
+    Raises MemoryError if there is no memory for the thread.
     """
     if threading.get_ident() != threading.main_thread().ident:
         return function()
@@ -80,6 +91,16 @@ def run_in_worker(function: Callable[[], T]) -> T:
     if interrupt is not None:
         raise interrupt
     return run.result()
+
+
+def in_worker(function: Callable[P, T]) -> Callable[P, T]:
+    """Make a function run in a worker: the decorator of public functions that change files."""
+
+    @wraps(function)
+    def call(*arguments: P.args, **named: P.kwargs) -> T:
+        return run_in_worker(partial(function, *arguments, **named))
+
+    return call
 
 
 def check_stop() -> None:
@@ -120,19 +141,17 @@ class _Run(Generic[T]):
         self._function = function
         self._context = copy_context()
         self._lock = threading.Lock()
-        self._ended = threading.Lock()
-        self._ended.acquire()
+        self._over = Latch()
         self._stopped = False
         self._started = False
-        self._over = False
+        self._thread: StartedThread | None = None
         self._values: list[T] = []
         self._error: BaseException | None = None
 
     def start(self) -> bool:
         """Start the thread; return False if no more threads are possible."""
         try:
-            # Not threading.Thread: an interrupt in its `start` leaves it in an undefined state.
-            _thread.start_new_thread(self._body, ())
+            self._thread = StartedThread(self._body)
         except RuntimeError:
             return False
         return True
@@ -143,16 +162,12 @@ class _Run(Generic[T]):
                 return
             self._started = True
         try:
-            # As threading.Thread does, for profilers and debuggers.
-            sys.settrace(threading.gettrace())
-            sys.setprofile(threading.getprofile())
             self._values.append(self._context.run(self._call))
         except BaseException as e:  # noqa: BLE001  (handed to the main thread)
             self._error = e
         finally:
             del self._function, self._context  # what they hold does not outlive the call
-            self._over = True
-            self._ended.release()
+            self._over.set()
 
     def _call(self) -> T:
         with stop_check(self._check):
@@ -165,12 +180,16 @@ class _Run(Generic[T]):
     def stop(self) -> None:
         with self._lock:
             self._stopped = True
-            self._over = self._over or not self._started
+            if not self._started:
+                self._over.set()
 
     def wait(self) -> None:
         """Wait until the call has ended, or will never start."""
-        while not self._over:
-            self._ended.acquire(timeout=_POLL_SECONDS)
+        while not self._over.wait(_POLL_SECONDS):
+            thread = self._thread
+            if thread is not None and not thread.is_alive and not self._over.is_set:
+                self._error = no_memory_error()
+                self._over.set()
 
     def result(self) -> T:
         error, self._error = self._error, None
@@ -262,17 +281,18 @@ def run_tasks(
             fail(e)
 
     def wait() -> None:
-        # Not Thread.join: after Ctrl-C in it the thread seems to have ended while it still writes.
         # A helper that has not taken a task yet will get none.
         while running:
-            pause.acquire(timeout=0.05)
+            pause.acquire(timeout=_POLL_SECONDS)
+            if running and not any(helper.is_alive for helper in helpers):
+                raise no_memory_error()
 
+    helpers: list[StartedThread] = []
     try:
         for _ in range(min(threads, count) - 1):
             try:
-                helper = partial(copy_context().run, help_out)
-                threading.Thread(target=helper, name="cordwood-io", daemon=True).start()
-            except RuntimeError:  # no more threads are possible: this thread does the rest
+                helpers.append(StartedThread(partial(copy_context().run, help_out)))
+            except (RuntimeError, MemoryError):  # no more threads: this one does the rest
                 break
         worker = make_worker()
         while (task := take(0)) is not None:
@@ -283,6 +303,10 @@ def run_tasks(
         try:
             wait()
             break
+        except MemoryError as e:
+            fail(e)
+            if not any(helper.is_alive for helper in helpers):
+                break
         except BaseException as e:  # noqa: BLE001  (raised below, when it is safe)
             fail(e)
     if failure is not None:
@@ -360,14 +384,17 @@ class PendingSave:
         self._target = target  # the real path: the same for all names of one path
         self._total_bytes = total_bytes
         self._done_bytes = 0
-        self._ended = threading.Event()
+        self._process = os.getpid()
+        self._ended = Latch()
+        self._caller_goes = Latch()
+        self._thread: StartedThread | None = None
         self._error: BaseException | None = None
         self._lock = threading.Lock()
 
     @property
     def done(self) -> bool:
         """True once the save has ended, whether it succeeded or failed."""
-        return self._ended.is_set()
+        return self._ended.is_set
 
     @property
     def failed(self) -> bool:
@@ -380,8 +407,7 @@ class PendingSave:
     @property
     def _has_unreported_failure(self) -> bool:
         """True if the save failed and the failure has not been reported."""
-        with _lock:
-            return self in _unreported
+        return self in _unreported
 
     @property
     def exception(self) -> BaseException | None:
@@ -405,12 +431,13 @@ class PendingSave:
 
         Raises:
             TimeoutError: the save has not ended within that time; it continues.
+            StorageError: this process was forked from the one that saves.
             Exception: whatever `save` would have raised; nothing was committed.
         """
         try:
-            ended = self._ended.wait(timeout_seconds)
+            ended = self._wait(timeout_seconds)
         except KeyboardInterrupt:
-            _log.warning(
+            log.warning(
                 "%s: no longer waited for, and still being saved: the interpreter does not exit "
                 "before that has ended; Ctrl-C again, at the exit, gives it up",
                 self.path,
@@ -427,19 +454,37 @@ class PendingSave:
 
     def _wait_quietly(self) -> None:
         """Wait until the save has ended; raise nothing, and do not mark a failure as reported."""
-        self._ended.wait()
+        self._wait(None)
+
+    def _wait(self, timeout_seconds: float | None) -> bool:
+        """Wait until the save has ended; return False after the timeout."""
+        if not self._ended.is_set and os.getpid() != self._process:
+            raise forked_error(f"the save of {self.path}", self._process)
+        self._let_begin()
+        end = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        while not self._ended.is_set:
+            left_seconds = _DEATH_SECONDS if end is None else end - time.monotonic()
+            if left_seconds <= 0:
+                return False
+            if self._ended.wait(min(left_seconds, _DEATH_SECONDS)):
+                break
+            if self._thread is not None and not self._thread.is_alive:
+                self._end(no_memory_error())  # without effect if it ended just now
+        return True
+
+    def _let_begin(self) -> None:
+        """Let the save take the processor: its caller has what it needs, or waits."""
+        self._caller_goes.set()
 
     def _end(self, error: BaseException | None = None) -> None:
         """Mark the save as ended, even if its thread continues; only the first call counts."""
-        with _lock:
-            if self._ended.is_set():
-                return
-            self._error = error
-            if self in _running:
-                _running.remove(self)
-            if error is not None and not self._is_given_up:
-                _unreported.append(self)
-            self._ended.set()
+        if self._ended.is_set:
+            return
+        self._error = error
+        if error is not None and not self._is_given_up:
+            _unreported[self] = None
+        self._ended.set()
+        _running.pop(self, None)
 
     def _advance(self, count: int) -> None:
         """Count bytes as done; called by the thread that saves."""
@@ -451,10 +496,23 @@ class PendingSave:
         return f"<{state} {self.path}: {self._done_bytes} of {self._total_bytes} bytes>"
 
 
+def forked_error(what: str, process: int) -> StorageError:
+    """Return the error for what belongs to the process from which this one was forked."""
+    return StorageError(
+        errno.ENOTSUP,
+        f"{what} belongs to process {process}, from which this one was forked: its threads are not "
+        "here. Let that process save and wait; or save, load or make another CheckpointManager "
+        "in this one",
+    )
+
+
 _MAX_SHOWN = 5
-_lock = threading.Lock()  # of the two that follow
-_running: list[PendingSave] = []  # in the order of the calls
-_unreported: list[PendingSave] = []  # failed, and the failure has not been reported
+_queueing = threading.Lock()  # held while a save is queued, never by the main thread
+# In the order of the calls. They are changed and copied by single operations, which need no lock.
+_running: dict[PendingSave, None] = {}
+_unreported: dict[PendingSave, None] = {}  # failed, and the failure has not been reported
+_threads: dict[StartedThread, None] = {}  # of saves, and of the work after their commits
+_is_given_up_at_exit = False
 
 
 def save_in_background(
@@ -463,21 +521,33 @@ def save_in_background(
     """Call `work` in a thread, after all background saves started before; keep its exception.
 
     Once the main thread has ended, as in an `atexit` handler, the interpreter no longer waits for
-    threads: then `work` is called before this returns, and its exception is raised here.
+    threads: then `work` is called before this returns, and its exception is raised here. So it is
+    if no more threads are possible.
 
     Args:
         path: the path of the checkpoint.
         work: saves. It may call `_advance` on its argument, and `_end` if work remains to be done
             after the commit.
         total_bytes: the size of the tree.
+
+    The save begins once the caller calls `_let_begin` or waits for it, or a moment later.
+
+    Raises MemoryError if there is no memory for the thread.
     """
     pending = PendingSave(os.fspath(path), os.path.realpath(path), total_bytes)
-    caller_goes = threading.Event()
+    if not threading.main_thread().is_alive() or not run_in_worker(lambda: _queue(pending, work)):
+        run_in_worker(lambda: work(pending))
+        pending._end()
+    return pending
+
+
+def _queue(pending: PendingSave, work: Callable[[PendingSave], None]) -> bool:
+    """Start the thread of a save; return False if no more threads are possible."""
 
     def run(earlier: PendingSave | None, job: list[Callable[[PendingSave], None]]) -> None:
         # Otherwise the caller would wait for the GIL, 5 ms at a time, while this thread plans. If
-        # an interrupt has kept the caller from setting the event, the timeout ends this wait.
-        caller_goes.wait(_HEAD_START_SECONDS)
+        # an interrupt has kept the caller from `_let_begin`, the timeout ends this wait.
+        pending._caller_goes.wait(_HEAD_START_SECONDS)
         if earlier is not None:
             earlier._wait_quietly()
         del earlier
@@ -487,41 +557,69 @@ def save_in_background(
         except BaseException as e:  # noqa: BLE001  (kept until it is reported)
             error = e
         pending._end(error)
+        if pending._thread is not None:
+            _threads.pop(pending._thread, None)
 
-    if not threading.main_thread().is_alive():
-        run_in_worker(lambda: work(pending))
-        pending._end()
-        return pending
-
-    with _lock:
-        earlier = _running[-1] if _running else None
-        thread = threading.Thread(
-            target=run, args=(earlier, [work]), name=f"cordwood-save-{pending.path}", daemon=False
-        )
-        _running.append(pending)
-        started = []
-
-        def start() -> None:
-            thread.start()
-            started.append(True)
-
+    with _queueing:
+        running = list(_running)
+        earlier = running[-1] if running else None
+        _running[pending] = None
         try:
-            run_in_worker(start)  # an interrupt in `Thread.start` would not tell whether it runs
+            pending._thread = StartedThread(partial(run, earlier, [work]))
+            _threads[pending._thread] = None
+            pending._thread.wait_until_begun()
+        except RuntimeError:
+            _running.pop(pending, None)
+            return False
         except BaseException:
-            if not started:
-                _running.remove(pending)
+            _running.pop(pending, None)
             raise
-    caller_goes.set()
-    return pending
+    return True
+
+
+class _Turn:
+    """A call that saves to a path, in the worker of the main thread."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.ended = Latch()
+
+
+_turns_around: ContextVar[tuple[_Turn, ...]] = ContextVar("turns", default=())
+_turns: dict[_Turn, None] = {}  # in the order of the calls; changed by single operations of dict
+
+
+@contextmanager
+def after_interrupted_saves(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Wait for a save to the same path that the main thread was in when a handler interrupted it.
+
+    So of two saves of one path the later one stays: that of the handler. The block is a save.
+    """
+    if not is_started_thread():  # a thread of the caller: no handler has interrupted it
+        yield
+        return
+    turn = _Turn(os.path.realpath(path))
+    around = _turns_around.get()  # a function that the caller has passed to such a call may save
+    earlier = [each for each in list(_turns) if each.target == turn.target and each not in around]
+    _turns[turn] = None
+    token = _turns_around.set((*around, turn))
+    try:
+        for each in earlier:
+            while not each.ended.wait(_POLL_SECONDS):
+                check_stop()
+        yield
+    finally:
+        _turns_around.reset(token)
+        _turns.pop(turn, None)
+        turn.ended.set()
 
 
 def wait_for_saves(path: str | os.PathLike[str]) -> None:
     """Wait for the background saves to `path` that have not ended; their failures stay pending."""
     target = os.path.realpath(path)
-    with _lock:
-        same = [pending for pending in _running if pending._target == target]
-    for pending in same:
-        pending._wait_quietly()
+    for pending in list(_running):
+        if pending._target == target:
+            pending._wait_quietly()
 
 
 def raise_unreported_failures(*, save_started: bool = False) -> None:
@@ -530,9 +628,11 @@ def raise_unreported_failures(*, save_started: bool = False) -> None:
     Args:
         save_started: True if the caller has already started its own save.
     """
-    with _lock:
-        failed = [pending for pending in _unreported if not pending._has_owner]
-        _unreported[:] = [pending for pending in _unreported if pending._has_owner]
+    failed = [
+        pending
+        for pending in list(_unreported)
+        if not pending._has_owner and _mark_reported(pending)
+    ]
     if failed:
         raise PendingSaveError(
             f"{_failures(failed)}; that is told now because nobody called wait(). "
@@ -540,13 +640,15 @@ def raise_unreported_failures(*, save_started: bool = False) -> None:
         ) from failed[0]._error
 
 
-def _mark_reported(pending: PendingSave) -> None:
-    with _lock:
-        if pending in _unreported:
-            _unreported.remove(pending)
+def _mark_reported(pending: PendingSave) -> bool:
+    """Mark a failure as reported; return False if there is none, or it was reported before."""
+    return _unreported.pop(pending, _NEVER) is None
 
 
-def _failures(failed: list[PendingSave]) -> str:
+_NEVER = object()
+
+
+def _failures(failed: Sequence[PendingSave]) -> str:
     shown = [
         f"the save of {pending.path} in the background failed: "
         f"{type(pending._error).__name__}: {pending._error}"
@@ -556,20 +658,39 @@ def _failures(failed: list[PendingSave]) -> str:
     return "; ".join([*shown, *more])
 
 
+def _wait_at_exit() -> None:
+    """Wait for all saves, as the interpreter waits for threads; an interrupt gives them up."""
+    global _is_given_up_at_exit
+    try:
+        while not _is_given_up_at_exit and (threads := list(_threads)):
+            threads[0].wait()
+            _threads.pop(threads[0], None)
+    except BaseException:
+        _is_given_up_at_exit = True
+        raise
+
+
 def _warn_at_exit() -> None:
     if _unreported:
-        warnings.warn(f"cordwood: {_failures(_unreported)}", RuntimeWarning, stacklevel=1)
+        message = f"cordwood: {_failures(list(_unreported))}"
+        warnings.warn(message, RuntimeWarning, stacklevel=1)
 
 
 def _forget() -> None:
     """Reset the state in a forked child, which has none of the threads."""
-    global _lock
-    _lock = threading.Lock()
+    global _queueing
+    _queueing = threading.Lock()
     _running.clear()
     _unreported.clear()
+    _threads.clear()
+    _turns.clear()
 
 
 atexit.register(_warn_at_exit)
+atexit.register(_wait_at_exit)  # called before the other one, for saves that began at the exit
+with suppress(KeyError, RuntimeError):  # RuntimeError: the interpreter exits already
+    # Before all that is registered with atexit, which may use the checkpoints.
+    vars(threading)["_register_atexit"](_wait_at_exit)
 os.register_at_fork(after_in_child=_forget)
 
 
@@ -577,13 +698,13 @@ class PostCommitQueue:
     """The work after the saves of one manager; each runs in the thread of its save."""
 
     def __init__(self) -> None:
-        self._last: threading.Event | None = None  # set once the work after the last save is done
-        self._before: threading.Event | None = None  # the same for the save before the last
+        self._last: Latch | None = None  # set once the work after the last save is done
+        self._before: Latch | None = None  # the same for the save before the last
         self._threads: set[int] = set()  # threads that do such work, or wait for their turn
 
     def run(self, pending: PendingSave, work: Callable[[], None]) -> None:
         """Mark a save as succeeded, then do its work; called in the thread of the save."""
-        done, thread = threading.Event(), threading.get_ident()
+        done, thread = Latch(), threading.get_ident()
         before = self._last
         self._before, self._last = before, done
         self._threads.add(thread)
@@ -596,6 +717,11 @@ class PostCommitQueue:
             self._threads.discard(thread)
             done.set()
 
+    @property
+    def is_in_this_thread(self) -> bool:
+        """True if such work calls this."""
+        return threading.get_ident() in self._threads
+
     def limit_backlog(self) -> None:
         """Wait for all such work but the last, so that work slower than saving cannot pile up."""
         self._wait(self._before, None)
@@ -604,7 +730,7 @@ class PostCommitQueue:
         """Wait for all such work; return False on timeout. Called by such work, return at once."""
         return self._wait(self._last, timeout_seconds)
 
-    def _wait(self, done: threading.Event | None, timeout_seconds: float | None) -> bool:
-        if done is None or threading.get_ident() in self._threads:
+    def _wait(self, done: Latch | None, timeout_seconds: float | None) -> bool:
+        if done is None or self.is_in_this_thread:
             return True
         return done.wait(timeout_seconds)

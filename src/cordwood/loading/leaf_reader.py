@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -18,7 +19,9 @@ from cordwood.formats.detect_format import error_by_content, format_of
 from cordwood.formats.format_protocol import Format, Opened, OpenOptions, is_directory_format
 from cordwood.index import MAX_DIMS, Box, Encoding, Leaf, Pieces, Span
 from cordwood.io.check_digests import SourceDigests, block_bytes
+from cordwood.io.import_in_thread import import_in_thread
 from cordwood.io.open_files import LocalFile
+from cordwood.io.threads import run_in_worker
 from cordwood.plan.load_boxes import plan_boxes
 from cordwood.plan.load_plan import Placement
 from cordwood.sharding.boxes import shape_of, slices, whole_box
@@ -39,7 +42,17 @@ _ArrayType: TypeAlias = tuple[tuple[int, ...], str, Encoding]  # shape, dtype, s
 def open_reader(
     path: str | os.PathLike[str], *, format: str | None, prefix: str | None, options: OpenOptions
 ) -> LeafReader:
-    """Open a checkpoint; the caller closes it. Raises as `cordwood.open` does."""
+    """Open a checkpoint; the caller closes it. Raises as `cordwood.open` does.
+
+    In a worker, because this imports the modules of the format: a signal handler that saves in the
+    middle would wait for imports of the main thread.
+    """
+    return run_in_worker(lambda: _open_reader(path, format, prefix, options))
+
+
+def _open_reader(
+    path: str | os.PathLike[str], format: str | None, prefix: str | None, options: OpenOptions
+) -> LeafReader:
     path = local_or_url(path)
     detected_format = format_of(path, format=format, prefix=prefix)
     with explaining_format(path, detected_format):
@@ -125,6 +138,8 @@ class LeafReader:
         if mmap:
             return self._map(leaves, boxes)
         # The executor is imported here so that opening an index imports no thread pools.
+        if "cordwood.io.execute_load" not in sys.modules:
+            import_in_thread("cordwood.io.execute_load")
         from cordwood.io.check_digests import check_loaded
         from cordwood.io.execute_load import execute_load
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 
 from cordwood.errors import CordwoodError
 from cordwood.formats.packs import store_at
 from cordwood.formats.packs.step_metrics import change_of_metrics
+from cordwood.io.log import log
 from cordwood.io.threads import run_in_worker
 from cordwood.manager.restore_step import missing_step_error
 from cordwood.manager.steps import Steps
 from cordwood.storage.storage_protocol import IndexChange
-
-_log = logging.getLogger("cordwood")
 
 
 class _Gone(CordwoodError):
@@ -57,4 +55,4 @@ def add_metrics(
         run_in_worker(commit)
     except (_Gone, FileNotFoundError) as e:
         raise missing_step_error(steps, number) from e
-    _log.info("%s: step %d: added the metrics %s", steps.root, number, ", ".join(metrics))
+    log.info("%s: step %d: added the metrics %s", steps.root, number, ", ".join(metrics))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shlex
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
@@ -10,6 +9,7 @@ from contextlib import suppress
 from cordwood.errors import CordwoodError, StepError
 from cordwood.formats.packs import PACKS
 from cordwood.formats.stored_step import listed
+from cordwood.io.log import log
 from cordwood.manager.steps import OURS, Step, Steps, best_of_each
 from cordwood.message_text import printable
 from cordwood.policies import (
@@ -20,8 +20,6 @@ from cordwood.policies import (
 )
 from cordwood.storage.paths import parse_url
 from cordwood.storage.step_storage import Removal, StepStorage
-
-_log = logging.getLogger("cordwood")
 
 
 def plan_deletions(
@@ -110,7 +108,7 @@ def _log_deleted(root: str, steps: Sequence[int], why: str) -> None:
     """Log a line that names the deleted steps; nothing if there are none."""
     if steps:
         noun = "step" if len(steps) == 1 else "steps"
-        _log.info("%s: deleted %s %s: %s", root, noun, listed([*map(str, steps)]), why)
+        log.info("%s: deleted %s %s: %s", root, noun, listed([*map(str, steps)]), why)
 
 
 class StepCleaner:
@@ -143,7 +141,7 @@ class StepCleaner:
             # The first metrics may come with a later step, so warn only once steps are lost.
             if problem not in self._warned and (has_metrics or plan.deleted):
                 self._warned.add(problem)
-                _log.warning("%s: keep: %s", self._steps.root, printable(problem))
+                log.warning("%s: keep: %s", self._steps.root, printable(problem))
         entries = {each.step: each.entry for each in steps}
         result = self._storage.remove([entries[number] for number in plan.deleted], partly=True)
         removed = result.removed
@@ -172,7 +170,7 @@ class StepCleaner:
             problem = f"{self._storage.path_of(entry)} {text}"
             if problem not in self._warned:
                 self._warned.add(problem)
-                _log.warning("%s", printable(problem))
+                log.warning("%s", printable(problem))
 
     def _remove_unfinished(self, unfinished: Sequence[Step]) -> None:
         self._storage.remove_leftovers()

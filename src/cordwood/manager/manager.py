@@ -6,7 +6,6 @@ One file, as it is one public class: most of its lines are the docstrings of its
 from __future__ import annotations
 
 import inspect
-import logging
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -15,9 +14,15 @@ from typing import Any, Literal, ParamSpec, Self, SupportsFloat, SupportsIndex, 
 
 from cordwood.errors import PendingSaveError, StepError
 from cordwood.formats.stored_step import Record, as_json, as_metrics, require_same, step_number
+from cordwood.io.log import log
 from cordwood.io.progress import ProgressOption, require_progress_option
 from cordwood.io.staging_memory import checked_options
-from cordwood.io.threads import SAVE_STARTED_ANYWAY, PendingSave, raise_unreported_failures
+from cordwood.io.threads import (
+    SAVE_STARTED_ANYWAY,
+    PendingSave,
+    raise_unreported_failures,
+    run_in_worker,
+)
 from cordwood.manager.add_metrics import add_metrics
 from cordwood.manager.argument_hints import refuse_arguments
 from cordwood.manager.delete_steps import delete_steps, plan_deletions
@@ -33,8 +38,9 @@ from cordwood.policies import (
     as_save_policy,
 )
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
+from cordwood.storage.paths import parse_url
 
-_log = logging.getLogger("cordwood")
+_NOT_SAVED = "%s: step %d is not saved: the policy does not ask for it"
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -141,6 +147,10 @@ class CheckpointManager(StepReader):
         require_progress_option(progress)
         staging = checked_options(staging_bytes, device_copies)
         super().__init__(root, timeout_seconds=timeout_seconds)
+        if parse_url(self.root) is not None:
+            from cordwood.storage.request_loop import start_threads
+
+            start_threads()  # now: a save may come while Python exits, when it starts no threads
         self._progress = progress
         self._timeout_seconds = timeout_seconds
         self._keep_policy = as_keep_policy(keep)
@@ -162,10 +172,15 @@ class CheckpointManager(StepReader):
 
     @property
     def preempted(self) -> bool:
-        """True once SIGTERM has come and a `save` has acted on it, or this manager was closed.
+        """True as soon as SIGTERM has come, also in the middle of an evaluation.
 
-        It becomes true in the same call of `save` on every process.
+        The step that is at hand may not be saved yet: `save_if_preempted` saves it. With several
+        processes it becomes true in the same call of `save` or `save_if_preempted` on every
+        process. A program that has seen it ends by itself: `close` does not end it.
         """
+        if self._group.count == 1 and self._decider.notice.received_at is not None:
+            self._decider.seen = True
+            return True
         return self._decider.preempted
 
     @_with_hints("save")
@@ -216,6 +231,86 @@ class CheckpointManager(StepReader):
                 "block, or make another CheckpointManager"
             )
         number = step_number(step)
+        received_before = self._decider.notice.received_at is not None
+        pending = None
+        if not force and self._decider.skips(number):
+            log.debug(_NOT_SAVED, self.root, number)
+        else:
+            pending = self._alone(
+                lambda: self._save_step(
+                    number, tree, called, metrics=metrics, extras=extras, items=items, force=force
+                )
+            )
+            if pending is not None:
+                pending._let_begin()
+        if self._group.count == 1 and not received_before and self._decider.notice.received_at:
+            # It came meanwhile: `preempted` is true when this returns, and the caller may end.
+            return self.save(step, tree, metrics=metrics, extras=extras, items=items, force=force)
+        return pending
+
+    def save_if_preempted(
+        self,
+        step: SupportsIndex,
+        tree: Any,
+        *,
+        metrics: Mapping[str, SupportsFloat] | None = None,
+        extras: Any = None,
+        items: Items = None,
+    ) -> bool:
+        """Save a step and wait for it, if SIGTERM has come; return True if the job is to end.
+
+        For loops that may be long between two calls of `save`, such as an evaluation. It costs
+        nothing while no signal has come. With several processes every one calls it for the same
+        steps, as `save`, and it returns the same on all.
+
+        Args:
+            step: its number. If this manager has just saved that step, that save counts.
+            tree: as `save` takes it.
+            metrics: as `save` takes them.
+            extras: as `save` takes them.
+            items: as `save` takes them.
+
+        Returns:
+            True if SIGTERM has come. Then the step is saved; or, where `preemption_seconds` leaves
+            no time for another save, the save that was running has ended. A save that was made
+            before, because of the signal, counts.
+
+        Raises:
+            ValueError: this manager has no `preemption_seconds`, so it cannot know.
+            Others: as `save`.
+
+        >>> import numpy as np
+        >>> with CheckpointManager("evaluated", save=100, preemption_seconds=30) as manager:
+        ...     for batch in range(3):  # an evaluation
+        ...         if manager.save_if_preempted(7, {"w": np.zeros(3)}):
+        ...             break
+        >>> manager.preempted
+        False
+        """
+        if not self._decider.hears_of_preemption(step_number(step)):
+            return False
+        self.save(step, tree, metrics=metrics, extras=extras, items=items)
+        return True
+
+    def _alone(self, call: Callable[[], R]) -> R:
+        """Call a function in a worker, while no other call changes this manager.
+
+        A signal handler may call the manager in the middle of another call of it: it waits for that
+        call, which goes on in a thread.
+        """
+        return run_in_worker(lambda: self._queue.alone(call))
+
+    def _save_step(
+        self,
+        number: int,
+        tree: Any,
+        called: float,
+        *,
+        metrics: Mapping[str, SupportsFloat] | None,
+        extras: Any,
+        items: Items,
+        force: bool,
+    ) -> PendingSave | None:
         if self._group.count == 1 and not self._decider.notice.received_at and self._queue.failed:
             self._queue.finish(go_on=False)
         pending, failure = None, None
@@ -223,8 +318,7 @@ class CheckpointManager(StepReader):
             preempted, why = self._decider.ask(number)
             why = "it was forced" if force else why
             if why is None:
-                text = "%s: step %d is not saved: the policy does not ask for it"
-                _log.debug(text, self.root, number)
+                log.debug(_NOT_SAVED, self.root, number)
             else:
                 failure = self._finish_before(number, preempted=preempted)
                 beside = as_metrics(metrics), as_json(extras, "extras")
@@ -322,7 +416,6 @@ class CheckpointManager(StepReader):
         10
         """
         number, numbers = step_number(step), as_metrics(metrics)
-        self._queue.post_commit.wait(None)
 
         def add() -> None:
             add_metrics(
@@ -333,7 +426,11 @@ class CheckpointManager(StepReader):
                 timeout_seconds=self._timeout_seconds,
             )
 
-        self._group.agree(f"add metrics to step {number} of", add)
+        def add_together() -> None:
+            self._queue.post_commit.wait(None)
+            self._group.agree(f"add metrics to step {number} of", add)
+
+        self._alone(add_together)
 
     def delete_after(self, step: SupportsIndex) -> list[int]:
         """Delete all steps after one, to go back to it, and return their numbers.
@@ -356,6 +453,9 @@ class CheckpointManager(StepReader):
         return self._delete(number + 1, None, f"delete the steps after {number} of")
 
     def _delete(self, start: int, stop: int | None, what: str) -> list[int]:
+        return self._alone(lambda: self._delete_alone(start, stop, what))
+
+    def _delete_alone(self, start: int, stop: int | None, what: str) -> list[int]:
         self._queue.wait_quietly()
         if self._restored is not None and self._restored >= start:
             self._restored = None
@@ -376,7 +476,7 @@ class CheckpointManager(StepReader):
                 raise
             message = str(e).removesuffix(SAVE_STARTED_ANYWAY)
             reason = ": the job is to end" if preempted else ""
-            _log.error("%sstep %d is saved all the same%s", message, number, reason)
+            log.error("%sstep %d is saved all the same%s", message, number, reason)
             return e
         return None
 
@@ -397,10 +497,10 @@ class CheckpointManager(StepReader):
             assert last.record is not None
             require_same(last.record, record, root=self.root)
             text = "%s: step %d was already passed to save; this call saves nothing"
-            _log.info(text, self.root, number)
+            log.info(text, self.root, number)
             return last.pending
         if last is None and self._restored == number and self._is_there(number):
-            _log.info("%s: step %d was restored, and is not saved again", self.root, number)
+            log.info("%s: step %d was restored, and is not saved again", self.root, number)
             return None
         trees: Mapping[str, Any] = {}
         if items:
@@ -429,7 +529,8 @@ class CheckpointManager(StepReader):
         return self._group.agree(f"look for step {number} of", look)
 
     def _before_restoring(self) -> None:
-        self._queue.wait_quietly()
+        if not self._queue.calls.is_forked:  # the saves of another process are not waited for
+            self._alone(self._queue.wait_quietly)
         if self._group.count == 1:
             self._after_restoring()
 
@@ -445,7 +546,7 @@ class CheckpointManager(StepReader):
         except TimeoutError as e:
             if last is None or last.pending.failed:  # the save itself failed with a TimeoutError
                 raise
-            _log.warning("the job has been told to end, and %s", e)
+            log.warning("the job has been told to end, and %s", e)
 
     def close(self) -> None:
         """Wait as `wait` does, and restore the earlier handler of SIGTERM.
@@ -454,13 +555,24 @@ class CheckpointManager(StepReader):
         opens the manager again; steps can still be listed, restored and deleted. If SIGTERM came
         and no `save` has acted on it, the process ends by it now, as it would without a manager.
         """
-        self._closed = True
+        if self._queue.calls.is_forked:  # what runs belongs to the process that made it
+            self._closed = True
+            return
         try:
+            try:
+                self.wait()  # a signal handler may save meanwhile
+            finally:
+                self._closed = True
             self.wait()
         finally:
             self._decider.notice.stop()
-        if self._decider.notice.received_at is not None and not self._decider.preempted:
-            self._decider.preempted = True
+        if self._decider.notice.received_at is None or self._decider.preempted:
+            return
+        self._decider.preempted = True
+        if self._decider.seen:
+            text = "%s: SIGTERM came, and no save has acted on it: the newest step is %s"
+            log.warning(text, self.root, self._steps.latest())
+        else:
             self._decider.notice.resend()
 
     def __enter__(self) -> Self:
@@ -470,13 +582,13 @@ class CheckpointManager(StepReader):
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None:
+        if error is None or self._queue.calls.is_forked:
             self.close()
             return
         self._closed = True
         last = self._queue.last
         if last is not None and not last.pending.done:
-            _log.warning(
+            log.warning(
                 "%s: %s ends the block; waiting for the save of step %d, which is still running",
                 self.root,
                 type(error).__name__,

@@ -29,6 +29,7 @@ from cordwood.errors import (
 )
 from cordwood.formats.detect_format import indexed_format
 from cordwood.formats.stored_step import PREFIX_KEY, Record, listed, step_in_name
+from cordwood.io.log import log
 from cordwood.io.open_files import is_disk_error
 from cordwood.io.progress import Progress, ProgressOption, Report, progress_display
 from cordwood.loading.load_request import TreeOptions
@@ -55,8 +56,6 @@ from cordwood.processes.join_rendezvous import process_names
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.public_names import document_fields
 from cordwood.storage.paths import kind_at, parse_url
-
-_log = logging.getLogger("cordwood")
 
 T = TypeVar("T")
 # Options that apply to trees among the items too; the others name leaves of the tree of the step.
@@ -241,7 +240,7 @@ def restore_newest(
         _warn(f"{root}: nothing is restored, and {choice.nothing}")
     else:
         level = logging.DEBUG if rendezvous.index else logging.INFO
-        _log.log(level, "nothing to restore in %s: %s", root, choice.nothing)
+        log.log(level, "nothing to restore in %s: %s", root, choice.nothing)
     return None
 
 
@@ -419,7 +418,7 @@ def load_step(chosen: ChosenStep, request: RestoreRequest, processes: Rendezvous
         for name, item in request.items.items():
             counter.begin_load()
             if name not in kinds:
-                _log.info("%s has no item %r: what was given is kept", path, name)
+                log.info("%s has no item %r: what was given is kept", path, name)
                 if not is_stateful(item):
                     items[name] = item
             elif record is not None:
@@ -433,7 +432,7 @@ def load_step(chosen: ChosenStep, request: RestoreRequest, processes: Rendezvous
         elif kinds:
             extras = foreign_extras(path)
     seconds = time.monotonic() - start
-    _log.log(
+    log.log(
         logging.DEBUG if processes.index else logging.INFO,
         "restored step %d: %s read in %.3f s, %s/s (%s)",
         chosen.step,
@@ -488,7 +487,7 @@ def _prefix_in_step(record: Record, prefix: str | None, *, path: str) -> str | N
     with open_checkpoint(path) as checkpoint:
         recorded_prefix = checkpoint.metadata.get(PREFIX_KEY)
     if prefix == recorded_prefix:
-        _log.debug("%s: prefix %r means the tree of this run", path, prefix)
+        log.debug("%s: prefix %r means the tree of this run", path, prefix)
         return None
     trees = [name for name, item in record.items.items() if item == ITEM]
     if trees:

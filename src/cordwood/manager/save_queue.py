@@ -6,17 +6,18 @@ began, how long it took, and whether it failed.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from cordwood.api.save import SnapshotSave, announce_errors
 from cordwood.errors import CordwoodError, PendingSaveError, StepError
 from cordwood.formats.format_protocol import SaveOptions
 from cordwood.formats.registry import format_for_saving
 from cordwood.formats.stored_step import KEY, PREFIX_KEY, Record, encode_record, step_name
+from cordwood.io.exclusive_calls import ExclusiveCalls
+from cordwood.io.log import log
 from cordwood.io.progress import ProgressOption
 from cordwood.io.staging_memory import StagingOptions
 from cordwood.io.threads import (
@@ -35,7 +36,7 @@ from cordwood.processes.rendezvous import Rendezvous, current_processes
 from cordwood.public_names import document_fields
 from cordwood.storage.paths import local_or_url, parse_url
 
-_log = logging.getLogger("cordwood")
+R = TypeVar("R")
 
 
 @document_fields
@@ -98,6 +99,7 @@ class SaveQueue:
         last_began: when the last save began, or else the manager, by the monotonic clock.
         last_seconds: how long the last committed save took; 0 if there was none.
         post_commit: the work after commits.
+        calls: the calls that change the manager.
         failure_reported: True once the failure of a save was reported; the reader sets it back.
     """
 
@@ -131,6 +133,17 @@ class SaveQueue:
         self._timeout_seconds = timeout_seconds
         self._progress = progress
         self.post_commit = PostCommitQueue()
+        self.calls = ExclusiveCalls(f"the manager of {steps.root}")
+
+    def alone(self, call: Callable[[], R]) -> R:
+        """Call a function while no other thread is in such a call; not in the main thread.
+
+        The work after a commit does not wait: the call that it would wait for may wait for it.
+        """
+        self.calls.require_process()
+        if self.post_commit.is_in_this_thread:
+            return call()
+        return self.calls.run(call)
 
     @property
     def step(self) -> int | None:
@@ -251,6 +264,7 @@ class SaveQueue:
         Raises the exception of the save if it failed, or TimeoutError. The failure of a save whose
         call was interrupted is not raised: the caller knows that nothing was saved.
         """
+        self.calls.require_process()
         end = None if timeout_seconds is None else time.monotonic() + timeout_seconds
 
         def is_done() -> bool:
@@ -263,7 +277,7 @@ class SaveQueue:
                 last.pending.wait(timeout_seconds)
         except BaseException as e:
             if last is not None and last.pending.failed and not self.failed:
-                self._forget_failed()
+                self._forget_failed(last)
                 is_done()  # the work of the saves before
             if last is None or e is not last.pending._error or not last.pending._is_given_up:
                 raise
@@ -279,14 +293,15 @@ class SaveQueue:
         Args:
             go_on: True if the caller begins the next save all the same; the error says so.
         """
-        if self.last is None:
+        last = self.last
+        if last is None:
             return
-        step, pending, _ = self.last
+        step, pending, _ = last
         pending._wait_quietly()
         if not pending.failed:
             return
         unreported, e = self.failed, pending.exception
-        self._forget_failed()
+        self._forget_failed(last)
         if unreported:
             raise PendingSaveError(
                 f"the save of step {step} in the background failed: {type(e).__name__}: {e}; "
@@ -301,8 +316,10 @@ class SaveQueue:
             if not self.last.pending.failed:
                 self.last = None
 
-    def _forget_failed(self) -> None:
-        self.last, self.failure_reported = None, True
+    def _forget_failed(self, failed: StepSave) -> None:
+        self.failure_reported = True
+        if self.last is failed:  # not a save that a signal handler has begun meanwhile
+            self.last = None
 
     def _require_newest(self, number: int) -> Step | None:
         """Raise StepError if an existing step does not allow a save; hide an unreadable index.
@@ -345,7 +362,7 @@ class SaveQueue:
                         f"{each.path} lies where step {number} goes, and is damaged: {reason}: "
                         "move that away"
                     )
-                _log.warning("%s: what is damaged there is hidden until it is saved", each.path)
+                log.warning("%s: what is damaged there is hidden until it is saved", each.path)
         self._cleaner.make_room()
         if newest is None or newest.record is None or newest.is_link:
             return None
@@ -355,20 +372,20 @@ class SaveQueue:
 
     def _report_and_clean(self, report: SaveReport, *, is_first: bool) -> None:
         """Report a committed step and delete old steps; an error here is not one of the save."""
-        _log.log(logging.INFO if is_first else logging.DEBUG, "%s", report)
+        (log.info if is_first else log.debug)("%s", report)
         try:
             if self._on_save is not None:
                 self._on_save(report)
         except Exception:  # noqa: BLE001  (of the caller's hook; it is logged with its traceback)
-            _log.exception("on_save failed for step %d, which is saved", report.step)
+            log.exception("on_save failed for step %d, which is saved", report.step)
         if not is_first:
             return
         try:
             self._cleaner.after_commit(time_now=time.time())
         except (OSError, CordwoodError) as e:
-            _log.warning("%s: steps could not be deleted: %s", self._steps.root, e)
+            log.warning("%s: steps could not be deleted: %s", self._steps.root, e)
         except Exception:  # noqa: BLE001  (of a policy; it is logged with its traceback)
-            _log.exception("%s: keep failed, and no step was deleted", self._steps.root)
+            log.exception("%s: keep failed, and no step was deleted", self._steps.root)
 
 
 class SaveDecider:
@@ -385,6 +402,7 @@ class SaveDecider:
         policy: the policy that was given.
         notice: the receiver of SIGTERM.
         preempted: True once SIGTERM has come and a `save` has acted on it.
+        seen: True once the caller was told of SIGTERM.
 
     Raises ValueError if the policy needs `preemption_seconds` and has none, or if it is not
     positive.
@@ -409,6 +427,7 @@ class SaveDecider:
         self.policy = policy
         self.notice = PreemptionNotice()
         self.preempted = False
+        self.seen = False
         self._preemption_seconds = preemption_seconds
         self._group = group
         self._queue = queue
@@ -464,6 +483,36 @@ class SaveDecider:
             return why or "the job has been told to end"
 
         return self._group.decide(number, decide, preempted=self.notice.received_at is not None)
+
+    def skips(self, number: int) -> bool:
+        """Return True if it is known at once that a step is not to be saved.
+
+        Most calls of `save` in a training loop end here. It takes no lock and reads no files, so
+        that it can run in the main thread.
+        """
+        if self._group.count > 1 or not self._looked or self.notice.received_at is not None:
+            return False
+        if self._queue.failed or self._queue.failure_reported:
+            return False
+        preempted, why = self.ask(number)
+        return not preempted and why is None
+
+    def hears_of_preemption(self, number: int) -> bool:
+        """Return True if any process has been told to end, as all processes find out together.
+
+        Raises ValueError without `preemption_seconds`.
+        """
+        if self._preemption_seconds is None:
+            raise ValueError(
+                "save_if_preempted: expected a manager that handles SIGTERM, found one without: "
+                "pass preemption_seconds= to CheckpointManager, how long the job has from SIGTERM"
+            )
+        received = self.notice.received_at is not None
+        if self._group.count == 1:
+            return received
+        if not self._looked:
+            self._look_together()
+        return self._group.decide(number, lambda _: None, preempted=received)[0]
 
     def seconds_left(self) -> float:
         """Return the time until the job ends, by what this process knows."""

@@ -13,7 +13,6 @@ In the record of a step an item is one of these:
 from __future__ import annotations
 
 import base64
-import logging
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -28,12 +27,11 @@ from cordwood.formats.detect_format import format_of
 from cordwood.formats.format_protocol import has_runs, item_names
 from cordwood.formats.orbax.locate_trees import JAX_KEY, JSON, NUMPY_KEY, STATES, TREE
 from cordwood.formats.stored_step import as_json
+from cordwood.io.log import log
 from cordwood.loading.match_like import is_abstract
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.tree.flatten import flatten
-
-_log = logging.getLogger("cordwood")
 
 _MAX_JSON_BYTES = 1 << 28
 _METRICS = "metrics"  # the item of Orbax's CheckpointManager itself
@@ -350,7 +348,7 @@ def foreign_extras(path: str) -> dict[str, Any] | None:
             try:
                 extras[name] = _json_item(path, name)
             except (CorruptionError, FormatError, LimitError) as e:
-                _log.warning("%s: the item %r is left out of extras: %s", path, name, e)
+                log.warning("%s: the item %r is left out of extras: %s", path, name, e)
     return extras or None
 
 

@@ -6,7 +6,6 @@ One file, as it is one public class: most of its lines are the docstrings of its
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import time
 from collections.abc import Hashable, Iterator, Mapping
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, TypeVa
 from cordwood.errors import MismatchError
 from cordwood.formats.packs.cordwood_json import RULES
 from cordwood.formats.stored_step import step_number
+from cordwood.io.log import log
 from cordwood.io.progress import ProgressOption, require_progress_option
 from cordwood.manager.argument_hints import no_attribute, refuse_arguments
 from cordwood.manager.restore_step import (
@@ -36,8 +36,6 @@ from cordwood.policies import KeepPolicy, best_step, metric_problem
 from cordwood.processes.agreement import ProcessGroup
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 from cordwood.storage.step_storage import open_step_storage
-
-_log = logging.getLogger("cordwood")
 
 T = TypeVar("T")
 Items: TypeAlias = Mapping[str, Any] | None  # trees, and `Stateful` objects
@@ -130,11 +128,11 @@ class StepReader:
         best = best_step(saved, policy, metric, mode)
         if not every:
             text = text_without_steps(self._steps, self._steps.others())
-            _log.info("there is no best step in %s: %s", self.root, text)
+            log.info("there is no best step in %s: %s", self.root, text)
         elif best is None and metric is not None:
             problem = metric_problem(saved, metric)
             if problem:
-                _log.warning("best: %s", printable(problem))
+                log.warning("best: %s", printable(problem))
         return best
 
     @overload

@@ -35,8 +35,10 @@ from contextvars import ContextVar
 from typing import Any, Protocol, Self, TypeVar
 
 from cordwood.errors import ProcessError
+from cordwood.io.latch import Latch
 from cordwood.io.progress import WaitLogger
-from cordwood.io.threads import current_stop_check, never_stop, stop_check
+from cordwood.io.started_thread import StartedThread
+from cordwood.io.threads import current_stop_check, never_stop, run_in_worker, stop_check
 from cordwood.processes.join_rendezvous import (
     WAKE_SECONDS,
     Heartbeats,
@@ -234,7 +236,6 @@ def current_processes() -> Processes:
 
     Raises ProcessError if several processes run and cordwood cannot communicate with them.
     """
-    global _jax_processes
     processes = _overriding.get()
     if processes is not None:
         return processes
@@ -246,10 +247,18 @@ def current_processes() -> Processes:
     from cordwood.devices.jax_arrays import coordination_client
 
     client = coordination_client()
+    latest = _jax_processes
+    if latest is not None and latest[0] is client:
+        return latest[1]
+    return run_in_worker(lambda: _processes_of(client, jax.process_index(), jax.process_count()))
+
+
+def _processes_of(client: Any, index: int, count: int) -> JaxProcesses:
+    """Return the one object for a client; called in a worker, because it takes a lock."""
+    global _jax_processes
     with _lock:
         if _jax_processes is None or _jax_processes[0] is not client:
-            made = JaxProcesses(client, jax.process_index(), jax.process_count())
-            _jax_processes = client, made
+            _jax_processes = client, JaxProcesses(client, index, count)
         return _jax_processes[1]
 
 
@@ -312,7 +321,7 @@ class Rendezvous:
         self._failure: str | None = None  # noticed by the heartbeat thread
         self._steps = 0  # of the work of this process
         self._outer_check: Callable[[], None] = never_stop
-        self._ended = threading.Event()
+        self._ended = Latch()
         self._lock = threading.Lock()  # of `_heartbeats`
 
     def __enter__(self) -> Self:
@@ -324,8 +333,7 @@ class Rendezvous:
         """
         self._outer_check = current_stop_check()
         if self._processes.count > 1:
-            name = f"cordwood-beat-{self._purpose}"
-            threading.Thread(target=self._send_heartbeats, name=name, daemon=True).start()
+            StartedThread(self._send_heartbeats)
             try:
                 if self._processes.index == 0:
                     _delete_finished(self._processes)
@@ -481,7 +489,7 @@ class Rendezvous:
 
     def _send_heartbeats(self) -> None:
         number = 0
-        while not self._ended.is_set():
+        while not self._ended.is_set:
             try:
                 if self._namespace is None:  # `Joining.arrive` looks for failures by itself
                     self._joining.send_heartbeat(number)
@@ -493,7 +501,7 @@ class Rendezvous:
                     else:
                         self._receive(self._processes.get(self._key("answer", self._round), 0.001))
             except ProcessError as e:
-                if not self._ended.is_set():
+                if not self._ended.is_set:
                     self._failure = str(e)
                 return
             number += 1
@@ -525,7 +533,7 @@ class Rendezvous:
 
         The `with` block calls this; after an error before the block the caller does.
         """
-        if self._ended.is_set() or self._processes.count == 1:
+        if self._ended.is_set or self._processes.count == 1:
             return
         self._ended.set()
         index = self._processes.index

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import logging
 import os
 import shlex
 import stat
@@ -18,12 +17,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from cordwood.errors import StorageError
+from cordwood.io.log import log
 from cordwood.io.progress import WaitLogger
 from cordwood.io.threads import check_stop
 from cordwood.storage import syscalls
 from cordwood.storage.syscalls import close_quietly, open_fd, opened_fd
-
-_log = logging.getLogger("cordwood")
 
 # What flock(2) says where there are none.
 NO_LOCK_ERRORS = (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK)
@@ -157,7 +155,7 @@ def _warn(folder: str, text: str) -> None:
     key = (os.path.dirname(folder), text)
     if key not in _warned:
         _warned.add(key)
-        _log.warning("%s: %s", folder, text)
+        log.warning("%s: %s", folder, text)
 
 
 def unlock(fd: int) -> None:

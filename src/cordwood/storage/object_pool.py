@@ -11,7 +11,6 @@ seen, and the objects stay. docs/design/0013-object-stores.md has the argument.
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections import defaultdict
@@ -25,8 +24,6 @@ from cordwood.io.threads import check_stop, map_in_threads, reading_threads, run
 from cordwood.storage.object_store_client import ObjectEntry, ObjectStore, Tag
 from cordwood.storage.paths import POOL, new_save_id
 from cordwood.storage.storage_protocol import NamingRules
-
-_log = logging.getLogger("cordwood")
 
 GRACE_SECONDS = 24 * 3600  # an older object without a reference is taken for a dead save's
 MAX_LIST_BYTES = 1 << 30

@@ -6,20 +6,18 @@ A deleted step first loses its index, and then its objects.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import CordwoodError, UnsupportedFormatError
+from cordwood.io.log import log
 from cordwood.storage.entry_content import EntryContent, refers_only_to_data, split_content
 from cordwood.storage.object_pool import ObjectPool
 from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.paths import POOL, Url
 from cordwood.storage.step_storage import Removal, StepEntry, StoredRecord, refusal_text
 from cordwood.storage.storage_protocol import NamingRules
-
-_log = logging.getLogger("cordwood")
 
 _RECORDS = f"{POOL}/steps.json"
 
@@ -95,7 +93,7 @@ class ObjectStepStorage:
         try:
             self._pool.remove(shared)
         except (OSError, CordwoodError) as e:
-            _log.warning(
+            log.warning(
                 "%s: the objects that only deleted steps refer to were not removed; gc does it "
                 "later: %s",
                 self.name,

@@ -14,7 +14,6 @@ One file, because what a save writes and what `collect` removes follow one rule.
 from __future__ import annotations
 
 import errno
-import logging
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -25,6 +24,7 @@ from functools import partial
 from cordwood.errors import CordwoodError, StorageError, UnsupportedFormatError
 from cordwood.index import HeaderDigest, Source
 from cordwood.io.leaves_to_write import Leaves
+from cordwood.io.log import log
 from cordwood.io.open_files import ReadableFile
 from cordwood.io.threads import check_stop, together
 from cordwood.message_text import first_names
@@ -51,8 +51,6 @@ from cordwood.storage.storage_protocol import (
     NewDataFile,
     wait_until_visible,
 )
-
-_log = logging.getLogger("cordwood")
 
 _POLL_SECONDS = 0.5
 _PROBE, _REMOVAL_LIST = "tmp", "gc"  # the kinds of temporary objects, by the end of their names
@@ -198,8 +196,10 @@ class ObjectTransaction:
         self._conditions: Future[None] | None = None
         if not others_commit:
             self._conditions = Future()
-            target = partial(copy_context().run, self._try_conditions, self._conditions)
-            call_in_thread(target, "cordwood-conditions")
+            try_conditions = partial(self._try_conditions, self._conditions)
+            target = partial(copy_context().run, try_conditions)
+            if call_in_thread(target) is None:
+                target()
 
     def create_probe(self) -> str:
         name = _name_beside(self._rules, _PROBE)
@@ -272,7 +272,7 @@ class ObjectTransaction:
             try:
                 self._write_sidecar(name, data, tag, sidecars[name], again)
             except Exception as e:  # noqa: BLE001  (the tree is saved)
-                _log.warning(
+                log.warning(
                     "%s is saved, but %s was not brought in line with it, and tools that read that "
                     "find the tree before, or none: %s",
                     store.url,
@@ -284,7 +284,7 @@ class ObjectTransaction:
         try:
             store.delete(unreferenced)
         except Exception as e:  # noqa: BLE001  (the tree is saved)
-            _log.warning(
+            log.warning(
                 "%s is saved, but not all of %d objects that it replaces were deleted; gc removes "
                 "them a day after they were saved: %s",
                 store.url,
@@ -330,7 +330,7 @@ class ObjectTransaction:
                 self._put_back(change.new_index, old)
                 self._perhaps_committed = False
                 raise
-            _log.warning(
+            log.warning(
                 "%s is saved, but it could not be looked whether a gc at the same time took its "
                 "data for a dead save's; verify tells: %s",
                 self._store.url,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import random
 import threading
 import time
@@ -31,7 +30,9 @@ from cordwood.errors import (
     StorageError,
     TruncatedError,
 )
+from cordwood.io.log import log
 from cordwood.io.threads import check_stop, together
+from cordwood.storage.awake_clock import AwakeClock
 from cordwood.storage.object_store_errors import (
     NO_STORE,
     failure_of,
@@ -42,8 +43,6 @@ from cordwood.storage.object_store_errors import (
 from cordwood.storage.object_store_options import OpenStore, open_store
 from cordwood.storage.paths import Url
 from cordwood.storage.request_loop import call_in_thread, run_request
-
-_log = logging.getLogger("cordwood")
 
 T = TypeVar("T")
 
@@ -144,7 +143,7 @@ class ObjectStore:
                     raise
                 attempt += 1
                 seconds = _delay_seconds(attempt)
-                _log.warning(
+                log.warning(
                     "%s: %s; attempt %d of %d follows in %.1f s",
                     url,
                     request_error(e, url, doing).strerror,
@@ -439,7 +438,8 @@ class ObjectStore:
 class _Upload:
     """An upload in parts: how many are on their way, and since when none has arrived.
 
-    Time in which no part is on its way, because the leaves are slow to read, does not count.
+    Time in which no part is on its way, because the leaves are slow to read, does not count; nor
+    does time in which the process stood still.
 
     Two parts are sent at first, and more at once as they arrive quickly: so a slow link is not
     shared by so many parts that none arrives in time.
@@ -463,10 +463,11 @@ class _Upload:
         self._sent_parts = 0
         self._at_once = 2
         self.ended = threading.Event()
-        self._filled: threading.Event | None = None  # set once no more parts are filled
+        self._filled: Callable[[], None] | None = None  # waits until no more parts are filled
         self._room = threading.Semaphore(_PARTS_AHEAD)
         self._context = copy_context()
-        self._last_seconds = time.monotonic()
+        self._clock = AwakeClock()
+        self._last_seconds = self._clock.now()
         self._failed_seconds = 0.0
 
     async def feed(
@@ -477,7 +478,8 @@ class _Upload:
     ) -> AsyncIterator[Any]:
         """Yield the parts, but no more at once than may be on their way; none is kept here.
 
-        They are filled in a thread, one after another, a little ahead.
+        They are filled in a thread, one after another, a little ahead; or here, where no more
+        threads are possible.
         """
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
         filled: deque[memoryview] = deque()
@@ -497,17 +499,19 @@ class _Upload:
 
         def count(begun_seconds: float) -> None:
             self.stored_parts += 1
-            self._last_seconds = time.monotonic()
+            self._last_seconds = self._clock.now()
             is_quick = self._last_seconds - begun_seconds < self._open.stall_seconds / 8
             self._at_once = min(self._at_once + is_quick, self._most_at_once)
             loop.call_soon_threadsafe(changed.set)
 
-        self._filled = call_in_thread(partial(self._context.run, fill_all), "cordwood-upload")
-        for _ in range(part_count):
+        self._filled = call_in_thread(partial(self._context.run, fill_all))
+        for number in range(part_count):
             while True:
                 if self.failure is not None:
                     raise self.failure
                 changed.clear()
+                if self._filled is None and not filled:
+                    filled.append(fill(number, self.ended.is_set))
                 if filled and self._sent_parts - self.stored_parts < self._at_once:
                     break
                 if errors and not filled:
@@ -517,9 +521,9 @@ class _Upload:
                     await asyncio.wait_for(changed.wait(), _POLL_SECONDS)
             self._lacks_bytes = False
             if self._sent_parts == self.stored_parts:
-                self._last_seconds = time.monotonic()
+                self._last_seconds = self._clock.now()
             self._sent_parts += 1
-            weakref.finalize(filled[0], count, time.monotonic())
+            weakref.finalize(filled[0], count, self._clock.now())
             yield bytes_to_send(filled.popleft())
             self._room.release()
 
@@ -528,7 +532,7 @@ class _Upload:
         self.ended.set()
         self._room.release()
         if self._filled is not None:
-            self._filled.wait()
+            self._filled()
 
     def waits_for(self) -> str:
         """Return what the upload waits for, for the log."""
@@ -546,7 +550,7 @@ class _Upload:
         What the check of the caller raises ends `feed`, so that obstore aborts the upload; only if
         that takes long it is raised here.
         """
-        now = time.monotonic()
+        now = self._clock.tick()
         if self.failure is not None:
             if now - self._failed_seconds > _ABORT_SECONDS:
                 raise self.failure

@@ -11,7 +11,6 @@ stored; then the next part is filled into it.
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 import weakref
@@ -25,14 +24,13 @@ from cordwood.errors import CordwoodError, StorageError
 from cordwood.index import Digests, HeaderDigest
 from cordwood.io.buffers import PAGE_BYTES, ScratchBuffer, allocate_bytes
 from cordwood.io.leaves_to_write import FileContents, Leaves
+from cordwood.io.log import log
 from cordwood.io.progress import METER
 from cordwood.io.threads import check_stop, current_stop_check, default_threads, run_tasks
 from cordwood.plan.file_plan import FilePlan, build_header, leaves_of, segment_offsets
 from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.object_store_errors import failure_of
 from cordwood.storage.storage_protocol import NewDataFile
-
-_log = logging.getLogger("cordwood")
 
 PART_BYTES = 8 << 20
 _ATTEMPTS = 2
@@ -230,7 +228,7 @@ def _upload(
                 break
             if attempt + 1 == _ATTEMPTS or not _may_repeat(e, store.url_of(name)):
                 raise
-            _log.warning("%s; it is uploaded once more", e)
+            log.warning("%s; it is uploaded once more", e)
     for leaf, count in Counter(leaves_of(plan.segments)).items():
         leaves.release(leaf, count)
     return HeaderDigest(plan.header_bytes, digest_of(memoryview(contents.header)))

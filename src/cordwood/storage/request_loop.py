@@ -1,7 +1,11 @@
 """The threads of requests to object stores: one with the event loop in which all of them run.
 
 Another one is kept for the exit of the interpreter: from then on Python 3.12 starts no thread,
-while saves in the background still send requests.
+while saves in the background still send requests. Where no thread can be started, a request runs in
+the thread that sends it.
+
+The main thread waits for a request without a lock: a signal handler that runs meanwhile may send
+requests of its own (docs/design/0015-signal-handlers.md).
 """
 
 from __future__ import annotations
@@ -14,12 +18,16 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from contextlib import suppress
 from contextvars import Context
-from typing import Any, TypeVar, TypeVarTuple
+from functools import partial
+from typing import Any, Generic, TypeVar, TypeVarTuple
 
 from cordwood.errors import StorageError
+from cordwood.io.latch import Latch
 from cordwood.io.progress import WaitLogger
+from cordwood.io.started_thread import StartedThread, no_memory_error
+from cordwood.io.threads import run_in_worker
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -61,39 +69,62 @@ class _Loop:
 
     process = 0
     loop: asyncio.AbstractEventLoop | None = None
-    lock = threading.Lock()
-    jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # of the thread for the exit
+    lock = threading.Lock()  # held while the threads are started, never by the main thread
+    # Of the thread for the exit; None without one.
+    jobs: queue.SimpleQueue[Callable[[], None]] | None = None
 
     @classmethod
-    def get(cls) -> asyncio.AbstractEventLoop:
+    def get(cls) -> asyncio.AbstractEventLoop | None:
+        """Return the loop; start the threads if need be; None where that is not possible."""
+        if cls.loop is None:
+            run_in_worker(cls._start)
+        if cls.loop is not None and cls.process != os.getpid():
+            raise StorageError(
+                errno.ENOTSUP,
+                "this process was forked from one that had used an object store, and no "
+                "request works in it: start it by 'spawn' or 'forkserver' of multiprocessing",
+            )
+        return cls.loop
+
+    @classmethod
+    def _start(cls) -> None:
         with cls.lock:
-            if cls.loop is not None and cls.process != os.getpid():
-                raise StorageError(
-                    errno.ENOTSUP,
-                    "this process was forked from one that had used an object store, and no "
-                    "request works in it: start it by 'spawn' or 'forkserver' of multiprocessing",
-                )
-            if cls.loop is None:
-                started = threading.Event()
-                threading.Thread(
-                    target=cls._run, args=(started,), name="cordwood-requests", daemon=True
-                ).start()
-                started.wait()
-                threading.Thread(target=cls._do_jobs, name="cordwood-spare", daemon=True).start()
-            assert cls.loop is not None
-            return cls.loop
+            if cls.loop is not None:
+                return
+            started = Latch()
+            try:
+                thread = StartedThread(partial(cls._run, started))
+            except RuntimeError:  # no more threads are possible
+                return
+            while not started.wait(_POLL_SECONDS):
+                if not thread.is_alive and not started.is_set:
+                    raise no_memory_error()
+            with suppress(RuntimeError):
+                jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+                StartedThread(partial(cls._do_jobs, jobs))
+                cls.jobs = jobs
 
     @classmethod
-    def _run(cls, started: threading.Event) -> None:
+    def _run(cls, started: Latch) -> None:
         """Make the loop, where no interrupt cuts that in two, and run it."""
-        cls.loop, cls.process = _RequestLoop(), os.getpid()
+        cls.process = os.getpid()
+        loop = cls.loop = _RequestLoop()
         started.set()
-        cls.loop.run_forever()
+        loop.run_forever()
 
-    @classmethod
-    def _do_jobs(cls) -> None:
+    @staticmethod
+    def _do_jobs(jobs: queue.SimpleQueue[Callable[[], None]]) -> None:
         while True:
-            cls.jobs.get()()
+            jobs.get()()
+
+
+def _forget_lock() -> None:
+    """Release the lock in a forked child, where no thread starts the loop."""
+    _Loop.lock = threading.Lock()
+    _Loop.jobs = None
+
+
+os.register_at_fork(after_in_child=_forget_lock)
 
 
 def start_threads() -> None:
@@ -101,22 +132,70 @@ def start_threads() -> None:
     _Loop.get()
 
 
-def call_in_thread(function: Callable[[], None], name: str) -> threading.Event:
-    """Call a function, which raises nothing, in another thread; return what is set at its end."""
-    ended = threading.Event()
+def call_in_thread(function: Callable[[], None]) -> Callable[[], None] | None:
+    """Call a function, which raises nothing, in another thread; return what waits for its end.
+
+    Returns None, and calls nothing, if there is no thread for it.
+    """
+    with suppress(RuntimeError):
+        return StartedThread(function).wait
+    jobs = _Loop.jobs
+    if jobs is None:
+        return None
+    ended = Latch()
 
     def call() -> None:
         function()
         ended.set()
 
-    try:
-        threading.Thread(target=call, name=name, daemon=True).start()
-    except RuntimeError:  # no more threads are possible
-        _Loop.jobs.put(call)
-    return ended
+    def wait() -> None:
+        ended.wait()
+
+    jobs.put(call)
+    return wait
 
 
-_reporting: Future[Any] | None = None  # the request whose wait is reported
+class _Request(Generic[T]):
+    """A coroutine in the event loop, for whose end a thread waits."""
+
+    def __init__(self, call: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self.ended = Latch()
+        self._call = call
+        self._results: list[T] = []
+        self._error: BaseException | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_cancelled = False
+
+    def begin(self) -> None:
+        """Start it; called in the loop."""
+        if not self._is_cancelled:
+            self._task = asyncio.get_running_loop().create_task(self.run())
+
+    async def run(self) -> None:
+        try:
+            self._results.append(await self._call())
+        except BaseException as e:  # noqa: BLE001  (handed to the thread that waits)
+            self._error = e
+        finally:
+            self.ended.set()
+
+    def cancel(self) -> None:
+        """Give it up; called in the loop."""
+        self._is_cancelled = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def result(self) -> T:
+        error, self._error = self._error, None
+        if error is None:
+            return self._results.pop()
+        try:
+            raise error
+        finally:
+            error = None  # breaks the cycle of the exception and this frame
+
+
+_reporting: _Request[Any] | None = None  # the request whose wait is reported
 
 
 def run_request(
@@ -137,27 +216,53 @@ def run_request(
     """
     global _reporting
     loop = _Loop.get()
-    future = asyncio.run_coroutine_threadsafe(call(), loop)
+    request = _Request(call)
     waiting, at = WaitLogger(doing), progress()
+
+    def tick() -> None:
+        global _reporting
+        nonlocal waiting, at
+        check()
+        if progress() != at:
+            waiting.end()
+            waiting, at = WaitLogger(doing), progress()
+        # Of many requests that wait, one is reported.
+        _reporting = _reporting or request
+        if _reporting is request:
+            waiting.tick()
+
     try:
-        while True:
-            try:
-                return future.result(timeout=_POLL_SECONDS)
-            except TimeoutError:
-                if future.done():
-                    raise
-                check()
-                if progress() != at:
-                    waiting.end()
-                    waiting, at = WaitLogger(doing), progress()
-                # Of many requests that wait, one is reported.
-                _reporting = _reporting or future
-                if _reporting is future:
-                    waiting.tick()
+        if loop is None:
+            _run_here(request, tick)
+        else:
+            loop.call_soon_threadsafe(request.begin)
+            while not request.ended.wait(_POLL_SECONDS):
+                tick()
+        return request.result()
     except BaseException:
-        future.cancel()
+        if loop is not None and not request.ended.is_set:
+            loop.call_soon_threadsafe(request.cancel)
         raise
     finally:
         waiting.end()
-        if _reporting is future:
+        if _reporting is request:
             _reporting = None
+
+
+def _run_here(request: _Request[Any], tick: Callable[[], None]) -> None:
+    """Run a request in this thread, in an event loop of its own."""
+
+    async def run() -> None:
+        task = asyncio.get_running_loop().create_task(request.run())
+        try:
+            while not (await asyncio.wait({task}, timeout=_POLL_SECONDS))[0]:
+                tick()
+        except BaseException:
+            task.cancel()
+            raise
+
+    loop = _RequestLoop()
+    try:
+        loop.run_until_complete(run())
+    finally:
+        loop.close()

@@ -11,7 +11,6 @@ Only what cordwood wrote is ever removed: `storage.entry_content` decides that, 
 from __future__ import annotations
 
 import fcntl
-import logging
 import os
 import re
 import stat
@@ -20,6 +19,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import NamedTuple, Protocol
 
 from cordwood.errors import CordwoodError, UnsupportedFormatError
+from cordwood.io.log import log
 from cordwood.io.threads import run_in_worker
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import WritableFile, sync_directory
@@ -40,8 +40,6 @@ from cordwood.storage.paths import (
 )
 from cordwood.storage.storage_protocol import NamingRules
 from cordwood.storage.syscalls import open_directory_fd
-
-_log = logging.getLogger("cordwood")
 
 _AWAY = re.compile(r"\.(.+)\.cordwood-[0-9a-f]{16}\.(deleted|damaged)")
 LOCK_NAME = f"{temporary_prefix('steps')}lock"
@@ -372,7 +370,7 @@ class LocalStepStorage:
             if path not in self._warned:
                 self._warned.add(path)
                 content = EntryContent((), foreign)
-                _log.warning("%s: %s: it stays; move it away", path, refusal_text(content))
+                log.warning("%s: %s: it stays; move it away", path, refusal_text(content))
 
     def set_aside(self, entry: str) -> str:
         result = Removal.empty()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,6 +29,7 @@ from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.check_digests import check_blocks
 from cordwood.io.lazy_array import Array, LazyArray
 from cordwood.io.leaves_to_write import FileContents, Leaves, copy_bytes
+from cordwood.io.log import log
 from cordwood.io.open_files import ReadableFile
 from cordwood.io.threads import check_stop, reading_threads, run_tasks
 from cordwood.plan.assign_to_files import (
@@ -43,8 +43,6 @@ from cordwood.plan.assign_to_files import (
 )
 from cordwood.plan.file_plan import LeafBytes, LiteralBytes, Segment
 from cordwood.storage.storage_protocol import Storage, StorageTransaction
-
-_log = logging.getLogger("cordwood")
 
 
 class Links(NamedTuple):
@@ -184,7 +182,7 @@ def _unchanged_cells(
 def _log_damage(store: Storage, prefix: str, error: Exception) -> None:
     """Log that a file is damaged, unless the whole checkpoint has been deleted meanwhile."""
     if read_item(store, prefix) is not None:
-        _log.warning("%s; what it held is written anew", error)
+        log.warning("%s; what it held is written anew", error)
 
 
 class BaseFile(NamedTuple):

@@ -8,7 +8,6 @@ refers to the objects that hold unchanged ones, and writes the others.
 from __future__ import annotations
 
 import json
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
@@ -27,6 +26,7 @@ from cordwood.formats.packs.index_item import PackedTree, written_pack
 from cordwood.formats.packs.link_unchanged import NOTHING, Links, base_files, read_item
 from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.leaves_to_write import Leaves, copy_bytes
+from cordwood.io.log import log
 from cordwood.io.threads import check_stop, default_threads, run_tasks
 from cordwood.plan.assign_to_files import (
     MAX_POOLED_BYTES_PER_LIVE_BYTE,
@@ -39,8 +39,6 @@ from cordwood.plan.assign_to_files import (
 from cordwood.plan.file_plan import FilePlan, LiteralBytes
 from cordwood.storage.paths import pooled_name
 from cordwood.storage.storage_protocol import NewDataFile, Storage
-
-_log = logging.getLogger("cordwood")
 
 _START = b'{"digest":"'
 _UNIT_BYTES = 4 << 20
@@ -196,5 +194,5 @@ def _read_cell_digests(store: Storage, name: str) -> dict[str, Mapping[int, byte
         TypeError,
         AttributeError,
     ) as e:
-        _log.warning("%s: %s; all arrays are written", store.name, e)
+        log.warning("%s: %s; all arrays are written", store.name, e)
         return {}
