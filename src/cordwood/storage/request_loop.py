@@ -57,6 +57,11 @@ class _RequestLoop(asyncio.SelectorEventLoop):
         finally:
             self._callers.pop(thread, None)
 
+    def end_request(self) -> None:
+        """Wait for the threads of obstore in an `atexit` handler: it may be the last one."""
+        if not threading.main_thread().is_alive():
+            self._wait_for_callers()
+
     def _wait_for_callers(self) -> None:
         end = time.monotonic() + _EXIT_SECONDS
         while self._callers and time.monotonic() < end:
@@ -68,13 +73,13 @@ class _Loop:
     """The event loop, in a daemon thread."""
 
     process = 0
-    loop: asyncio.AbstractEventLoop | None = None
+    loop: _RequestLoop | None = None
     lock = threading.Lock()  # held while the threads are started, never by the main thread
     # Of the thread for the exit; None without one.
     jobs: queue.SimpleQueue[Callable[[], None]] | None = None
 
     @classmethod
-    def get(cls) -> asyncio.AbstractEventLoop | None:
+    def get(cls) -> _RequestLoop | None:
         """Return the loop; start the threads if need be; None where that is not possible."""
         if cls.loop is None:
             run_in_worker(cls._start)
@@ -238,6 +243,7 @@ def run_request(
             loop.call_soon_threadsafe(request.begin)
             while not request.ended.wait(_POLL_SECONDS):
                 tick()
+            loop.end_request()
         return request.result()
     except BaseException:
         if loop is not None and not request.ended.is_set:
@@ -264,5 +270,6 @@ def _run_here(request: _Request[Any], tick: Callable[[], None]) -> None:
     loop = _RequestLoop()
     try:
         loop.run_until_complete(run())
+        loop.end_request()
     finally:
         loop.close()
