@@ -57,8 +57,10 @@ LAZY = {
 
 # A format is no other's business, but the directories hold their trees as safetensors files do,
 # and Orbax's arrays are zarr's, and those of its older versions Flax's msgpack too.
+# Its databases are those of Levanter and jax.
 SHARED = {
     "cordwood.formats.hugging_face": ("cordwood.formats.safetensors.",),
+    "cordwood.formats.ocdbt_arrays": ("cordwood.formats.orbax.ocdbt", "cordwood.formats.zarr."),
     "cordwood.formats.orbax": ("cordwood.formats.zarr.", "cordwood.formats.flax_msgpack."),
     "cordwood.formats.packs": ("cordwood.formats.safetensors.",),
 }

@@ -157,7 +157,7 @@ def test_objects_cannot_be_mapped(object_url: str) -> None:
     [
         ("zz://bucket/x", {}, "expected a path, or a URL of one of az://, file://, gs://, http"),
         ("memory://bucket/x.safetensors", {}, "an object store holds directories"),
-        ("memory://bucket/x", {"format": "msgpack"}, "an object store holds directories"),
+        ("memory://bucket/x", {"format": "safetensors"}, "an object store holds directories"),
         ("memory://bucket/x", {"layout": "zarr"}, "the layout 'zarr' needs a local path"),
         ("memory://bucket/../x", {}, "expected names between the slashes"),
         (Path("gs://bucket/x"), {}, "pass a str such as 'gs://bucket/x'"),

@@ -65,6 +65,24 @@ def write_zarr_tree(path: Path, tree: Any) -> None:
     manager.wait_until_finished()
 
 
+def write_database(path: Path, tree: Any) -> None:
+    from jax.experimental.array_serialization.serialization import GlobalAsyncCheckpointManager
+
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    base = {"driver": "file", "path": str(path)}
+    names = ["/".join(key.key for key in keys) for keys, _ in leaves]
+    manager = GlobalAsyncCheckpointManager()
+    manager.serialize(
+        [jax.numpy.asarray(leaf) for _, leaf in leaves],
+        [
+            {"driver": "zarr3", "kvstore": {"driver": "ocdbt", "base": base, "path": name}}
+            for name in names
+        ],
+        on_commit_callback=lambda: None,
+    )
+    manager.wait_until_finished()
+
+
 def orbax(layout: str) -> Row:
     return Row(
         "orbax",
@@ -101,13 +119,14 @@ ROWS = [
     ),
     Row("safetensors-shards", "model", write_model_safetensors, tree=FLAT),
     Row("zarr-tree", "zarr-tree", write_zarr_tree),
+    Row("ocdbt", "ocdbt", write_database),
 ]
 
 
 def test_every_format_has_a_row() -> None:
     assert {row.name for row in ROWS} == {
         *("safetensors", "npz", "npy", "eqx", "msgpack", "msgpack.gz", "msgpack.zst"),
-        *("msgpack-records", "packs", "zarr", "orbax", "safetensors-shards", "zarr-tree"),
+        *("msgpack-records", "packs", "zarr", "orbax", "safetensors-shards", "zarr-tree", "ocdbt"),
     }
 
 

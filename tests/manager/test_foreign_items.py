@@ -203,3 +203,23 @@ def test_an_item_that_is_no_json_and_was_asked_for(composite: Path) -> None:
         pytest.raises(CorruptionError, match="meta/metadata is not JSON"),
     ):
         StepReader(composite).restore(prefix="state", items={"meta": None})
+
+
+def test_an_array_that_was_saved_as_an_array(tmp_path: Path) -> None:
+    names = ("state", "array", "number", "tree")
+    with ocp.CheckpointManager(tmp_path / "run", item_names=names) as manager:
+        arguments = ocp.args.Composite(
+            state=ocp.args.StandardSave({"w": jnp.ones(3)}),
+            array=ocp.args.ArraySave(jnp.arange(4.0)),
+            number=ocp.args.ArraySave(7),
+            tree=ocp.args.StandardSave({"checkpoint": jnp.zeros(2)}),
+        )
+        manager.save(1, args=arguments)
+        manager.wait_until_finished()
+    reader = cordwood.StepReader(tmp_path / "run")
+    items: dict[str, Any] = {"array": jnp.zeros(4), "number": 0, "tree": None}
+    restored = reader.restore(1, prefix="state", items=items)
+    assert restored.items["array"].tolist() == [0, 1, 2, 3]
+    assert restored.items["number"] == 7
+    assert restored.items["tree"]["checkpoint"].tolist() == [0, 0]  # a tree of that name
+    assert cordwood.load(tmp_path / "run" / "1", prefix="array").shape == (4,)

@@ -20,12 +20,11 @@ from cordwood.api.checkpoint import open as open_checkpoint
 from cordwood.api.checkpoint_leaves import StoredLeaves
 from cordwood.api.detect import detect
 from cordwood.errors import CordwoodError, LossError, UnsupportedFormatError
-from cordwood.formats.detect_format import format_of
 from cordwood.formats.format_losses import losses_in
 from cordwood.formats.format_protocol import (
+    Place,
     SaveOptions,
     WritableFormat,
-    has_runs,
     is_directory_format,
     item_names,
     plan_save,
@@ -36,6 +35,7 @@ from cordwood.formats.packs.cordwood_json import decode_index
 from cordwood.formats.packs.open import read_index_bytes
 from cordwood.formats.registry import file_formats, format_for_saving, suffixes_of, written_format
 from cordwood.formats.stored_step import KEY, PREFIX_KEY, decode_record, number_in_name
+from cordwood.formats.stored_trees import stored_trees
 from cordwood.index import Leaf, leaf_paths
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.log import log
@@ -298,16 +298,14 @@ def _all_prefixes(source: str | os.PathLike[str]) -> dict[str | None, str | None
 
     A single tree is written without a prefix.
     """
-    from_format = format_of(source, format=None, prefix=None)
-    prefixes = item_names(from_format, source)
-    if has_runs(from_format):
-        others = from_format.other_items(source)
-        if others:
-            log.warning(
-                "%s: what is no tree is not converted: %s",
-                os.fspath(source),
-                printable(", ".join(others)),
-            )
+    trees = stored_trees(os.fspath(source))
+    prefixes, others = trees.names, trees.others
+    if others:
+        log.warning(
+            "%s: what is no tree is not converted: %s",
+            os.fspath(source),
+            printable(", ".join(others)),
+        )
     if len(prefixes) == 1:
         return {None: None}
     return {prefix: prefix or None for prefix in prefixes}
@@ -472,7 +470,7 @@ def _prefixes_at(path: str | os.PathLike[str], format: WritableFormat) -> list[s
         data = store_at(path).read_index()
         return None if data is None else sorted(decode_index(data))
     place = Path(locate_directory(path))
-    existing = written_format(place) if kind_at(place) == "a folder" else None
+    existing = written_format(Place(os.fspath(place))) if kind_at(place) == "a folder" else None
     return None if existing is None else list(item_names(existing, place))
 
 

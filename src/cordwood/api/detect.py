@@ -9,11 +9,13 @@ from typing import NamedTuple
 
 from cordwood.errors import IncompleteCheckpointError
 from cordwood.formats.detect_format import (
+    format_in_store,
     format_of_directory,
     format_of_file,
     not_a_checkpoint,
     steps_at,
 )
+from cordwood.formats.format_protocol import Place, steps_beside
 from cordwood.formats.packs import store_at
 from cordwood.formats.registry import DEFAULT
 from cordwood.formats.stored_step import listed, sorted_steps
@@ -38,7 +40,8 @@ class Detected(NamedTuple):
             checkpoints.
         description: the format in words.
         path: the path that was examined.
-        steps: for "steps", the names of the checkpoints, oldest first.
+        steps: for "steps", the names of the checkpoints, oldest first. For the output of a Trainer
+            of Hugging Face, the checkpoints in it, beside its model.
     """
 
     format: str
@@ -81,7 +84,8 @@ def detect(path: str | os.PathLike[str]) -> Detected:
     if what == "a folder":
         format = format_of_directory(place)
         if format is not None:
-            return Detected(format.name, format.description, text)
+            beside = steps_beside(format, Place(place))
+            return Detected(format.name, format.description, text, tuple(beside))
         steps = steps_at(place)
         if not steps:
             raise not_a_checkpoint(place, text)
@@ -100,14 +104,18 @@ def _steps(path: str, steps: Sequence[str]) -> Detected:
 
 def _in_a_store(url: str) -> Detected:
     names = store_at(url).names()
-    if not names:
-        parsed = parse_url(url)
-        is_web = parsed is not None and parsed.is_web
-        what = NOTHING_ON_THE_WEB if is_web else "there is nothing"
-        raise FileNotFoundError(errno.ENOENT, what, url)
+    parsed = parse_url(url)
+    is_web = parsed is not None and parsed.is_web
     if DEFAULT.index_name in names:
         return Detected(DEFAULT.name, DEFAULT.description, url)
-    steps = sorted_steps(names)
+    if is_web and not names:
+        raise FileNotFoundError(errno.ENOENT, NOTHING_ON_THE_WEB, url)
+    format = None if is_web else format_in_store(url)
+    if format is not None:
+        return Detected(format.name, format.description, url)
+    if not names:
+        raise FileNotFoundError(errno.ENOENT, "there is nothing", url)
+    steps = sorted_steps(names) if is_web else steps_at(url)
     if steps:
         return _steps(url, steps)
     raise IncompleteCheckpointError(

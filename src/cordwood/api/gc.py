@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 
 from cordwood.errors import UnsupportedFormatError
-from cordwood.formats.format_protocol import WritableFormat, is_collectable
+from cordwood.formats.format_protocol import Place, WritableFormat, is_collectable
 from cordwood.formats.registry import DEFAULT, written_format
 from cordwood.io.threads import run_in_worker
 from cordwood.storage.paths import is_folder, local_or_url, locate_directory, parse_url
@@ -82,7 +82,7 @@ def _collect(path: str | os.PathLike[str], *, dry_run: bool) -> GcReport:
         beside = collect_stages(path, dry_run=dry_run)
         if not is_folder(path) and (beside or locate_directory(path) != os.fspath(path)):
             return GcReport(beside)  # left before the first save had ended, or between two renames
-        format = written_format(path) or DEFAULT
+        format = written_format(Place(os.fspath(path))) or DEFAULT
     if not is_collectable(format):
         return GcReport(beside)
     garbage = format.collect(path, dry_run=dry_run)

@@ -9,7 +9,7 @@ from numbers import Real
 from typing import NamedTuple
 
 from cordwood.errors import CordwoodError
-from cordwood.formats.detect_format import format_of
+from cordwood.formats.detect_format import read_with_format
 from cordwood.formats.format_protocol import (
     Format,
     Opened,
@@ -218,17 +218,20 @@ def _verify(
     path: str | os.PathLike[str], sample: VerifySample, *, format: str | None, max_bytes: int | None
 ) -> Verification:
     path = local_or_url(path)
-    detected_format = format_of(path, format=format, prefix=None)
     options = OpenOptions(max_bytes=max_bytes, for_verify=True)
-    if not is_directory_format(detected_format):
-        with explaining_format(path, detected_format):
-            return _verify_items(path, detected_format, [""], options, sample)
 
-    def read() -> Verification:
-        items = item_names(detected_format, path)
-        return _verify_items(path, detected_format, items, options, sample)
+    def verify_as(detected_format: Format) -> Verification:
+        if not is_directory_format(detected_format):
+            with explaining_format(path, detected_format):
+                return _verify_items(path, detected_format, [""], options, sample)
 
-    return retry_reading(read)
+        def read() -> Verification:
+            items = item_names(detected_format, path)
+            return _verify_items(path, detected_format, items, options, sample)
+
+        return retry_reading(read)
+
+    return read_with_format(path, verify_as, format=format, prefix=None)
 
 
 def _verify_items(

@@ -72,7 +72,8 @@ def verify_command(
 
     Print the leaf, file and byte range of any damage, and exit with 1. Data of other tools that has
     no digests counts as unverified. For a directory of steps, check every step; an unfinished save
-    is listed, and is not damage.
+    is listed, and is not damage. For the output of a Trainer of Hugging Face, check its model and
+    every checkpoint in it.
     """
     if resume is not None and sample < 1:
         raise click.UsageError(
@@ -81,10 +82,13 @@ def verify_command(
     from cordwood.api.verify import verify_each
     from cordwood.errors import CorruptionError, IncompleteCheckpointError
 
-    steps: list[str] = []
     options |= {"sample": sample, "resume": resume, "progress": not as_json}
+    steps = [path, *beside] if (beside := _steps_beside(path)) else []
     try:
-        results = verify_each([path], catch=(CorruptionError,), **options)
+        if steps:
+            results = verify_each(steps, **options)
+        else:
+            results = verify_each([path], catch=(CorruptionError,), **options)
     except IncompleteCheckpointError:
         steps = _steps_in(path)
         if not steps:
@@ -103,16 +107,28 @@ def verify_command(
         raise click.exceptions.Exit(1)
 
 
-def _steps_in(path: str) -> list[str]:
-    """Return the paths of the steps in a directory of steps; [] for any other directory."""
+def _steps_beside(path: str) -> list[str]:
+    """Return the paths of the steps in a local directory that is a checkpoint itself."""
+    from cordwood.storage.paths import is_folder
+
+    return _steps_in(path, beside_a_tree=True) if is_folder(path) else []
+
+
+def _steps_in(path: str, *, beside_a_tree: bool = False) -> list[str]:
+    """Return the paths of the steps in a directory of steps; [] for any other directory.
+
+    With `beside_a_tree`, return those in a directory that is a checkpoint itself.
+    """
     from cordwood.api.detect import detect
     from cordwood.errors import CordwoodError
 
     try:
-        names = detect(path).steps
+        detected = detect(path)
     except CordwoodError:
         return []
-    return [f"{path.rstrip('/')}/{name}" for name in names]
+    if (detected.format == "steps") == beside_a_tree:
+        return []
+    return [f"{path.rstrip('/')}/{name}" for name in detected.steps]
 
 
 class _Outcome(NamedTuple):
@@ -151,6 +167,8 @@ def _summary(path: str, outcomes: Sequence[_Outcome]) -> str:
     parts.insert(0, f"{len(whole)} without damage")
     size = sum([each.verified_bytes for each in whole])
     steps = counted(len(outcomes), "step")
+    if outcomes[0].path == path:
+        steps = f"the model and {counted(len(outcomes) - 1, 'checkpoint')} beside it"
     return f"{path}: {steps}: {', '.join(parts)}; {size_text(size)} verified"
 
 

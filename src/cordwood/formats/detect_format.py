@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from cordwood.errors import FormatError, IncompleteCheckpointError, UnsupportedFormatError
 from cordwood.formats.foreign_files import foreign_file, not_expected
@@ -15,6 +17,7 @@ from cordwood.formats.format_protocol import (
     Place,
     is_directory_format,
     is_writable,
+    reads_stores,
 )
 from cordwood.formats.registry import (
     all_by_suffix,
@@ -22,7 +25,7 @@ from cordwood.formats.registry import (
     close_suffix,
     directory_formats,
     file_formats,
-    format_in_object_store,
+    format_to_read,
     refuse_prefix,
     require_name,
     require_suffix,
@@ -32,7 +35,7 @@ from cordwood.formats.registry import (
 from cordwood.formats.stored_step import MAX_STEPS_OPENED, is_named_step, listed, sorted_steps
 from cordwood.io.open_files import LocalFile, ReadableFile
 from cordwood.message_text import counted, nearest_name, printable
-from cordwood.storage.directories import list_names, list_subdirectories, scan_directory
+from cordwood.storage.directories import list_names, scan_directory
 from cordwood.storage.paths import (
     is_folder,
     is_link,
@@ -41,6 +44,8 @@ from cordwood.storage.paths import (
     parse_url,
     stale_stages,
 )
+
+T = TypeVar("T")
 
 _MAX_SIBLINGS = 1000  # entries beside a path that are compared with its name
 
@@ -96,66 +101,114 @@ def error_by_content(file: ReadableFile, format: Format, error: FormatError) -> 
     return None if what is None else not_expected(file.name, format.description, what, error=error)
 
 
-# Directories
+# Directories, on a disk or in an object store
+
+
+def place_at(path: str | os.PathLike[str]) -> Place:
+    """Return the place of a directory. What lies below the URL of an object store is listed.
+
+    Raises FileNotFoundError if nothing lies below a URL.
+    """
+    url = parse_url(path)
+    if url is None:
+        return Place(os.fspath(path))
+    from cordwood.storage.object_directory import ObjectDirectory
+
+    return Place(str(url), directory=ObjectDirectory(url))
 
 
 def format_of_directory(path: str | os.PathLike[str]) -> Format | None:
     """Return the format of a local directory; None if it has none. Raises as `indexed_format`."""
-    format = indexed_format(path)
-    if format is not None or _is_directory_of_steps(path):
+    return format_in(place_at(path))
+
+
+def format_in(place: Place) -> Format | None:
+    """Return the format of the checkpoint that a directory is; None if it is none.
+
+    Raises as `indexed_format`.
+    """
+    format = indexed_format(place)
+    if format is not None or _is_directory_of_steps(place):
         return format
-    place = Place(os.fspath(path), search_below=True)
-    return next((each for each in directory_formats() if each.matches(place)), None)
+    below = Place(place.path, directory=place.directory, search_below=True)
+    return next((each for each in directory_formats() if each.matches(below)), None)
 
 
-def indexed_format(path: str | os.PathLike[str]) -> Format | None:
+def indexed_format(place: Place) -> Format | None:
     """Return the format whose index, or whose items, lie in the directory itself.
 
     Raises NotACheckpointError if there are indexes of several formats that are written.
     """
-    written = written_format(path)
+    written = written_format(place)
     if written is not None:
         return written
     read_only = [each for each in directory_formats() if not is_writable(each)]
-    return _best(read_only, Place(os.fspath(path)))
+    return _best(read_only, place)
 
 
-def _is_directory_of_steps(path: str | os.PathLike[str]) -> bool:
+def _is_directory_of_steps(place: Place) -> bool:
     """Return whether the directories in one are steps, and not the keys of a tree.
 
     Those that are called by a number alone are a list's, if they count from 0 on.
     """
-    foreign = _foreign_steps(path)
-    steps = steps_at(path, foreign=foreign)
+    foreign = _foreign_steps(place)
+    steps = steps_in(place, foreign=foreign)
     if any(map(is_named_step, steps)) or foreign:
         return True
-    folders = list_subdirectories(os.fspath(path))
-    if all(map(str.isdecimal, steps)) and steps and sorted(steps) == sorted(folders):
+    if all(map(str.isdecimal, steps)) and steps and sorted(steps) == sorted(place.folders):
         return sorted(map(int, steps)) != list(range(len(steps))) or any(
-            indexed_format(Path(path) / name) is not None for name in steps[-MAX_STEPS_OPENED:]
+            indexed_format(place.child(name)) is not None for name in steps[-MAX_STEPS_OPENED:]
         )
     return False
 
 
-def steps_at(path: str | os.PathLike[str], *, foreign: Sequence[str] | None = None) -> list[str]:
+def steps_at(path: str | os.PathLike[str]) -> list[str]:
+    """Return the names of the checkpoints of single steps in a directory, the oldest first."""
+    return steps_in(place_at(path))
+
+
+def steps_in(place: Place, *, foreign: Sequence[str] | None = None) -> list[str]:
     """Return the names of the checkpoints of single steps in a directory, the oldest first.
 
     Args:
-        path: the directory.
+        place: the directory.
         foreign: the steps of other tools in it, if the caller has looked for them.
     """
     if foreign is None:
-        foreign = _foreign_steps(path)
-    folders = list_subdirectories(os.fspath(path))
+        foreign = _foreign_steps(place)
     # A file whose name is a number is a chunk of an array.
-    likely = [
-        name for name in list_names(os.fspath(path)) if name in folders or is_named_step(name)
-    ]
+    likely = [name for name in place.names if name in place.folders or is_named_step(name)]
     return sorted_steps(likely, extra=foreign)
 
 
-def _foreign_steps(path: str | os.PathLike[str]) -> list[str]:
-    return [name for format in run_formats() for name in format.steps_at(path)]
+def _foreign_steps(place: Place) -> list[str]:
+    return [name for format in run_formats() for name in format.steps_at(place)]
+
+
+def format_in_store(url: str) -> Format | None:
+    """Return the format of what another tool has written to a URL; None if it is not known.
+
+    Raises UnsupportedFormatError for a format that is not read in object stores.
+    """
+    try:
+        place = place_at(url)
+    except FileNotFoundError:
+        from cordwood.storage.object_file import whole_object
+
+        with suppress(FileNotFoundError):
+            return _require_reads_stores(format_of_file(whole_object(url)), url)
+        return None
+    format = format_in(place)
+    return None if format is None else _require_reads_stores(format, url)
+
+
+def _require_reads_stores(format: Format, url: str) -> Format:
+    if not reads_stores(format):
+        raise UnsupportedFormatError(
+            f"{url} is {format.description}, which is read on a disk only: download it, and load "
+            "that copy"
+        )
+    return format
 
 
 # What a verb is to read
@@ -164,7 +217,8 @@ def _foreign_steps(path: str | os.PathLike[str]) -> list[str]:
 def format_of(path: str | os.PathLike[str], *, format: str | None, prefix: str | None) -> Format:
     """Return the format of the checkpoint at a path.
 
-    A file's suffix is believed, where it is known.
+    A file's suffix is believed, where it is known. Nothing is asked of an object store: it holds
+    the default format, unless `read_with_format` finds out that it does not.
 
     Args:
         path: a local path or a URL.
@@ -183,7 +237,7 @@ def format_of(path: str | os.PathLike[str], *, format: str | None, prefix: str |
     text = os.fspath(path)
     named = None if format is None else require_name(format)
     if parse_url(path) is not None:
-        return format_in_object_store(text, named)
+        return format_to_read(text, named)
     place, kind = text, kind_at(path)
     if kind == "nothing":
         place = locate_directory(path)
@@ -205,6 +259,33 @@ def format_of(path: str | os.PathLike[str], *, format: str | None, prefix: str |
         )
     refuse_prefix(text, prefix)
     return named or _format_by_suffix_or_content(place, text, is_file=kind == "a file")
+
+
+def read_with_format(
+    path: str | os.PathLike[str],
+    read: Callable[[Format], T],
+    *,
+    format: str | None,
+    prefix: str | None,
+) -> T:
+    """Return what `read` returns for the format of the checkpoint at a path.
+
+    Where an object store has no checkpoint of cordwood at a URL, what lies there is listed, and
+    `read` is called again for the format of the tool that wrote it.
+
+    Raises as `format_of`, and what `read` raises.
+    """
+    detected = format_of(path, format=format, prefix=prefix)
+    url = parse_url(path)
+    if url is None or url.is_web or format is not None:
+        return read(detected)
+    try:
+        return read(detected)
+    except FileNotFoundError:
+        other = format_in_store(str(url))
+        if other is None or other is detected:
+            raise
+    return read(other)
 
 
 def _format_by_suffix_or_content(place: str, text: str, *, is_file: bool) -> Format:

@@ -6,7 +6,8 @@ The formats are listed in `cordwood.formats.registry`. docs/design/0008-formats.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from cordwood.io.open_files import ReadableFile
     from cordwood.keypath import KeyPath
     from cordwood.processes.rendezvous import Rendezvous
+    from cordwood.storage.directory_reader import OpenDirectory
+    from cordwood.storage.object_directory import ObjectDirectory
     from cordwood.storage.storage_protocol import Garbage
 
 HEAD_BYTES = 128 << 10
@@ -36,17 +39,19 @@ class Match(IntEnum):
 
 @dataclass(eq=False)
 class Place:
-    """A local file or directory that is to be recognised.
+    """A file, or a directory of a disk or of an object store, that is to be recognised.
 
     Attributes:
-        path: its path.
+        path: its path or URL.
         file: the file, open; None for a directory.
+        directory: the directory, if it is in an object store; None for any other.
         search_below: True for a directory in which no format has found an index, and which is no
             directory of steps: a format may now look below it too.
     """
 
     path: str
     file: ReadableFile | None = None
+    directory: ObjectDirectory | None = None
     search_below: bool = False
 
     @cached_property
@@ -61,9 +66,46 @@ class Place:
         """The names of the entries of the directory, sorted; () for a file."""
         if self.file is not None:
             return ()
+        if self.directory is not None:
+            return sorted(self.directory.sizes("."))
         from cordwood.storage.directories import list_names
 
         return list_names(self.path)
+
+    @cached_property
+    def folders(self) -> Collection[str]:
+        """The names of the directories in the directory; () for a file."""
+        if self.file is not None:
+            return ()
+        if self.directory is not None:
+            return self.directory.folders(".")
+        from cordwood.storage.directories import list_subdirectories
+
+        return list_subdirectories(self.path)
+
+    def has(self, name: str) -> bool:
+        """Return whether the directory has an entry of that name, perhaps a broken link."""
+        if self.directory is not None:
+            return self.directory.has(name)
+        from cordwood.storage.paths import path_exists
+
+        return self.file is None and path_exists(f"{self.path}/{name}")
+
+    def child(self, name: str) -> Place:
+        """Return the place of a directory in the directory."""
+        directory = None if self.directory is None else self.directory.folder(name)
+        return Place(f"{self.path.rstrip('/')}/{name}", directory=directory)
+
+    @contextmanager
+    def opened(self) -> Iterator[OpenDirectory]:
+        """Open the directory for the block. Raises FileNotFoundError and NotADirectoryError."""
+        if self.directory is not None:
+            yield self.directory
+            return
+        from cordwood.storage.directory_reader import directory_at
+
+        with directory_at(self.path) as directory:
+            yield directory
 
 
 class OpenOptions(NamedTuple):
@@ -300,12 +342,16 @@ class RunFormat(Format, Protocol):
         """The name of the tool."""
         ...
 
-    def is_at(self, path: Path) -> bool:
+    def is_at(self, place: Place) -> bool:
         """Return whether the tool wrote a directory: a checkpoint, steps or an unfinished save."""
         ...
 
-    def steps_at(self, path: Path) -> Sequence[str]:
+    def steps_at(self, place: Place) -> Sequence[str]:
         """Return the names of the steps in a directory, the newest last; () for none."""
+        ...
+
+    def is_unfinished(self, place: Place) -> bool:
+        """Return whether a directory is the beginning of a checkpoint whose save did not end."""
         ...
 
     def refuse_unfinished(self, path: Path) -> None:
@@ -315,6 +361,15 @@ class RunFormat(Format, Protocol):
     def other_items(self, path: Path) -> Mapping[str, str]:
         """Return the items that are no trees, each with its kind in words."""
         ...
+
+
+def steps_beside(format: Format, place: Place) -> Sequence[str]:
+    """Return the steps that lie in a checkpoint of a format beside its tree, oldest first.
+
+    A Trainer of Hugging Face writes its checkpoints into the directory of its model.
+    """
+    names: Sequence[str] = format.steps_beside(place) if hasattr(format, "steps_beside") else ()
+    return names
 
 
 def is_writable(format: Format) -> TypeGuard[WritableFormat]:
@@ -345,6 +400,11 @@ def is_listable(format: Format) -> TypeGuard[ListableFormat]:
 def has_runs(format: Format) -> TypeGuard[RunFormat]:
     """Return whether the tool of a format has directories of steps of its own."""
     return hasattr(format, "steps_at")
+
+
+def reads_stores(format: Format) -> bool:
+    """Return whether a format is read in object stores too."""
+    return bool(getattr(format, "reads_stores", False))
 
 
 def is_directory_format(format: Format) -> bool:

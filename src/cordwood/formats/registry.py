@@ -21,9 +21,11 @@ from cordwood.formats.format_protocol import (
     has_runs,
     is_directory_format,
     is_writable,
+    reads_stores,
 )
 from cordwood.formats.hugging_face import HUGGING_FACE, SHARDS, SINGLE_FILE
 from cordwood.formats.numpy_files import EQX, NPY, NPZ
+from cordwood.formats.ocdbt_arrays import OCDBT_ARRAYS
 from cordwood.formats.orbax import ORBAX
 from cordwood.formats.packs import PACKS
 from cordwood.formats.safetensors import SAFETENSORS
@@ -44,6 +46,7 @@ FORMATS: tuple[Format, ...] = (
     ORBAX,
     SHARDS,
     SINGLE_FILE,
+    OCDBT_ARRAYS,
     ZARR_TREE,
 )
 # Formats that only `convert` writes: they do not hold all of a tree.
@@ -140,7 +143,10 @@ def require_suffix(path: str, formats: list[Format]) -> Format:
 
 
 def format_in_object_store(url: str, named: Format | None) -> WritableFormat:
-    """Return the only format of object stores. Raises UnsupportedFormatError for another one."""
+    """Return the only format that is saved to object stores.
+
+    Raises UnsupportedFormatError for another one.
+    """
     if (named is not None and not is_directory_format(named)) or not is_directory_name(url):
         raise UnsupportedFormatError(
             f"{url}: an object store holds directories, and this means a file; leave the suffix "
@@ -152,6 +158,16 @@ def format_in_object_store(url: str, named: Format | None) -> WritableFormat:
             f"{DEFAULT.name!r}"
         )
     return DEFAULT
+
+
+def format_to_read(url: str, named: Format | None) -> Format:
+    """Return the format to read at a URL: `named`, or the one that is saved to object stores.
+
+    Raises UnsupportedFormatError for a format that is not read there.
+    """
+    if named is not None and reads_stores(named):
+        return named
+    return format_in_object_store(url, named)
 
 
 # Suffixes of files that others write: a directory of such a name would be a mistake.
@@ -183,17 +199,16 @@ def is_directory_name(text: str) -> bool:
     return not difflib.get_close_matches(suffix, suffixes, n=1)
 
 
-def written_format(path: str | os.PathLike[str]) -> WritableFormat | None:
-    """Return the format of the checkpoint in a local directory, of those that are written.
+def written_format(place: Place) -> WritableFormat | None:
+    """Return the format of the checkpoint in a directory, of those that are written.
 
     Raises NotACheckpointError if there are indexes of several.
     """
-    place = Place(os.fspath(path))
     formats = [each for each in directory_formats() if is_writable(each) and each.matches(place)]
     if len(formats) > 1:
         names = " and ".join([each.index_name for each in formats])
         raise NotACheckpointError(
-            f"{os.fspath(path)} has both {names}: remove the one that is not meant"
+            f"{place.path} has both {names}: remove the one that is not meant"
         )
     return formats[0] if formats else None
 
@@ -322,7 +337,7 @@ def _of_directory(path: str | os.PathLike[str], named: WritableFormat | None) ->
     text, place = os.fspath(path), locate_directory(path)
     if kind_at(place) == "nothing":
         return named or DEFAULT
-    existing = written_format(place)
+    existing = written_format(Place(place))
     if existing is None:
         refuse_other_tools(place, asked=text)
     if named is None:
@@ -356,7 +371,7 @@ def refuse_other_tools(place: str | os.PathLike[str], *, asked: str) -> None:
     `asked` is the path that the caller gave.
     """
     for format in run_formats():
-        if format.is_at(place):
+        if format.is_at(Place(os.fspath(place))):
             raise NotACheckpointError(
                 f"{asked} holds what {format.tool} has written, which cordwood only reads: remove "
                 "it, or save to another path"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from cordwood.formats.detect_format import format_of
-from cordwood.formats.format_protocol import has_runs, is_directory_format, item_names
+from cordwood.formats.detect_format import read_with_format
+from cordwood.formats.format_protocol import Format, has_runs, is_directory_format, item_names
 
 
 class StoredTrees(NamedTuple):
@@ -40,10 +40,13 @@ def stored_trees(path: str, *, format: str | None = None) -> StoredTrees:
 
     Raises whatever `cordwood.open` does.
     """
-    detected_format = format_of(path, format=format, prefix=None)
-    others = detected_format.other_items(path) if has_runs(detected_format) else {}
-    names = item_names(detected_format, path)
-    return StoredTrees(names, others, is_directory_format(detected_format))
+
+    def trees_of(detected_format: Format) -> StoredTrees:
+        others = detected_format.other_items(path) if has_runs(detected_format) else {}
+        names = item_names(detected_format, path)
+        return StoredTrees(names, others, is_directory_format(detected_format))
+
+    return read_with_format(path, trees_of, format=format, prefix=None)
 
 
 def tree_text(name: str) -> str:

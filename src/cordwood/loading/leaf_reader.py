@@ -15,7 +15,7 @@ import numpy as np
 
 from cordwood import dtypes
 from cordwood.errors import FormatError
-from cordwood.formats.detect_format import error_by_content, format_of
+from cordwood.formats.detect_format import error_by_content, read_with_format
 from cordwood.formats.format_protocol import Format, Opened, OpenOptions, is_directory_format
 from cordwood.index import MAX_DIMS, Box, Encoding, Leaf, Pieces, Span
 from cordwood.io.check_digests import SourceDigests, block_bytes
@@ -25,7 +25,7 @@ from cordwood.io.threads import run_in_worker
 from cordwood.plan.load_boxes import plan_boxes
 from cordwood.plan.load_plan import Placement
 from cordwood.sharding.boxes import shape_of, slices, whole_box
-from cordwood.storage.paths import local_or_url
+from cordwood.storage.paths import local_or_url, parse_url
 
 if TYPE_CHECKING:
     from cordwood.io.execute_load import LoadMemory
@@ -54,9 +54,12 @@ def _open_reader(
     path: str | os.PathLike[str], format: str | None, prefix: str | None, options: OpenOptions
 ) -> LeafReader:
     path = local_or_url(path)
-    detected_format = format_of(path, format=format, prefix=prefix)
-    with explaining_format(path, detected_format):
-        return LeafReader(os.fspath(path), detected_format.open(path, prefix, options))
+
+    def read(detected_format: Format) -> LeafReader:
+        with explaining_format(path, detected_format):
+            return LeafReader(os.fspath(path), detected_format.open(path, prefix, options))
+
+    return read_with_format(path, read, format=format, prefix=prefix)
 
 
 @contextmanager
@@ -65,7 +68,7 @@ def explaining_format(path: str | os.PathLike[str], format: Format) -> Iterator[
     try:
         yield
     except FormatError as e:
-        if is_directory_format(format):
+        if is_directory_format(format) or parse_url(path) is not None:
             raise
         with LocalFile(path) as file:
             better = error_by_content(file, format, e)

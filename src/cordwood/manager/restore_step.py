@@ -11,10 +11,9 @@ import logging
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -27,7 +26,7 @@ from cordwood.errors import (
     PrefixError,
     ProcessError,
 )
-from cordwood.formats.detect_format import indexed_format
+from cordwood.formats.detect_format import indexed_format, place_at
 from cordwood.formats.stored_step import PREFIX_KEY, Record, listed, step_in_name
 from cordwood.io.log import log
 from cordwood.io.open_files import is_disk_error
@@ -267,7 +266,7 @@ def _choose(steps: Steps, damaged: Mapping[int, str]) -> _Choice:
         if each.damaged and each.step not in damaged:
             why = "; ".join(filter(None, (each.problem, each.in_the_way)))
             passed_over.append((each.step, each.path, why))
-        if steps.died(each):
+        if steps.died(each) or (each.tool and not each.finished):
             unfinished.append((each.step, each.path))
     if not newest:
         _require_root(steps.root)
@@ -282,18 +281,20 @@ def _require_root(root: str) -> None:
 
     To start from the beginning would be wrong then.
     """
-    if parse_url(root) is not None:
-        return
-    what = kind_at(root)
+    is_url = parse_url(root) is not None
+    what = "a folder" if is_url else kind_at(root)
     if what in ("a file", "something else"):
         raise NotADirectoryError(
             errno.ENOTDIR, f"expected the directory that steps lie in, found {what}", root
         )
-    format = indexed_format(root) if what == "a folder" else None
+    format = None
+    if what == "a folder":
+        with suppress(FileNotFoundError):  # nothing lies below a URL
+            format = indexed_format(place_at(root))
     if format is not None:
         raise ValueError(
             f"{root} is a checkpoint itself ({format.description}): expected the directory that "
-            f"steps lie in, perhaps {Path(root).parent}"
+            f"steps lie in, perhaps {root.rpartition('/')[0]}"
         )
 
 
@@ -399,7 +400,7 @@ def load_step(chosen: ChosenStep, request: RestoreRequest, processes: Rendezvous
     kinds: Mapping[str, str] = {}
     if record is not None:
         kinds = {name: describe(item) for name, item in record.items.items()}
-    elif chosen.format is None and parse_url(path) is None:
+    elif chosen.format is None:
         kinds = foreign_items(path)
     keeps = request.options.get("missing") == "keep"
     require_items(request.items, kinds, keeps=keeps, path=path)

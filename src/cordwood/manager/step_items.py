@@ -23,14 +23,13 @@ from cordwood import dtypes
 from cordwood.api.load import load
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import CorruptionError, FormatError, LimitError, MismatchError
-from cordwood.formats.detect_format import format_of
-from cordwood.formats.format_protocol import has_runs, item_names
 from cordwood.formats.orbax.locate_trees import JAX_KEY, JSON, NUMPY_KEY, STATES, TREE
 from cordwood.formats.stored_step import as_json
+from cordwood.formats.stored_trees import stored_trees
 from cordwood.io.log import log
 from cordwood.loading.match_like import is_abstract
 from cordwood.processes.rendezvous import Rendezvous
-from cordwood.storage.directory_reader import LocalDirectory
+from cordwood.storage.directory_reader import ReadableDirectory, directory_at
 from cordwood.tree.flatten import flatten
 
 _MAX_JSON_BYTES = 1 << 28
@@ -329,11 +328,8 @@ def _decode_arrays(encoded: list[Any]) -> Any:
 
 def foreign_items(path: str) -> dict[str, str]:
     """Return the items of a step of another tool, each with its kind in words."""
-    format = format_of(path, format=None, prefix=None)
-    items = {name: TREE for name in item_names(format, path) if name}
-    if has_runs(format):
-        items.update(format.other_items(path))
-    return items
+    trees = stored_trees(path)
+    return {**{name: TREE for name in trees.names if name}, **trees.others}
 
 
 def foreign_extras(path: str) -> dict[str, Any] | None:
@@ -379,7 +375,9 @@ def load_foreign_item(
         return _key(path, name, item)
     if kind == NUMPY_KEY:
         key = load(f"{path}/{name}/np_random_key", to="numpy")
-        legacy = read_json(path, f"{name}/np_random_key_metadata/metadata").get("legacy")
+        with directory_at(path) as directory:
+            about = read_json(directory, f"{name}/np_random_key_metadata/metadata")
+        legacy = about.get("legacy")
         return tuple(key) if legacy else key
     if kind != TREE:
         raise MismatchError(f"{path}: the item {name!r} is {kind}: read it with what wrote it")
@@ -394,7 +392,7 @@ def _state_of_grain(path: str, name: str, item: Any, processes: Rendezvous) -> A
             "has get_state and set_state, or None for the state itself"
         )
     file = f"process_{processes.index}-of-{processes.count}.json"
-    with LocalDirectory(path) as directory:
+    with directory_at(path) as directory:
         names = sorted(directory.sizes(name))
         if file not in names:
             raise MismatchError(
@@ -413,7 +411,9 @@ def _key(path: str, name: str, item: Any) -> Any:
 
     loaded = load(f"{path}/{name}/jax_random_key", to="jax")
     (data,) = loaded.values() if isinstance(loaded, dict) else (loaded,)
-    if not read_json(path, f"{name}/jax_random_key_metadata/metadata").get("typed"):
+    with directory_at(path) as directory:
+        about = read_json(directory, f"{name}/jax_random_key_metadata/metadata")
+    if not about.get("typed"):
         return data
     is_key = str(getattr(item, "dtype", "")).startswith("key<")
     return jax.random.wrap_key_data(data, impl=jax.random.key_impl(item) if is_key else None)
@@ -421,16 +421,17 @@ def _key(path: str, name: str, item: Any) -> Any:
 
 def _json_item(path: str, name: str) -> Any:
     """Return a JSON item, from the file `metadata` or else from the file named as the item."""
-    with LocalDirectory(path) as directory:
+    with directory_at(path) as directory:
         names = directory.sizes(name)
-    return read_json(path, f"{name}/metadata" if "metadata" in names else f"{name}/{name}")
+        return read_json(directory, f"{name}/metadata" if "metadata" in names else f"{name}/{name}")
 
 
-def read_json(path: str, name: str, *, limit_bytes: int = _MAX_JSON_BYTES) -> Any:
+def read_json(
+    directory: ReadableDirectory, name: str, *, limit_bytes: int = _MAX_JSON_BYTES
+) -> Any:
     """Return the value in a file of JSON in the directory of a step of another tool."""
-    with LocalDirectory(path) as directory:
-        data = directory.read(name, limit_bytes=limit_bytes)
-    return _parsed(data, f"{path}/{name}")
+    data = directory.read(name, limit_bytes=limit_bytes)
+    return _parsed(data, f"{directory.name}/{name}")
 
 
 def _parsed(data: bytes, where: str) -> Any:

@@ -19,7 +19,8 @@ from cordwood.errors import (
     IncompleteCheckpointError,
     UnsupportedFormatError,
 )
-from cordwood.formats.detect_format import format_of
+from cordwood.formats.detect_format import format_in, steps_in
+from cordwood.formats.format_protocol import Place, has_runs
 from cordwood.formats.orbax import ORBAX
 from cordwood.formats.orbax.locate_trees import is_unfinished
 from cordwood.formats.packs import PACKS, store_at
@@ -30,6 +31,7 @@ from cordwood.formats.stored_step import (
     Record,
     decode_record,
     encode_record,
+    listed,
     number_in_name,
     parse_step_name,
     sorted_steps,
@@ -42,7 +44,7 @@ from cordwood.io.threads import reading_threads, run_tasks
 from cordwood.manager.step_items import read_json
 from cordwood.policies import SavedStep
 from cordwood.storage.directories import modified_seconds, size_on_disk
-from cordwood.storage.directory_reader import LocalDirectory
+from cordwood.storage.directory_reader import ReadableDirectory
 from cordwood.storage.paths import parse_url
 from cordwood.storage.step_storage import (
     StepEntry,
@@ -245,7 +247,7 @@ class Steps:
 
     def others(self) -> list[OtherCheckpoint]:
         """Return the checkpoints in the root that are not steps, by their names."""
-        steps = {each.entry for each in self.all() if each.whole}
+        steps = {each.entry for each in self.all() if each.whole or each.tool}
         return other_checkpoints(self.storage, steps=steps)
 
     def names(self) -> list[str]:
@@ -275,18 +277,18 @@ class Steps:
         """Read the steps of an object store that were not read before, several at once."""
         if parse_url(self.root) is None:
             return {}
-        names = [name for name, entry in entries.items() if entry.stamp is not None]
         unread = [
             name
-            for name in names
-            if name not in self._steps or self._steps[name].stamp != entries[name].stamp
+            for name, entry in entries.items()
+            if name not in self._steps or self._steps[name].stamp not in (entry.stamp, _FOREIGN)
         ]
         steps: dict[str, Step | None] = {}
         if len(unread) > _MAX_UNSUMMARIZED:
             self._summarized = self.storage.read_records()
             for name in unread:
                 record = self._summarized.get(name)
-                if record is not None and record.stamp == entries[name].stamp:
+                stamp = entries[name].stamp
+                if record is not None and stamp is not None and record.stamp == stamp:
                     with suppress(CordwoodError):  # else its index is read
                         steps[name] = self._from_record(name, record)
             unread = [name for name in unread if name not in steps]
@@ -366,7 +368,7 @@ class Steps:
         cached = self._steps.get(name)
         if cached is not None and cached.stamp == _FOREIGN:
             return cached
-        step = _step_of_other_tool(name, self.storage.path_of(name), entry)
+        step = _step_of_other_tool(name, place_of(self.storage, name), entry)
         if step is None or entry.stamp is None:
             return step
         read = _read(step)  # `checkpoint_7` with an index of cordwood
@@ -416,38 +418,49 @@ def _with_record(step: Step, text: str) -> Step:
 # Steps that other tools have saved, and checkpoints that are no steps
 
 
-def _step_of_other_tool(name: str, path: str, entry: StepEntry) -> Step | None:
+def place_of(storage: StepStorage, entry: str) -> Place:
+    """Return the place of an entry; in an object store with what was listed of it last."""
+    return Place(storage.path_of(entry), directory=storage.directory(entry))
+
+
+def _step_of_other_tool(name: str, place: Place, entry: StepEntry) -> Step | None:
     """Return the step of another tool that an entry named as a step is; None if it is none.
 
     `100` is of Orbax, or of `cordwood.save`; `checkpoint_100` of Flax, `run-100` of eFormer.
     """
     parsed = parse_step_name(name)
-    if parsed is None or not parsed.is_entry or parse_url(path) is not None:
+    if parsed is None or not parsed.is_entry:
         return None
     word, number, _ = parsed
     metrics = None
+    finished = True
     if entry.is_file:
         if word != "checkpoint_":
             return None
         tool = "Flax"
+    elif place.directory is None and parse_url(place.path) is not None:
+        return None
     else:
         try:
-            layout = format_of(path, format=None, prefix=None).name
-            metrics = _metrics_of_orbax(path, number) if layout == ORBAX.name else None
-            if word == "run-":
-                with LocalDirectory(path) as directory:
-                    if not any(directory.has(name) for name in _EFORMER_LAST):
-                        return None  # its save has not finished
+            # A deletion that was interrupted leaves the index for other readers alone.
+            has_content = not {*RULES.sidecars}.issuperset(place.names)
+            format = format_in(place) if has_content else None
+            if format is None:
+                return None
+            finished = not (has_runs(format) and format.is_unfinished(place))
+            metrics = _metrics_of_orbax(place, number) if format is ORBAX and finished else None
+            if word == "run-" and not any(map(place.has, _EFORMER_LAST)):
+                return None  # its save has not finished
         except (OSError, CordwoodError):
             return None
-        tool = _TOOLS.get(layout, layout)
+        tool = _TOOLS.get(format.name, format.name)
     return Step(
         number,
         name,
-        path,
-        _FOREIGN,
+        place.path,
+        _FOREIGN if finished else None,
         None,
-        f"saved by {tool}",
+        f"saved by {tool}" if finished else f"{tool} did not finish its save",
         "msgpack" if entry.is_file else None,
         tool,
         entry.is_link,
@@ -455,21 +468,25 @@ def _step_of_other_tool(name: str, path: str, entry: StepEntry) -> Step | None:
     )
 
 
-def _metrics_of_orbax(path: str, step: int) -> SavedStep | None:
+def _metrics_of_orbax(place: Place, step: int) -> SavedStep | None:
     """Return the time and the metrics that Orbax's CheckpointManager saved; None: no metrics.
 
     The metrics are in `metrics/metrics`, as JSON; the time of the commit is in
     `_CHECKPOINT_METADATA`. A value that is not a number, or is too large for a float, is left out.
     """
 
-    def members(name: str) -> dict[str, Any]:
+    def members(directory: ReadableDirectory, name: str) -> dict[str, Any]:
         try:
-            value = read_json(path, name, limit_bytes=_MAX_METRICS_BYTES)
+            value = read_json(directory, name, limit_bytes=_MAX_METRICS_BYTES)
         except (OSError, CordwoodError):
             return {}
         return value if type(value) is dict else {}
 
-    metrics, about = members("metrics/metrics"), members("_CHECKPOINT_METADATA")
+    with place.opened() as directory:
+        if not directory.has("metrics/metrics"):
+            return None
+        metrics = members(directory, "metrics/metrics")
+        about = members(directory, "_CHECKPOINT_METADATA")
     every = {name: _as_float(value) for name, value in metrics.items()}
     numbers = {name: number for name, number in every.items() if number is not None}
     nanoseconds = _as_float(about.get("commit_timestamp_nsecs"))
@@ -509,7 +526,7 @@ def other_checkpoints(place: StepStorage, *, steps: Collection[str]) -> list[Oth
     names = [*numbered, *sorted(entries.keys() - set(numbered))]
     others = []
     for name in names[:_MAX_DETECTED]:
-        other = _other(name, place.path_of(name), entries[name])
+        other = _other(name, place_of(place, name), entries[name])
         if other is not None:
             others.append(other)
         if len(others) == _MAX_OTHERS:
@@ -517,16 +534,24 @@ def other_checkpoints(place: StepStorage, *, steps: Collection[str]) -> list[Oth
     return others
 
 
-def _other(name: str, path: str, entry: StepEntry) -> OtherCheckpoint | None:
+def _other(name: str, place: Place, entry: StepEntry) -> OtherCheckpoint | None:
     """Return an entry of a root as a checkpoint; None if it is not one."""
     if is_unfinished(name):
         return None
-    if parse_url(path) is not None:
-        is_checkpoint = entry.stamp is not None
-        return OtherCheckpoint(name, DEFAULT.name, DEFAULT.description) if is_checkpoint else None
-    try:
-        format, description = detect(path)[:2]
-    except (OSError, CordwoodError):
+    format, description = "", ""
+    with suppress(OSError, CordwoodError):
+        if parse_url(place.path) is None:
+            format, description = detect(place.path)[:2]
+        elif entry.stamp is not None:
+            format, description = DEFAULT.name, DEFAULT.description
+        elif place.directory is not None:
+            detected = format_in(place)
+            steps = [] if detected is not None else steps_in(place)
+            if detected is not None:
+                format, description = detected.name, detected.description
+            elif steps:
+                format, description = "steps", f"a directory of steps: {listed(steps)}"
+    if not format:
         is_named = step_in_name(name) is None and bool(sorted_steps([name]))
         return (
             OtherCheckpoint(name, "") if is_named and not (entry.is_file and "." in name) else None
@@ -584,8 +609,9 @@ def summarize_steps(path: str, names: Sequence[str]) -> list[StepSummary]:
             if entry.damaged:
                 problem, note, state = entry.problem, "", "damaged"
         try:
-            # An object store holds no other format: asking would be one request for each step.
-            format = DEFAULT.name if is_url and entry is not None else detect(child).format
+            # Asking an object store again would be one request for each step.
+            is_ours = is_url and entry is not None and not entry.tool
+            format = DEFAULT.name if is_ours else detect(child).format
         except (CordwoodError, OSError) as e:
             note = ""
             if not problem:

@@ -18,7 +18,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from cordwood.errors import CorruptionError, LimitError, TruncatedError
 from cordwood.index import Source
@@ -36,6 +36,7 @@ from cordwood.io.open_files import (
 )
 from cordwood.io.stale_handles import retry_stale
 from cordwood.storage import syscalls
+from cordwood.storage.paths import parse_url
 
 _SYS_OPENAT2 = 437  # the same on every architecture
 _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08
@@ -88,6 +89,40 @@ class ReadableDirectory(Protocol):
     def file(self, path: str, size_bytes: int) -> ReadableFile:
         """Return a file that must have `size_bytes`; it is opened when it is read."""
         ...
+
+
+class OpenDirectory(ReadableDirectory, Protocol):
+    """A directory of a disk or of an object store that was opened to read a checkpoint."""
+
+    def folder(self, path: str) -> Self:
+        """Open a directory in it, which stays open when this one is closed.
+
+        Raises CorruptionError if there is none, or if the path contains a symbolic link.
+        """
+        ...
+
+    def owning_file(self, path: str, size_bytes: int) -> ReadableFile:
+        """Return a file as `file` does, which closes the directory when it is closed."""
+        ...
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None: ...
+
+
+def directory_at(path: str | os.PathLike[str]) -> OpenDirectory:
+    """Open a directory at a path, or what lies below the URL of an object store.
+
+    Raises FileNotFoundError and NotADirectoryError.
+    """
+    url = parse_url(path)
+    if url is None or url.scheme == "file":
+        return LocalDirectory(path if url is None else url.key)
+    from cordwood.storage.object_directory import ObjectDirectory
+
+    return ObjectDirectory(url)
 
 
 class LocalDirectory(OpenDescriptor):
@@ -144,13 +179,9 @@ class LocalDirectory(OpenDescriptor):
             raise type(e)(e.errno, e.strerror, f"{self.name}/{path}") from e
         return True
 
-    def folder(self, path: str) -> LocalDirectory:
-        """Open a directory in it, which stays open when this one is closed.
-
-        Raises CorruptionError if there is none, or if the path contains a symbolic link.
-        """
+    def folder(self, path: str) -> Self:
         fd = self._open(path, directory=True)
-        directory = LocalDirectory.__new__(LocalDirectory)
+        directory = type(self).__new__(type(self))
         OpenDescriptor.__init__(directory, f"{self.name.rstrip('/')}/{path}")
         directory.opened.append(fd)
         return directory
@@ -164,6 +195,9 @@ class LocalDirectory(OpenDescriptor):
 
     def file(self, path: str, size_bytes: int) -> DirectoryFile:
         return DirectoryFile(self, path, size_bytes)
+
+    def owning_file(self, path: str, size_bytes: int) -> FileOwningDirectory:
+        return FileOwningDirectory(self, path, size_bytes)
 
     def hold(self) -> None:
         """Take a shared lock, so that a save that replaces the directory does not remove it.

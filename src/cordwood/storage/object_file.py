@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 from collections.abc import Sequence
 from typing import NoReturn
 
 import numpy as np
 
 from cordwood.errors import CorruptionError, TruncatedError
-from cordwood.io.open_files import Closable
+from cordwood.io.open_files import Closable, MemoryFile
 from cordwood.storage.object_store_client import ObjectStore
+from cordwood.storage.paths import parse_url
 
 _REQUEST_BYTES = 8 << 20  # the most of one request
 
@@ -84,6 +87,20 @@ class ObjectFile(Closable):
                 f"{self.name}: expected {self.size_bytes} bytes, found {size_bytes}: it is damaged "
                 "or belongs to another checkpoint; copy or save it again"
             )
+
+
+def whole_object(url: str | os.PathLike[str]) -> MemoryFile:
+    """Return the object at a URL as a file, all of it in memory. Raises FileNotFoundError."""
+    parsed = parse_url(url)
+    assert parsed is not None
+    above, _, name = parsed.key.rpartition("/")
+    store = ObjectStore(parsed._replace(key=above))
+    size_bytes = store.size_of(name) if name else None
+    if size_bytes is None:
+        raise FileNotFoundError(errno.ENOENT, "there is nothing", str(parsed))
+    data = bytearray(size_bytes)
+    ObjectFile(store, name, size_bytes).read_into(0, [memoryview(data)])
+    return MemoryFile(data, str(parsed))
 
 
 def _scatter(data: memoryview, views: Sequence[memoryview]) -> None:

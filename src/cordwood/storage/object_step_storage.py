@@ -13,6 +13,7 @@ from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import CordwoodError, UnsupportedFormatError
 from cordwood.io.log import log
 from cordwood.storage.entry_content import EntryContent, refers_only_to_data, split_content
+from cordwood.storage.object_directory import ObjectDirectory
 from cordwood.storage.object_pool import ObjectPool
 from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.paths import POOL, Url
@@ -27,16 +28,20 @@ class ObjectStepStorage:
 
     def __init__(self, url: Url, rules: NamingRules) -> None:
         self.name = str(url)
+        self._url = url
         self._store = ObjectStore(url)
         self._pool = ObjectPool(self._store, rules)
         self._rules = rules
         self._index_name = rules.index_name
+        # By entry without an index: its objects and their sizes, as they were listed last.
+        self._objects: dict[str, dict[str, int]] = {}
 
     def path_of(self, entry: str) -> str:
         return f"{self.name}/{entry}"
 
     def entries(self, matches: Callable[[str], bool]) -> Mapping[str, StepEntry]:
-        result = {}
+        result: dict[str, StepEntry] = {}
+        objects: dict[str, dict[str, int]] = {}
         for each in self._store.entries(start_after=f"{POOL}0"):
             entry, slash, inner = each.name.partition("/")
             if not matches(entry):
@@ -45,7 +50,16 @@ class ObjectStepStorage:
                 result[entry] = StepEntry(each.tag.e_tag or each.tag.version)
             else:
                 result.setdefault(entry, StepEntry(None, is_file=not slash))
+                if slash:
+                    objects.setdefault(entry, {})[inner] = each.size_bytes
+        self._objects.update(
+            {entry: objects[entry] for entry in objects if result[entry].stamp is None}
+        )
         return result
+
+    def directory(self, entry: str) -> ObjectDirectory | None:
+        sizes = self._objects.get(entry)
+        return ObjectDirectory(self._url.child(entry), sizes) if sizes else None
 
     def stamp(self, entry: str) -> Hashable | None:
         found = self._store.find(f"{entry}/{self._index_name}")

@@ -16,7 +16,7 @@ import re
 import stat
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cordwood.errors import CordwoodError, UnsupportedFormatError
 from cordwood.io.log import log
@@ -40,6 +40,9 @@ from cordwood.storage.paths import (
 )
 from cordwood.storage.storage_protocol import NamingRules
 from cordwood.storage.syscalls import open_directory_fd
+
+if TYPE_CHECKING:
+    from cordwood.storage.object_directory import ObjectDirectory
 
 _AWAY = re.compile(r"\.(.+)\.cordwood-[0-9a-f]{16}\.(deleted|damaged)")
 LOCK_NAME = f"{temporary_prefix('steps')}lock"
@@ -109,6 +112,13 @@ class StepStorage(Protocol):
 
     def stamp(self, entry: str) -> Hashable | None:
         """Return the stamp of a directory, as in its Entry."""
+        ...
+
+    def directory(self, entry: str) -> ObjectDirectory | None:
+        """Return what lies in an entry without a stamp, as `entries` has listed it last.
+
+        None on a disk, where it need not be listed, and if nothing lies there.
+        """
         ...
 
     def read_records(self) -> Mapping[str, StoredRecord]:
@@ -233,6 +243,9 @@ class LocalStepStorage:
 
     def stamp(self, entry: str) -> Hashable | None:
         return _stamp(f"{self.path_of(entry)}/{self._index_name}")
+
+    def directory(self, entry: str) -> None:
+        """Return None."""
 
     def read_records(self) -> Mapping[str, StoredRecord]:
         return {}  # reading an index of a disk costs nothing

@@ -57,6 +57,8 @@ def main(folder: Path) -> None:
         standard_manager(folder / "standard.run")
         composite(folder / "composite.run")
     legacy_manager(folder / "legacy.run")
+    if VERSION[:2] != (0, 3):  # which cannot restore it
+        array(folder / "array")
     if VERSION < (0, 3):  # all that follows is written in databases
         import tensorstore
 
@@ -97,6 +99,12 @@ def save_args_from_target(case: Path) -> None:
     checkpointer = ocp.PyTreeCheckpointer()
     save_args = orbax_utils.save_args_from_target(tree())
     checkpointer.save(case, tree(), save_args=save_args)
+    write_values(case, checkpointer.restore(case))
+
+
+def array(case: Path) -> None:
+    checkpointer = ocp.Checkpointer(ocp.ArrayCheckpointHandler())
+    checkpointer.save(case, jnp.arange(6.0).reshape(2, 3))
     write_values(case, checkpointer.restore(case))
 
 

@@ -22,7 +22,10 @@ from cordwood.errors import (
     NotACheckpointError,
     TruncatedError,
 )
+from tests.cli.conftest import Run, run
 from tests.golden.hugging_face_shards import FOLDER, SHARDS
+
+__all__ = ["run"]
 
 INDEX = "model.safetensors.index.json"
 FIRST, SECOND = SHARDS
@@ -275,3 +278,97 @@ def test_in_a_directory_of_steps_the_steps_count(tmp_path: Path) -> None:
     assert cordwood.detect(tmp_path / "run").steps == ("100",)
     with pytest.raises(IncompleteCheckpointError, match="directory of 1 step"):
         cordwood.load(tmp_path / "run")
+
+
+# The output of a Trainer: its model, and checkpoint-500 beside it
+
+
+def trainer_output(path: Path, *, sharded: bool) -> Path:
+    """Write a model of ones, and the checkpoints 500 and 1000 of twos beside it."""
+    for name, value in (("", 1), ("checkpoint-500", 2), ("checkpoint-1000", 2)):
+        folder = path / name
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {key: np.full(4, value, np.float32) for key in "ab"}
+        (folder / "trainer_state.json").write_text("{}")
+        if sharded:
+            write_shards(folder, tensors)
+        else:
+            safetensors.numpy.save_file(tensors, folder / "model.safetensors")
+    return path
+
+
+def write_shards(folder: Path, tensors: Mapping[str, Any], *, index: bool = True) -> None:
+    files = [f"model-{i:05}-of-{len(tensors):05}.safetensors" for i in range(1, len(tensors) + 1)]
+    for file, (name, array) in zip(files, tensors.items(), strict=True):
+        safetensors.numpy.save_file({name: array}, folder / file)
+    if index:
+        write_map(folder, dict(zip(tensors, files, strict=True)))
+
+
+@pytest.mark.parametrize("sharded", [True, False])
+def test_the_output_of_a_trainer_is_its_model(tmp_path: Path, sharded: bool) -> None:
+    root = trainer_output(tmp_path / "out", sharded=sharded)
+    assert set(cordwood.load(root)["a"]) == {1}
+    assert set(cordwood.load(root / "checkpoint-500")["a"]) == {2}
+    detected = cordwood.detect(root)
+    assert detected.format == "safetensors-shards"
+    assert detected.steps == ("checkpoint-500", "checkpoint-1000")
+    assert cordwood.verify(root).leaves == 2
+    with cordwood.open(root) as checkpoint:
+        assert list(checkpoint) == ["a", "b"]
+
+
+@pytest.mark.parametrize("sharded", [True, False])
+@pytest.mark.parametrize("place", ["", "checkpoint-500"])
+def test_verify_sees_all_files_of_a_trainer(
+    run: Run, tmp_path: Path, sharded: bool, place: str
+) -> None:
+    root = trainer_output(tmp_path / "out", sharded=sharded)
+    code, out, _ = run("verify", root)
+    assert code == 0
+    summary = f"{root}: the model and 2 checkpoints beside it: 3 without damage"
+    assert out.splitlines()[-1].startswith(summary)
+    file = next((root / place).glob("*.safetensors"))
+    file.write_bytes(file.read_bytes()[:-1])
+    assert run("verify", root).code == 1
+
+
+# Files without an index, and an index that is not theirs
+
+
+def test_all_files_of_a_model_without_an_index(tmp_path: Path) -> None:
+    write_shards(tmp_path, TENSORS, index=False)
+    assert equal(cordwood.load(tmp_path), TENSORS)
+    assert cordwood.detect(tmp_path).format == "safetensors-shards"
+    assert cordwood.verify(tmp_path).leaves == len(TENSORS)
+    (tmp_path / "model-00002-of-00003.safetensors").unlink()
+    for read in (cordwood.load, cordwood.open, cordwood.verify):
+        with pytest.raises(
+            IncompleteCheckpointError,
+            match=r"has 2 of 3 files .* model-00002-of-00003\.safetensors",
+        ):
+            read(tmp_path)
+
+
+def test_files_of_two_models_without_an_index(tmp_path: Path) -> None:
+    write_shards(tmp_path, TENSORS, index=False)
+    write_shards(tmp_path, {"a": np.ones(3)}, index=False)
+    with pytest.raises(
+        NotACheckpointError, match=r"model-\*-of-00001, model-\*-of-00003\): move all but one away"
+    ):
+        cordwood.load(tmp_path)
+    (tmp_path / "model-00001-of-00001.safetensors").unlink()
+    assert equal(cordwood.load(tmp_path), TENSORS)
+
+
+def test_an_index_that_is_older_than_the_files(tmp_path: Path) -> None:
+    write_shards(tmp_path, TENSORS, index=False)
+    write_map(tmp_path, {"a": "model-00001-of-00002.safetensors"})
+    with pytest.raises(
+        IncompleteCheckpointError,
+        match=r"has no model-00001-of-00002\.safetensors, .*does not list model-00001-of-00003\.saf"
+        r".*remove .*index\.json, and the files of a complete model-\*-of-N load",
+    ):
+        cordwood.load(tmp_path)
+    (tmp_path / INDEX).unlink()
+    assert equal(cordwood.load(tmp_path), TENSORS)

@@ -21,6 +21,7 @@ from cordwood.formats.format_protocol import (
     SaveOptions,
     SavePlan,
 )
+from cordwood.storage.paths import parse_url
 
 if TYPE_CHECKING:
     from cordwood.index import Index
@@ -46,6 +47,11 @@ class FlaxMsgpackFormat(NamedTuple):
     index_name: str = ""
     save_options: frozenset[str] = frozenset()
 
+    @property
+    def reads_stores(self) -> bool:
+        """True for bare files: a run of Flax has them as its steps."""
+        return self.compression is None
+
     def matches(self, place: Place) -> Match:
         """Read all of a bare file that may be msgpack: it has no magic number."""
         if place.file is None:
@@ -67,7 +73,12 @@ class FlaxMsgpackFormat(NamedTuple):
         from cordwood.formats.single_file import opened_file
 
         del item
-        source = open_source(path, self.compression, options)
+        if parse_url(path) is None:
+            source = open_source(path, self.compression, options)
+        else:
+            from cordwood.storage.object_file import whole_object
+
+            source = whole_object(path)
         return opened_file(source, read_index, name=self.name)
 
     def list_index(self, path: str, item: str | None) -> IndexListing | None:

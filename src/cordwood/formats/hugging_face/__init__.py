@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cordwood.formats.format_protocol import (
@@ -15,17 +16,21 @@ from cordwood.formats.format_protocol import (
     SaveOptions,
     SavePlan,
 )
-from cordwood.storage.paths import path_exists
 
 if TYPE_CHECKING:
     from cordwood.index import Index
     from cordwood.processes.rendezvous import Rendezvous
 
 
+SHARD = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.safetensors", re.DOTALL)
+_OF_A_TRAINER = re.compile(r"checkpoint-[0-9]+")  # a directory in the output of a Trainer
+
+
 class ShardsFormat(NamedTuple):
     """Directories with an index of shards, or with a single file.
 
-    A single file may lie in a directory of steps as well: such a directory is only MAYBE one.
+    The output of a Trainer is its model, with checkpoints in directories beside it. In another
+    directory of steps a single file counts only if there is nothing else: it is MAYBE one.
     """
 
     index_name: str
@@ -35,18 +40,39 @@ class ShardsFormat(NamedTuple):
     suffixes: tuple[str, ...] = ()
 
     def matches(self, place: Place) -> Match:
-        if place.file is not None or place.search_below != self.is_single:
+        if place.file is not None:
             return Match.NO
         if self.is_single:
-            has_file = path_exists(f"{place.path}/{self.index_name}")
-            return Match.MAYBE if has_file else Match.NO
-        return Match.YES if fnmatch.filter(place.names, self.index_name) else Match.NO
+            if not place.has(self.index_name):
+                return Match.NO
+            if place.search_below:
+                return Match.MAYBE
+            return Match.LIKELY if _is_of_a_trainer(place.folders) else Match.NO
+        if place.search_below:
+            return Match.NO
+        if fnmatch.filter(place.names, self.index_name):
+            return Match.YES
+        return Match.LIKELY if any(map(SHARD.fullmatch, place.names)) else Match.NO
+
+    def steps_beside(self, place: Place) -> Sequence[str]:
+        from cordwood.formats.stored_step import sorted_steps
+
+        return sorted_steps([name for name in place.folders if _OF_A_TRAINER.fullmatch(name)])
 
     def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
         from cordwood.formats.hugging_face.shards import open_shards
 
         del options
         return open_shards(path, item)
+
+
+def _is_of_a_trainer(folders: Collection[str]) -> bool:
+    """Return whether the steps among directories are those of a Trainer, and of no manager."""
+    from cordwood.formats.stored_step import step_in_name
+
+    return any(map(_OF_A_TRAINER.fullmatch, folders)) and not any(
+        step_in_name(name) is not None for name in folders
+    )
 
 
 SHARDS = ShardsFormat(

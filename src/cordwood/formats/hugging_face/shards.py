@@ -26,6 +26,7 @@ from cordwood.errors import (
 from cordwood.formats.foreign_files import naming_foreign_file
 from cordwood.formats.format_losses import losses_in_tensors, refuse_opaque
 from cordwood.formats.format_protocol import Opened, SaveOptions, SavePlan
+from cordwood.formats.hugging_face import SHARD
 from cordwood.formats.safetensors.header import plan_save as plan_file
 from cordwood.formats.safetensors.header import stored_dtype
 from cordwood.formats.safetensors.read_index import read_index as read_safetensors_index
@@ -49,39 +50,47 @@ from cordwood.plan.assign_to_files import shards_by_size
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.atomic_file import atomic_file
 from cordwood.storage.directories import list_names
-from cordwood.storage.paths import kind_at
+from cordwood.storage.paths import kind_at, path_exists
 from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
 from cordwood.storage.write_files import fill_file
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe_leaf
 
 _PATTERN = "*.safetensors.index.json"
+_MAX_NAMED = 3  # files, in a message
 
 
 def open_shards(path: str | os.PathLike[str], prefix: str | None) -> Opened:
     """Return all tensors of the files that the index names, as one flat dict.
 
-    Without an index it is what `model.safetensors` holds. Symbolic links are followed: Hugging
-    Face's own cache is made of them.
+    Without an index it is what `model.safetensors` holds, or the files of a complete
+    `model-*-of-N`. Symbolic links are followed: Hugging Face's own cache is made of them.
 
     Raises:
-        IncompleteCheckpointError: a file that the index names is missing.
+        IncompleteCheckpointError: a file that the index names is missing, or one of the N.
         FormatError, CorruptionError: as `read_index`.
-        NotACheckpointError: there are several indexes.
+        NotACheckpointError: there are several indexes; or none, and files of several checkpoints.
         ValueError: a prefix is asked for.
     """
     text = os.fspath(path)
     if prefix is not None:
         raise ValueError(f"{text}: prefix= is for directories of several trees; this one holds one")
     index_name = _index_name(text)
-    if index_name is None:
+    if index_name is None and path_exists(f"{text}/{SINGLE_NAME}"):
         return _open_single(text)
-    name = f"{text}/{index_name}"
-    weight_map, by_cordwood = _read_weight_map(name)
+    weight_map: Mapping[str, str] = {}
+    by_cordwood = False
+    if index_name is None:
+        name = text
+        shard_names = _complete_shards(text)
+    else:
+        name = f"{text}/{index_name}"
+        weight_map, by_cordwood = _read_weight_map(name)
+        shard_names = list(dict.fromkeys(weight_map.values()))
     with ExitStack() as stack:
         shards = {
             shard: stack.enter_context(_open_shard(text, shard, weight_map, name))
-            for shard in dict.fromkeys(weight_map.values())
+            for shard in shard_names
         }
         index = read_index(weight_map, shards, by_cordwood=by_cordwood, name=name)
         stack.pop_all()
@@ -123,11 +132,51 @@ def _open_shard(path: str, shard: str, weight_map: Mapping[str, str], name: str)
         return LocalFile(f"{path}/{shard}")
     except FileNotFoundError as e:
         lost = [tensor for tensor, file in weight_map.items() if file == shard]
+        listed = set(weight_map.values())
+        others = [each for each in _tensor_files(path) if each not in listed]
+        advice = "the download is not complete; get that file"
+        if others:
+            advice = (
+                f"it does not list {first_names(others, _MAX_NAMED)}: if these are the model, the "
+                f"index is of an older save: remove {name}, and the files of a complete "
+                "model-*-of-N load without it; otherwise get the file that is missing"
+            )
+        where = f", which {name} names for {lost[0]!r:.200}" if lost else ""
+        more = f" and {counted(len(lost) - 1, 'tensor')} more" if len(lost) > 1 else ""
+        raise IncompleteCheckpointError(f"{path} has no {shard}{where}{more}: {advice}") from e
+
+
+def _tensor_files(path: str) -> list[str]:
+    return [name for name in list_names(path) if name.endswith(".safetensors")]
+
+
+def _complete_shards(path: str) -> list[str]:
+    """Return the files of `model-*-of-N`, where there is no index.
+
+    Raises IncompleteCheckpointError if one of them is missing, NotACheckpointError for files of
+    several checkpoints.
+    """
+    sets: dict[tuple[str, str], dict[int, str]] = {}
+    for name in _tensor_files(path):
+        match = SHARD.fullmatch(name)
+        if match is not None:
+            sets.setdefault((match[1], match[3]), {})[int(match[2])] = name
+    if len(sets) != 1:
+        of_each = [f"{stem}-*-of-{count}" for stem, count in sets]
+        raise NotACheckpointError(
+            f"{path} has no index ({INDEX_NAME}), and files of {len(sets)} checkpoints "
+            f"({first_names(of_each, _MAX_NAMED)}): move all but one away, or get the index"
+        )
+    (((stem, count), numbered),) = sets.items()
+    missing = [number for number in range(1, int(count) + 1) if number not in numbered]
+    if missing:
+        lost = [f"{stem}-{number:05}-of-{count}.safetensors" for number in missing]
         raise IncompleteCheckpointError(
-            f"{path} has no {shard}, which {name} names for {lost[0]!r:.200}"
-            + (f" and {counted(len(lost) - 1, 'tensor')} more" if len(lost) > 1 else "")
-            + ": the download is not complete; get that file"
-        ) from e
+            f"{path} has {len(numbered)} of {counted(int(count), 'file')} of {stem}-*-of-{count}, "
+            f"and no index: {first_names(lost, _MAX_NAMED)} missing: the download is not complete; "
+            "get what is missing"
+        )
+    return [numbered[number] for number in sorted(numbered)]
 
 
 FORMAT = "safetensors-shards"

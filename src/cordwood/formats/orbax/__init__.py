@@ -18,6 +18,7 @@ class OrbaxFormat:
     suffixes: tuple[str, ...] = ()
     index_name = "_METADATA"
     tool = "Orbax"
+    reads_stores = True
 
     def matches(self, place: Place) -> Match:
         """Return LIKELY if an item of the directory has the index, and the directory has none."""
@@ -27,7 +28,7 @@ class OrbaxFormat:
             return Match.YES
         from cordwood.formats.orbax.locate_trees import is_checkpoint_at
 
-        return Match.LIKELY if is_checkpoint_at(place.path) else Match.NO
+        return Match.LIKELY if is_checkpoint_at(place) else Match.NO
 
     def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
         from cordwood.formats.orbax.read_index import open_item
@@ -39,15 +40,20 @@ class OrbaxFormat:
 
         return item_names(path)
 
-    def is_at(self, path: Path) -> bool:
+    def is_at(self, place: Place) -> bool:
         from cordwood.formats.orbax.locate_trees import is_at
 
-        return is_at(path)
+        return is_at(place)
 
-    def steps_at(self, path: Path) -> Sequence[str]:
+    def steps_at(self, place: Place) -> Sequence[str]:
         from cordwood.formats.orbax.locate_trees import steps_at
 
-        return steps_at(path)
+        return steps_at(place)
+
+    def is_unfinished(self, place: Place) -> bool:
+        from cordwood.formats.orbax.locate_trees import is_unfinished_at
+
+        return is_unfinished_at(place)
 
     def refuse_unfinished(self, path: Path) -> None:
         from cordwood.formats.orbax.locate_trees import refuse_unfinished

@@ -15,9 +15,11 @@ from cordwood.errors import CorruptionError
 from cordwood.formats.flax_msgpack.read_index import read_index
 from cordwood.formats.orbax.tree_metadata import LeafMetadata, TreeMetadata
 from cordwood.index import Index, Inline, Leaf, Pieces, Source
+from cordwood.io.open_files import MemoryFile, ReadableFile, read_whole
 from cordwood.storage.directory_reader import ReadableDirectory
 
 AGGREGATE_NAME = "checkpoint"
+MAX_AGGREGATE_BYTES = 1 << 32  # in an object store
 _PLACEHOLDERS = ("PLACEHOLDER://", "AGGREGATED://")  # the second is older
 # The first bytes of a dict or list in msgpack. TensorFlow has a text of this name.
 _CONTAINERS = frozenset([*range(0x80, 0xA0), *range(0xDC, 0xE0)])
@@ -48,7 +50,10 @@ def read_aggregate(directory: ReadableDirectory) -> Index | None:
     if not is_aggregate_at(directory):
         return None
     size_bytes = directory.sizes(".")[AGGREGATE_NAME]
-    index = read_index(directory.file(AGGREGATE_NAME, size_bytes))
+    file: ReadableFile = directory.file(AGGREGATE_NAME, size_bytes)
+    if file.latency_bound:  # its many headers would be as many requests
+        file = MemoryFile(read_whole(file, limit_bytes=MAX_AGGREGATE_BYTES), file.name)
+    index = read_index(file)
     return index._replace(sources=(Source(AGGREGATE_NAME, size_bytes),))
 
 

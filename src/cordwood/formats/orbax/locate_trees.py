@@ -4,6 +4,9 @@ checkpoint/_METADATA                    one tree (before 0.3: checkpoint/checkpo
 checkpoint/{default,state,...}/_METADATA    items
 root/{1,2,...}/...                      steps, each a checkpoint
 *.orbax-checkpoint-tmp                  an unfinished save
+
+Below gs://, and where it is told so, Orbax does not rename: a step without `commit_success.txt` is
+an unfinished save, if its items have that file or `_CHECKPOINT_METADATA` has no time of a commit.
 """
 
 from __future__ import annotations
@@ -21,13 +24,26 @@ from cordwood.errors import (
     PrefixError,
     no_prefix_message,
 )
+from cordwood.formats.format_protocol import Place
 from cordwood.formats.orbax.aggregate_file import is_aggregate_at
+from cordwood.formats.orbax.array_item import (
+    CHECKPOINT_NAME,
+    is_array_at,
+    read_checkpoint_metadata,
+)
 from cordwood.formats.orbax.tree_metadata import TREE_NAME
-from cordwood.storage.directory_reader import FOLDER, OTHER, LocalDirectory, ReadableDirectory
+from cordwood.storage.directory_reader import (
+    FOLDER,
+    OTHER,
+    LocalDirectory,
+    ReadableDirectory,
+    directory_at,
+)
 from cordwood.storage.paths import kind_at
 
-_CHECKPOINT_NAME = "_CHECKPOINT_METADATA"
-_MARKERS = frozenset({_CHECKPOINT_NAME, "orbax.checkpoint", "_ROOT_METADATA"})
+_COMMIT_NAME = "commit_success.txt"
+_IN_PLACE = "gs://"  # where Orbax renames nothing
+_MARKERS = frozenset({CHECKPOINT_NAME, "orbax.checkpoint", "_ROOT_METADATA"})
 _UNFINISHED = re.compile(r"\.(orbax-checkpoint-tmp(-[0-9]+)?|partial_save)$")
 _STEP = re.compile(r"(?:.*_)?([0-9]{1,18})")  # 100, or model_100 with a step_prefix
 _STATE = re.compile(r"process_[0-9]+-of-[0-9]+\.json")
@@ -51,6 +67,7 @@ class OrbaxDirectory(NamedTuple):
     unfinished: tuple[str, ...] = ()
     links: tuple[str, ...] = ()  # symbolic links and special files, which are not followed
     marked: bool = False  # True if there is a file that only Orbax writes
+    committed: bool = True  # False for a checkpoint whose save did not end
 
     @property
     def is_orbax(self) -> bool:
@@ -58,31 +75,55 @@ class OrbaxDirectory(NamedTuple):
         return self.marked or bool(self.trees or self.steps or self.unfinished)
 
 
-def is_at(path: str | os.PathLike[str]) -> bool:
+def is_at(place: Place) -> bool:
     """Return whether Orbax wrote a directory: a checkpoint, steps, or an unfinished save."""
-    return _is_unfinished(path) or _inspect(path).is_orbax
+    return _is_named_unfinished(place) or _inspect(place).is_orbax
 
 
-def is_checkpoint_at(path: str | os.PathLike[str]) -> bool:
+def is_checkpoint_at(place: Place) -> bool:
     """Return whether Orbax wrote a directory that is not a directory of steps."""
-    directory = _inspect(path)
-    return not directory.steps and (directory.is_orbax or _is_unfinished(path))
+    directory = _inspect(place)
+    return not directory.steps and (directory.is_orbax or _is_named_unfinished(place))
 
 
-def steps_at(path: str | os.PathLike[str]) -> Sequence[str]:
+def steps_at(place: Place) -> Sequence[str]:
     """Return the steps in a root directory of a run, the newest last; () for other directories."""
-    return _inspect(path).steps
+    return _inspect(place).steps
 
 
-def _inspect(path: str | os.PathLike[str]) -> OrbaxDirectory:
-    with suppress(FileNotFoundError, NotADirectoryError), LocalDirectory(path) as directory:
+def is_unfinished_at(place: Place) -> bool:
+    """Return whether a directory is a checkpoint whose save did not end."""
+    if _is_named_unfinished(place):
+        return True
+    with suppress(FileNotFoundError, NotADirectoryError), place.opened() as directory:
+        return not is_committed(directory, inspect_directory(directory))
+    return False
+
+
+def is_committed(directory: ReadableDirectory, entries: OrbaxDirectory) -> bool:
+    """Return False if the save of a checkpoint is known not to have ended. Read one small file.
+
+    Orbax has written the time of the commit since 0.5, before a rename and before the commit file.
+    """
+    if not entries.committed or entries.steps:
+        return entries.committed
+    if _has(directory, _COMMIT_NAME):
+        return True
+    about = read_checkpoint_metadata(directory)
+    is_begun = about.get("init_timestamp_nsecs") is not None
+    return not is_begun or about.get("commit_timestamp_nsecs") is not None
+
+
+def _inspect(place: Place) -> OrbaxDirectory:
+    with suppress(FileNotFoundError, NotADirectoryError), place.opened() as directory:
         return inspect_directory(directory)
     return OrbaxDirectory()
 
 
-def _is_unfinished(path: str | os.PathLike[str]) -> bool:
-    text = os.fspath(path)
-    return is_unfinished(text.rstrip("/")) and kind_at(text) == "a folder"
+def _is_named_unfinished(place: Place) -> bool:
+    return is_unfinished(place.path.rstrip("/")) and (
+        place.directory is not None or kind_at(place.path) == "a folder"
+    )
 
 
 def refuse_unfinished(path: str | os.PathLike[str]) -> None:
@@ -107,13 +148,13 @@ def item_names(path: str | os.PathLike[str]) -> list[str]:
     Raises IncompleteCheckpointError and FormatError as `open_item`.
     """
     text = os.fspath(path)
-    with LocalDirectory(text) as place:
-        return tree_directories(inspect_directory(place), name=text)
+    with directory_at(text) as directory:
+        return tree_directories(inspect_tree(directory), name=text)
 
 
 def other_items(path: str | os.PathLike[str]) -> dict[str, str]:
     """Return the items that are no trees, such as JSON, metrics and iterators: the kind of each."""
-    with suppress(FileNotFoundError, NotADirectoryError), LocalDirectory(path) as directory:
+    with suppress(FileNotFoundError, NotADirectoryError), directory_at(path) as directory:
         return {name: item_kind(directory, name) for name in inspect_directory(directory).others}
     return {}
 
@@ -123,21 +164,33 @@ def is_unfinished(name: str) -> bool:
     return _UNFINISHED.search(name) is not None
 
 
+def inspect_tree(directory: ReadableDirectory) -> OrbaxDirectory:
+    """List the trees of a checkpoint that is to be read, and look for its commit."""
+    entries = inspect_directory(directory)
+    return entries._replace(committed=is_committed(directory, entries))
+
+
 def inspect_directory(directory: ReadableDirectory) -> OrbaxDirectory:
-    """List the trees and steps in a directory by the names of its files. Read no file."""
+    """List the trees and steps in a directory by the names of its files.
+
+    Of a file `checkpoint`, which may be a tree of an old version, the first byte is read.
+    """
     if _has_tree(directory, ""):  # there may be a directory for every leaf beside it
-        return OrbaxDirectory(trees=("",), marked=True)
+        committed = not directory.name.startswith(_IN_PLACE) or _has(directory, _COMMIT_NAME)
+        return OrbaxDirectory(trees=("",), marked=True, committed=committed)
     sizes = directory.sizes(".")
     marked = not _MARKERS.isdisjoint(sizes)
     folders = [name for name, size in sorted(sizes.items()) if size == FOLDER]
     links = [name for name, size in sorted(sizes.items()) if size == OTHER]
     unfinished = [name for name in folders if is_unfinished(name)]
-    trees, others, steps = [], [], []
+    trees: list[str] = []
+    others: list[str] = []
+    steps: list[str] = []
     for name in folders:
-        if name in unfinished:
+        if is_unfinished(name):
             continue
-        if _CHECKPOINT_NAME not in sizes and _is_step(directory, name):
-            steps.append(name)
+        if CHECKPOINT_NAME not in sizes and _is_step(directory, name):
+            (steps if _has_commit(directory, name) else unfinished).append(name)
         elif _has_tree(directory, name):
             trees.append(name)
         else:
@@ -145,8 +198,15 @@ def inspect_directory(directory: ReadableDirectory) -> OrbaxDirectory:
     steps.sort(key=_number)
     if steps:
         trees = []
+    committed = not trees or _has_commit(directory, "")
     return OrbaxDirectory(
-        tuple(trees), tuple(others), tuple(steps), tuple(unfinished), tuple(links), marked
+        tuple(trees),
+        tuple(others),
+        tuple(steps),
+        tuple(unfinished),
+        tuple(links),
+        marked,
+        committed,
     )
 
 
@@ -166,8 +226,21 @@ def item_kind(directory: ReadableDirectory, item: str) -> str:
     return _UNKNOWN
 
 
+def _has_commit(directory: ReadableDirectory, folder: str) -> bool:
+    """Return False for a directory of items that by its names was not committed."""
+    path = f"{folder}/" if folder else ""
+    if _has(directory, path + _COMMIT_NAME):
+        return True
+    if directory.name.startswith(_IN_PLACE):
+        return False
+    return not any(
+        size == FOLDER and _has(directory, f"{path}{item}/{_COMMIT_NAME}")
+        for item, size in _sizes(directory, folder or ".").items()
+    )
+
+
 def _is_step(directory: ReadableDirectory, name: str) -> bool:
-    if _has(directory, f"{name}/{_CHECKPOINT_NAME}"):
+    if _has(directory, f"{name}/{CHECKPOINT_NAME}"):
         return True
     if _STEP.fullmatch(name) is None:
         return False
@@ -191,7 +264,7 @@ def _has_tree(directory: ReadableDirectory, folder: str) -> bool:
     if _has(directory, f"{folder}/{TREE_NAME}" if folder else TREE_NAME):
         return True
     with suppress(CorruptionError, PermissionError):
-        return is_aggregate_at(directory, folder)
+        return is_aggregate_at(directory, folder) or is_array_at(directory, folder)
     return False
 
 
@@ -222,6 +295,12 @@ def tree_directories(entries: OrbaxDirectory, *, name: str) -> list[str]:
     if is_unfinished(name.rstrip("/")):
         raise IncompleteCheckpointError(
             f"{name}: Orbax did not finish this save; load an earlier step, or save again"
+        )
+    if not entries.committed:
+        raise IncompleteCheckpointError(
+            f"{name}: Orbax did not finish this save: there is no {_COMMIT_NAME}, which it writes "
+            "last; load an earlier step, or save again (if you copied it here, and it is complete, "
+            f"put an empty file {_COMMIT_NAME} into it)"
         )
     if entries.steps:
         newest = entries.steps[-1]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from cordwood import dtypes
@@ -18,7 +19,8 @@ from cordwood.formats.orbax.aggregate_file import (
     value_in_file,
     values_in,
 )
-from cordwood.formats.orbax.locate_trees import inspect_directory, item_kind, select_tree
+from cordwood.formats.orbax.array_item import array_tree, as_array, is_saved_as_array, is_single
+from cordwood.formats.orbax.locate_trees import inspect_tree, item_kind, select_tree
 from cordwood.formats.orbax.ocdbt import MANIFEST_NAME, OcdbtValues
 from cordwood.formats.orbax.tree_metadata import (
     MAX_TREE_FILE_BYTES,
@@ -40,12 +42,12 @@ from cordwood.formats.zarr.array_reader import (
 from cordwood.formats.zarr.key_values import FileValues, KeyValues, ValueLocation, ZeroChunks
 from cordwood.index import Index, Inline, Leaf
 from cordwood.io.buffers import ScratchBuffer
-from cordwood.io.open_files import READ_ERRORS, MemoryFile, ReadableFile, naming
+from cordwood.io.open_files import READ_ERRORS, naming
 from cordwood.io.threads import gc_paused
 from cordwood.keypath import path_label
 from cordwood.message_text import first_names, printable
 from cordwood.plan.load_plan import EncodedChunk, Scatter
-from cordwood.storage.directory_reader import FileOwningDirectory, LocalDirectory, ReadableDirectory
+from cordwood.storage.directory_reader import OpenDirectory, ReadableDirectory, directory_at
 
 FORMAT = "orbax"
 
@@ -92,9 +94,9 @@ def open_item(path: str | os.PathLike[str], prefix: str | None, *, warn: bool = 
         FormatError, CorruptionError: as `open_tree`.
     """
     text = os.fspath(path)
-    place = LocalDirectory(text)
+    place = directory_at(text)
     try:
-        inspected = inspect_directory(place)
+        inspected = inspect_tree(place)
         # A prefix that is not the name of an item could be a path to anywhere: it is not opened.
         kind = item_kind(place, prefix) if prefix is not None and prefix in inspected.others else ""
         item = select_tree(inspected, prefix, name=text, kind=kind)
@@ -102,16 +104,19 @@ def open_item(path: str | os.PathLike[str], prefix: str | None, *, warn: bool = 
     except BaseException:
         place.close()
         raise
-    if item:
-        place.close()
     try:
-        return open_tree(directory, warn=warn)
+        return open_tree(directory, warn=warn, is_array=partial(is_saved_as_array, place, item))
     except BaseException:
         directory.close()
         raise
+    finally:
+        if item:
+            place.close()
 
 
-def open_tree(directory: LocalDirectory, *, warn: bool) -> Opened:
+def open_tree(
+    directory: OpenDirectory, *, warn: bool, is_array: Callable[[], bool] = lambda: False
+) -> Opened:
     """Read the index of one tree of an Orbax checkpoint; its files own the directory.
 
     Names of sources are relative to the directory. Arrays are of jax or numpy, as Orbax recorded
@@ -119,6 +124,8 @@ def open_tree(directory: LocalDirectory, *, warn: bool) -> Opened:
 
     Args:
         directory: the directory that has `_METADATA`, or the aggregate file of an old version.
+        is_array: returns True if `ArraySave` wrote the tree. Asked only if it has one leaf, with
+            the name that Orbax gives such an array: then it is the leaf.
         warn: warn of arrays without any chunk: zeros that nothing vouches for must not pass in
             silence.
 
@@ -130,12 +137,14 @@ def open_tree(directory: LocalDirectory, *, warn: bool) -> Opened:
     """
     with gc_paused():
         aggregate = read_aggregate(directory)
-        if aggregate is not None and not directory.has(TREE_NAME):
-            tree = tree_of(aggregate)
-        else:
+        if directory.has(TREE_NAME):
             data = directory.read(TREE_NAME, limit_bytes=MAX_TREE_FILE_BYTES)
             with naming(directory.name):
                 tree = parse_tree_metadata(data, values_in(aggregate))
+            if is_single(tree) and is_array():
+                tree = as_array(tree)
+        else:
+            tree = array_tree(directory) if aggregate is None else tree_of(aggregate)
         opened, assumed = _open(directory, tree, aggregate)
     if warn and assumed:
         warnings.warn(
@@ -149,7 +158,7 @@ def open_tree(directory: LocalDirectory, *, warn: bool) -> Opened:
 
 
 def _open(
-    directory: LocalDirectory, tree: TreeMetadata, aggregate: Index | None
+    directory: OpenDirectory, tree: TreeMetadata, aggregate: Index | None
 ) -> tuple[Opened, list[str]]:
     """Return the tree, open, and the names of leaves that are assumed to be zeros."""
     use_ocdbt = tree.use_ocdbt
@@ -184,23 +193,14 @@ def _open(
     shardings = {
         n: by_name[leaf.name] for n, leaf in enumerate(tree.leaves) if leaf.name in by_name
     }
-    sources, memory = tuple(values.sources), values.memory
+    sources = tuple(values.sources)
     paths = {leaf.name: leaf.key_path for leaf in tree.leaves}
-    files: list[ReadableFile] = [
-        MemoryFile(memory[number], f"{directory.name}: {source.name}")
-        if number in memory
-        else FileOwningDirectory(directory, source.name, source.size_bytes)
-        for number, source in enumerate(sources)
-    ]
-    if len(files) == len(memory):
-        directory.close()  # nothing more will be read, and no file closes it
-    stored = [source.size_bytes for n, source in enumerate(sources) if n not in memory]
     opened = Opened(
         FORMAT,
         Index(FORMAT, tree.structure, tuple(leaves), sources, "keys", shardings=shardings),
-        files,
+        values.open_sources(directory),
         checked_bytes=values.checked_bytes,
-        stored_bytes=sum(stored) + values.metadata_bytes,
+        stored_bytes=values.stored_bytes,
         unstored={paths[name]: count for name, count in reader.unstored.items()},
     )
     return opened, [printable(path_label(paths[name])) for name in reader.assumed]

@@ -19,7 +19,7 @@ from cordwood.formats.format_protocol import (
     SaveOptions,
     SavePlan,
 )
-from cordwood.storage.paths import parse_url, path_exists
+from cordwood.storage.paths import parse_url
 
 if TYPE_CHECKING:
     from cordwood.processes.rendezvous import Rendezvous
@@ -34,10 +34,10 @@ class PacksFormat:
     suffixes: tuple[str, ...] = ()
     index_name = "cordwood.json"
     save_options = frozenset({"prefix", "metadata", "max_shard_bytes", "linking", "items"})
+    reads_stores = True
 
     def matches(self, place: Place) -> Match:
-        is_ours = place.file is None and path_exists(f"{place.path}/{self.index_name}")
-        return Match.YES if is_ours else Match.NO
+        return Match.YES if place.has(self.index_name) else Match.NO
 
     def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
         from cordwood.formats.packs.open import open_item

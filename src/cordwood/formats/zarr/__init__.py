@@ -18,7 +18,6 @@ from cordwood.formats.format_protocol import (
     SaveOptions,
     SavePlan,
 )
-from cordwood.storage.paths import path_exists
 
 if TYPE_CHECKING:
     from cordwood.processes.rendezvous import Rendezvous
@@ -36,10 +35,10 @@ class ZarrFormat:
     suffixes: tuple[str, ...] = ()
     index_name = "tensorstore_index.json"
     save_options = frozenset({"prefix", "metadata", "compression"})
+    reads_stores = True
 
     def matches(self, place: Place) -> Match:
-        is_ours = place.file is None and path_exists(f"{place.path}/{self.index_name}")
-        return Match.YES if is_ours else Match.NO
+        return Match.YES if place.has(self.index_name) else Match.NO
 
     def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
         from cordwood.formats.zarr.read_index import open_item
@@ -77,13 +76,17 @@ class ZarrTreeFormat:
     description = "a directory tree of zarr arrays without an index"
     suffixes: tuple[str, ...] = ()
     index_name = f"**/{_METADATA_NAME}"
+    reads_stores = True
 
     def matches(self, place: Place) -> Match:
         if place.file is not None or not place.search_below:
             return Match.NO
         from cordwood.storage.directories import contains_file
 
-        is_tree = contains_file(place.path, _METADATA_NAME, at_most=_MAX_ENTRIES)
+        if place.directory is not None:
+            is_tree = place.directory.contains(_METADATA_NAME)
+        else:
+            is_tree = contains_file(place.path, _METADATA_NAME, at_most=_MAX_ENTRIES)
         return Match.MAYBE if is_tree else Match.NO
 
     def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from cordwood.errors import CorruptionError, FormatError, LimitError, UnsupportedFormatError
 from cordwood.formats.zarr.array_metadata import MAX_METADATA_BYTES, METADATA_NAME
 from cordwood.index import Source
-from cordwood.io.open_files import zero_bytes
-from cordwood.storage.directory_reader import FOLDER, ReadableDirectory
+from cordwood.io.open_files import MemoryFile, ReadableFile, zero_bytes
+from cordwood.storage.directory_reader import FOLDER, OpenDirectory, ReadableDirectory
 
 MAX_PATH_BYTES = 4000  # Linux takes 4096
 _CHUNK_DIRECTORY = re.compile("c|[0-9]+")  # the name of a directory that holds chunks
@@ -65,6 +65,24 @@ class KeyValues(ABC):
     @abstractmethod
     def find(self, array: str, name: str) -> ValueLocation | None:
         """Return the location of a value, or None."""
+
+    @property
+    def stored_bytes(self) -> int:
+        """The size of the files, also of those that are no sources."""
+        sizes = [each.size_bytes for n, each in enumerate(self.sources) if n not in self.memory]
+        return sum(sizes) + self.metadata_bytes
+
+    def open_sources(self, directory: OpenDirectory) -> list[ReadableFile]:
+        """Return the sources as files that own the directory; it is closed if none of them does."""
+        files: list[ReadableFile] = [
+            MemoryFile(self.memory[number], f"{directory.name}: {source.name}")
+            if number in self.memory
+            else directory.owning_file(source.name, source.size_bytes)
+            for number, source in enumerate(self.sources)
+        ]
+        if len(files) == len(self.memory):
+            directory.close()
+        return files
 
     def read(self, location: ValueLocation, start: int, stop: int) -> bytes:
         """Read bytes [start, stop) of a value."""

@@ -38,8 +38,13 @@ from cordwood.index import Digests, Index, Inline, Leaf, Source, leaf_paths
 from cordwood.io.open_files import LocalFile, naming, read_whole
 from cordwood.io.threads import gc_paused
 from cordwood.keypath import KeyPath
-from cordwood.storage.directory_reader import FileOwningDirectory, LocalDirectory, ReadableDirectory
-from cordwood.storage.paths import locate_directory
+from cordwood.storage.directory_reader import (
+    LocalDirectory,
+    OpenDirectory,
+    ReadableDirectory,
+    directory_at,
+)
+from cordwood.storage.paths import locate_directory, parse_url
 
 FORMAT = "zarr"
 _ATTEMPTS = 100  # to open a directory; each ended by a save that replaced it
@@ -67,17 +72,19 @@ def open_item(path: str | os.PathLike[str], prefix: str | None, *, or_only: bool
     text = os.fspath(path)
     directory = open_directory(text)
     opened = open_arrays(directory, partial(read_index, prefix=prefix, or_only=or_only))
+    if not isinstance(directory, LocalDirectory):
+        return opened  # of another tool: cordwood saves no such directory to a store
     return replace(opened, is_current=lambda: directory.is_still_at(locate_directory(text)))
 
 
-def open_arrays(directory: LocalDirectory, read: Callable[[LocalDirectory], Index]) -> Opened:
+def open_arrays(directory: OpenDirectory, read: Callable[[ReadableDirectory], Index]) -> Opened:
     """Return the index that `read` reads of a directory, and its files, which own the directory."""
     try:
         index = read(directory)
     except BaseException:
         directory.close()
         raise
-    files = [FileOwningDirectory(directory, each.name, each.size_bytes) for each in index.sources]
+    files = [directory.owning_file(each.name, each.size_bytes) for each in index.sources]
     return Opened(index.format, index, files)
 
 
@@ -90,11 +97,22 @@ def sorted_item_names(path: str | os.PathLike[str]) -> list[str]:
         return sorted(item_names(read_index_file(directory)))
 
 
-def open_directory(path: str) -> LocalDirectory:
+def open_directory(path: str) -> OpenDirectory:
     """Open the directory of a checkpoint. No save by cordwood removes it while it is open.
 
     Raises FileNotFoundError; IncompleteCheckpointError where it has no index.
     """
+    directory = _held_directory(path) if parse_url(path) is None else directory_at(path)
+    if directory.has(INDEX_NAME):
+        return directory
+    why = ": no save to it has finished, or it is no such checkpoint; load an earlier one"
+    if directory.has("cordwood.json"):
+        why = ", but a cordwood.json: load it with cordwood.load"
+    directory.close()
+    raise IncompleteCheckpointError(f"{path} has no {INDEX_NAME}{why}")
+
+
+def _held_directory(path: str) -> LocalDirectory:
     for _ in range(_ATTEMPTS):
         place = locate_directory(path)
         try:
@@ -105,17 +123,9 @@ def open_directory(path: str) -> LocalDirectory:
             raise FileNotFoundError(errno.ENOENT, "there is no checkpoint", path) from e
         directory.hold()
         if directory.is_still_at(place):
-            break
+            return directory
         directory.close()  # replaced before it was held: it may be on its way out
-    else:
-        directory = LocalDirectory(place)
-    if directory.has(INDEX_NAME):
-        return directory
-    why = ": no save to it has finished, or it is no such checkpoint; load an earlier one"
-    if directory.has("cordwood.json"):
-        why = ", but a cordwood.json: load it with cordwood.load"
-    directory.close()
-    raise IncompleteCheckpointError(f"{path} has no {INDEX_NAME}{why}")
+    return LocalDirectory(place)
 
 
 def read_index_file(directory: ReadableDirectory) -> IndexFile:

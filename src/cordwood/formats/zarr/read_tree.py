@@ -15,7 +15,7 @@ from cordwood.formats.zarr.read_index import open_arrays, read_arrays
 from cordwood.formats.zarr.tensorstore_index import Entry
 from cordwood.index import Index
 from cordwood.io.threads import gc_paused
-from cordwood.storage.directory_reader import FOLDER, OTHER, LocalDirectory, ReadableDirectory
+from cordwood.storage.directory_reader import FOLDER, OTHER, ReadableDirectory, directory_at
 
 FORMAT = "zarr-tree"
 MAX_DEPTH = 64
@@ -36,7 +36,7 @@ def open_tree(path: str | os.PathLike[str], prefix: str | None) -> Opened:
         raise ValueError(
             f"{text}: prefix= is for directories of several trees; open the directory of that name"
         )
-    return open_arrays(LocalDirectory(text), read_tree)
+    return open_arrays(directory_at(text), read_tree)
 
 
 def read_tree(directory: ReadableDirectory) -> Index:

@@ -1,0 +1,1 @@
+"""Tests of OCDBT databases of zarr arrays."""
