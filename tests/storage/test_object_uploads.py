@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
+import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -54,11 +56,16 @@ def nothing_left(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Every thread of uploads has ended after a test, and the event loop has nothing to say."""
     yield
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
-    until(lambda: not [name for name in names_of_threads() if name.startswith("cordwood-upload")])
+    until(lambda: "fill_all" not in running_functions())
 
 
-def names_of_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate()]
+def running_functions() -> set[str]:
+    """Return the names of the functions that all threads are in."""
+    return {
+        frame.f_code.co_name
+        for top in sys._current_frames().values()
+        for frame, _ in traceback.walk_stack(top)
+    }
 
 
 class Buffers:
