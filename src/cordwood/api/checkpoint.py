@@ -20,6 +20,7 @@ from cordwood.api.load import load
 from cordwood.encoding.cordwood_metadata import BLOCK_BYTES
 from cordwood.formats.format_protocol import OpenOptions
 from cordwood.index import ARRAY_KINDS, Box, Leaf, LeafKind, leaf_text, size_in_memory
+from cordwood.io.stale_handles import retry_stale
 from cordwood.keypath import format_path
 from cordwood.loading.leaf_reader import Array, LeafReader, open_reader
 from cordwood.loading.load_request import LoadOptions, ReadOptions, default_targets
@@ -326,7 +327,9 @@ def open(
     """
     folder = None if scratch is None else local_path(scratch, purpose="for scratch=")
     options = OpenOptions(max_bytes, scratch=folder)
-    return Checkpoint(open_reader(path, format=format, prefix=prefix, options=options))
+    return retry_stale(
+        lambda: Checkpoint(open_reader(path, format=format, prefix=prefix, options=options))
+    )
 
 
 class Checkpoint(Mapping[str, StoredLeaf]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from cordwood.errors import IncompleteCheckpointError
@@ -15,11 +16,12 @@ from cordwood.formats.detect_format import (
     not_a_checkpoint,
     steps_at,
 )
-from cordwood.formats.format_protocol import Place, steps_beside
+from cordwood.formats.format_protocol import Format, Place, steps_beside
 from cordwood.formats.packs import store_at
 from cordwood.formats.registry import DEFAULT
 from cordwood.formats.stored_step import listed, sorted_steps
 from cordwood.io.open_files import LocalFile
+from cordwood.io.stale_handles import retry_stale
 from cordwood.message_text import counted
 from cordwood.public_names import document_fields
 from cordwood.storage.paths import (
@@ -92,9 +94,13 @@ def detect(path: str | os.PathLike[str]) -> Detected:
         return _steps(text, steps)
     if what == "nothing":
         raise FileNotFoundError(errno.ENOENT, "there is nothing", text)
-    with LocalFile(place) as file:
-        file_format = format_of_file(file)
+    file_format = retry_stale(partial(_format_at, place))
     return Detected(file_format.name, file_format.description, text)
+
+
+def _format_at(path: str) -> Format:
+    with LocalFile(path) as file:
+        return format_of_file(file)
 
 
 def _steps(path: str, steps: Sequence[str]) -> Detected:

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar, Unpack, overload
 from cordwood.errors import CordwoodError, MismatchError
 from cordwood.formats.format_protocol import OpenOptions
 from cordwood.io.progress import ProgressOption
+from cordwood.io.stale_handles import retry_stale
 from cordwood.io.threads import gc_paused
 from cordwood.loading.leaf_reader import open_reader
 from cordwood.loading.load_request import Cast, Extra, LoadOptions, Missing, OpenAndReadOptions
@@ -184,6 +185,6 @@ def load(
                 raise ReplacedError(e) from e
 
     try:
-        return retry_reading(read)
+        return retry_stale(lambda: retry_reading(read))
     except MismatchError as e:  # the message is enough; hide internal frames
         raise e.with_traceback(None) from e.__cause__

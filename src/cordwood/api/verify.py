@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from numbers import Real
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ from cordwood.io.check_digests import (
 )
 from cordwood.io.open_files import MemoryFile
 from cordwood.io.progress import ProgressOption, progress_display, report_progress
+from cordwood.io.stale_handles import retry_stale
 from cordwood.keypath import format_path
 from cordwood.loading.leaf_reader import explaining_format
 from cordwood.message_text import counted, first_names, printable, size_text
@@ -198,7 +200,9 @@ def verify_each(
         for path in paths:
             before = chosen.checked_bytes
             try:
-                verification = _verify(path, chosen, format=format, max_bytes=max_bytes)
+                verification = retry_stale(
+                    partial(_verify, path, chosen, format=format, max_bytes=max_bytes)
+                )
             except catch as e:
                 results.append((path_text(path), e))
                 continue

@@ -17,7 +17,6 @@ from typing import Protocol, Self
 from cordwood.errors import (
     CordwoodError,
     CorruptionError,
-    FileChangedError,
     FormatError,
     LimitError,
     StorageError,
@@ -157,7 +156,7 @@ class OpenFile(OpenDescriptor):
         try:
             data = os.pread(self.fd, length, offset)
         except OSError as e:
-            raise with_file_name(e, self.name) from e
+            raise read_error(e, self.name) from e
         if len(data) < length:
             whole = bytearray(length)
             self.read_into(offset, [memoryview(whole)])
@@ -308,13 +307,15 @@ def naming(where: str, *, within: str = "") -> Iterator[None]:
 
 
 def with_file_name(error: OSError, name: str) -> OSError:
-    """Return the same OSError with the name of the file; a FileChangedError for ESTALE."""
-    error = stale_error(error, name)
-    if isinstance(error, FileChangedError):
-        return error
+    """Return the same OSError with the name of the file."""
     if error.errno is None or isinstance(error.filename, str | bytes):
         return error
     return type(error)(error.errno, error.strerror, name)
+
+
+def read_error(error: OSError, name: str) -> OSError:
+    """Return the error of a read with the name of the file; for ESTALE, a FileChangedError."""
+    return stale_error(with_file_name(error, name), name)
 
 
 def close_file(fd: int, name: str) -> None:
@@ -338,7 +339,7 @@ def map_file(fd: int, size_bytes: int, *, name: str) -> memoryview:
             return memoryview(mmap.mmap(fd, size_bytes, flags=flags, prot=mmap.PROT_READ))
         except OSError as e:
             if e.errno not in _NO_MAPS:
-                raise with_file_name(e, name) from e
+                raise read_error(e, name) from e
     data = memoryview(bytearray(size_bytes))
     read_views(fd, 0, [data], name=name)
     return data.toreadonly()
@@ -364,7 +365,7 @@ def read_views(
         try:
             count = os.preadv(fd, batch, offset + done)
         except OSError as e:
-            raise with_file_name(e, name) from e
+            raise read_error(e, name) from e
         if count == 0:
             if state is not None:
                 require_unchanged(fd, state, name)

@@ -19,8 +19,9 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from cordwood.errors import CordwoodError, NotACheckpointError, StorageError
+from cordwood.io.stale_handles import retry_stale
 from cordwood.storage import syscalls
-from cordwood.storage.file_locks import remove_unlocked, wait_and_lock
+from cordwood.storage.file_locks import GONE_ERRORS, remove_unlocked, wait_and_lock
 from cordwood.storage.paths import temporary_path, temporary_pattern
 from cordwood.storage.syscalls import (
     close_quietly,
@@ -77,8 +78,13 @@ class WritableFile(SaveStep):
 
     def lock(self) -> bool:
         """Lock it; return False if another save has removed it first, as a killed save's file."""
-        wait_and_lock(self.fd, self.path)
-        return os.fstat(self.fd).st_nlink > 0
+        try:
+            retry_stale(lambda: wait_and_lock(self.fd, self.path))
+            return os.fstat(self.fd).st_nlink > 0
+        except OSError as e:
+            if e.errno not in GONE_ERRORS:
+                raise
+            return False
 
     def write(self, data: memoryview, offset: int) -> None:
         """Write all of `data` at `offset`."""

@@ -30,6 +30,7 @@ from cordwood.io.open_files import (
     ReadableFile,
     close_file,
     map_file,
+    read_error,
     read_views,
     require_range,
     with_file_name,
@@ -236,7 +237,7 @@ class LocalDirectory(OpenDescriptor):
                 ) from e
             if e.errno in (errno.ELOOP, errno.EXDEV):
                 raise _behind_a_link(where) from e
-            raise with_file_name(e, where) from e
+            raise read_error(e, where) from e
 
     def open_file(self, path: str, size_bytes: int) -> int:
         """Open a file for reading; return the descriptor.
@@ -352,7 +353,7 @@ def read_limited(fd: int, name: str, *, limit_bytes: int) -> bytes:
         while len(data) < size and (more := os.pread(fd, size + 1 - len(data), len(data))):
             data += more
     except OSError as e:
-        raise with_file_name(e, name) from e
+        raise read_error(e, name) from e
     return data
 
 

@@ -23,6 +23,8 @@ from cordwood.io.threads import check_stop
 from cordwood.storage import syscalls
 from cordwood.storage.syscalls import close_quietly, open_fd, opened_fd
 
+# The errors for a file that was removed, also by another machine while it was open.
+GONE_ERRORS = (errno.ENOENT, errno.ESTALE)
 # What flock(2) says where there are none.
 NO_LOCK_ERRORS = (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK)
 _POLL_SECONDS = 0.02
@@ -179,7 +181,9 @@ def is_open_file_at(fd: int, path: str) -> bool:
     """Return True if a path currently leads to the given open file."""
     try:
         return _is_same(fd, lambda: os.lstat(path))
-    except FileNotFoundError:
+    except OSError as e:
+        if e.errno not in GONE_ERRORS:
+            raise
         return False
 
 
@@ -247,6 +251,10 @@ def _take_lock_file(path: str, timeout_seconds: float | None) -> tuple[int, bool
                 ours = True
         except BlockingIOError:
             blocked = True
+        except OSError as e:
+            if e.errno not in GONE_ERRORS or rounds > _MAX_ROUNDS:
+                raise
+            rounds += 1  # its last holder, on another machine, has just removed it
         finally:
             if not ours:
                 unlock(fd)
@@ -324,7 +332,9 @@ def _is_still_at(fd: int, path: str) -> bool:
     try:
         with opened_fd(path, os.O_RDONLY | _FLAGS) as current_fd:
             return _is_same(fd, lambda: os.fstat(current_fd))
-    except FileNotFoundError:
+    except OSError as e:
+        if e.errno not in GONE_ERRORS:
+            raise
         return False
 
 
@@ -396,6 +406,10 @@ def link_under_shared_lock(source: str, target: str) -> int | None:
         linked = is_open_file_at(fd, target)
     except StorageError:
         pass  # another process holds the lock for long
+    except OSError as e:
+        if e.errno != errno.ESTALE:
+            raise
+        # Another machine has removed the file.
     finally:
         if not linked:
             unlock(fd)

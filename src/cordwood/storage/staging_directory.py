@@ -31,6 +31,7 @@ from weakref import finalize
 from cordwood.errors import NotACheckpointError
 from cordwood.io.chunk_codecs import Encoder
 from cordwood.io.leaves_to_write import Leaves
+from cordwood.io.stale_handles import retry_stale
 from cordwood.io.threads import never_stop, stop_check
 from cordwood.plan.file_plan import PlannedFile
 from cordwood.storage import syscalls
@@ -46,6 +47,7 @@ from cordwood.storage.atomic_file import (
 )
 from cordwood.storage.directories import list_entries, may_remove, remove_tree
 from cordwood.storage.file_locks import (
+    GONE_ERRORS,
     is_open_file_at,
     lock,
     locked,
@@ -141,7 +143,13 @@ class StagingDirectory(SaveStep):
         # Not `__del__`: it would run for every staging directory, and swallow a Ctrl-C.
         self._unlock = finalize(self, unlock, self._lock)
         self._unlock.atexit = False  # in a forked child it would release the parent's lock
-        wait_and_lock(self._lock, self.path, timeout_seconds=self._timeout_seconds)
+        try:
+            wait_and_lock(self._lock, self.path, timeout_seconds=self._timeout_seconds)
+        except OSError as e:
+            if e.errno not in GONE_ERRORS:
+                raise
+            self._unlock()
+            return False
         make_private(self._lock, self._rights)
         return os.path.isdir(self.path)  # the name is random, so no other save creates it
 
@@ -263,6 +271,10 @@ class StagingDirectory(SaveStep):
         if replaced is not None:
             _remove_unused(replaced, replaced=True)
 
+    def _lock_target(self, held: ExitStack) -> None:
+        fd = held.enter_context(opened_for_lock(self.target, _FOLDER))
+        wait_and_lock(fd, self.target, fcntl.LOCK_SH, timeout_seconds=self._timeout_seconds)
+
     def _replace(
         self, update: Callable[[str | None], DirectoryChange], held: ExitStack
     ) -> str | None:
@@ -275,8 +287,7 @@ class StagingDirectory(SaveStep):
         _recover(self.target, old)
         target_exists = os.path.isdir(self.target)
         if target_exists:
-            fd = held.enter_context(opened_for_lock(self.target, _FOLDER))
-            wait_and_lock(fd, self.target, fcntl.LOCK_SH, timeout_seconds=self._timeout_seconds)
+            retry_stale(lambda: self._lock_target(held))
         change = update(self.target if target_exists else None)
         for source, target in change.moves:
             self._move(source, target)
