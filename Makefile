@@ -120,6 +120,7 @@ gpu-wheels: $(STAMP)
 
 fuzz: $(STAMP)
 	$(BIN)/python tests/fuzz.py --seconds $(or $(FUZZ_SECONDS),60)
+	$(BIN)/python tests/fuzz_changes.py --seconds $(or $(FUZZ_SECONDS),60)
 	HYPOTHESIS_PROFILE=new-examples $(BIN)/python -m pytest -q -n 2 -m hypothesis
 
 soak: $(STAMP)

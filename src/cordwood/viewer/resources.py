@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
-from cordwood.errors import CordwoodError
+from cordwood.errors import CordwoodError, FileChangedError
 from cordwood.io.progress import Report
 from cordwood.viewer.checkpoint_view import (
     Sources,
@@ -86,7 +86,13 @@ class Resources:
             if name in self._kept:
                 self._kept.move_to_end(name)
                 return self._kept[name]
-        encoded = to_json(self.answer(name, report))
+        try:
+            encoded = to_json(self.answer(name, report))
+        except FileChangedError:
+            with self._lock:  # what was kept is of the old file
+                self._kept.clear()
+                self._kept_bytes = 0
+            raise
         if parse_name(name)[0].is_kept and len(encoded) <= _MAX_KEPT_BYTES:
             with self._lock:
                 self._kept_bytes += len(encoded) - len(self._kept.pop(name, b""))
