@@ -29,13 +29,13 @@ from cordwood.index import Naming
 from cordwood.keypath import Key, KeyPath, format_path, parse_path
 from cordwood.message_text import first_names, nearest_path
 from cordwood.plan.path_spellings import is_jax_path, listed_form, plain_name, plain_pattern
+from cordwood.plan.pattern_regex import pattern_regex
 
 Select: TypeAlias = str | Sequence[str]
 Rename: TypeAlias = Mapping[str, str | Sequence[str]]
 
 _QUOTED_POSITION = re.compile(r"(?<![^/])'([0-9]+)'(?![^/])")
 _WILD = re.compile(r"[*?\[]")
-_TOKEN = re.compile(r"\*+|\[(!?+)(.[^\]]*+)\]|.", re.DOTALL)
 _SHOWN = 3
 _NONE_HINT = {"select": "None selects everything", "transpose": "None transposes nothing"}
 
@@ -62,32 +62,6 @@ def split_keys(path: KeyPath, naming: Naming) -> KeyPath:
 def pattern_name(pattern: str, naming: Naming) -> str:
     """Return a pattern in the form that is matched against `path_name`."""
     return pattern if naming == "exact" else _QUOTED_POSITION.sub(r"\1", pattern)
-
-
-def pattern_regex(pattern: str) -> str:
-    """Return a regular expression for the paths of a pattern: a group for each `*` and `**`."""
-    if pattern in ("", "**"):
-        return "(.*)" if pattern else ""
-    parts = pattern.split("/")
-    parts = [part for i, part in enumerate(parts) if part != "**" or parts[i - 1 : i] != ["**"]]
-    text = ""
-    for i, part in enumerate(parts):
-        last = i == len(parts) - 1
-        if part != "**":
-            text += _TOKEN.sub(_token_as_regex, part) + ("" if last else "/")
-        else:
-            text += "(.+)" if last else "((?:[^/]+/)*?)"
-    return text
-
-
-def _token_as_regex(token: re.Match[str]) -> str:
-    """Return the regular expression for a wildcard, a set or a letter of a key."""
-    text, negated, members = token[0], token[1], token[2]
-    if members is None:
-        return {"*": "([^/]*?)", "?": "[^/]"}.get(text[0], re.escape(text))
-    members = members.replace("\\", r"\\").replace("[", r"\[")
-    first = "\\" if members[0] in ("^", "]") else ""
-    return f"[{'^/' if negated else ''}{first}{members}]"
 
 
 def _compiled(pattern: str, option: str) -> re.Pattern[str]:
