@@ -302,9 +302,9 @@ class Openings:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        from cordwood.io import open_files
+        from cordwood.io import changed_files, open_files
 
-        real = open_files.file_state
+        real = changed_files.file_state
 
         def file_state(fd: int) -> Any:
             before = self._counter.value
@@ -312,11 +312,11 @@ class Openings:
             self.unsure |= before % 2 == 1 or self._counter.value != before
             return state
 
-        open_files.file_state = file_state  # type: ignore[attr-defined]
+        vars(open_files)["file_state"] = file_state
         try:
             yield
         finally:
-            open_files.file_state = real  # type: ignore[attr-defined]
+            vars(open_files)["file_state"] = real
 
 
 def read_for(name: str, folder: Path, *, seconds: float, calls: int, seed: int) -> dict[str, Any]:

@@ -53,7 +53,9 @@ def test_the_groups_are_the_shortest_that_fit() -> None:
         pattern = []
         for _ in range(rng.randint(1, 4)):
             key = "".join(rng.choices(["a", "b", "*", "?", "[ab]", "[!a]"], k=rng.randint(1, 3)))
-            pattern.append("**" if rng.random() < 0.35 and pattern[-1:] != ["**"] else key)
+            pattern.append("**" if rng.random() < 0.35 else key)
+        if ("**", "**") in itertools.pairwise(pattern):
+            continue
         keys = ["".join(rng.choices("abc", k=rng.randint(1, 3))) for _ in range(rng.randint(1, 5))]
         regex = re.compile(pattern_regex("/".join(pattern)) + "(?:/.*)?", re.DOTALL)
         match = regex.fullmatch("/".join(keys))

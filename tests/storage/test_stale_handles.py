@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,9 @@ def test_a_load_opens_a_replaced_file_again(
         cordwood.save(path, {"a": np.arange(8.0)})
     failing = Failing(getattr(os, call), 3)
     if call == "open":
-        monkeypatch.setitem(OpenDescriptor.open.__kwdefaults__, "call", failing)
+        monkeypatch.setattr(
+            OpenDescriptor, "open", partialmethod(OpenDescriptor.open, call=failing)
+        )
     else:
         monkeypatch.setattr(os, call, failing)
     tree = cordwood.load(path)

@@ -172,7 +172,12 @@ class ObjectStore:
                 raise LimitError(
                     f"{self.url_of(name)}: it is larger than {limit_bytes} bytes, the limit"
                 )
-            return StoredObject(bytes(await result.buffer_async()), _tag_of(result.meta))
+            data = await _first_bytes(result, limit_bytes + 1)
+            if len(data) > limit_bytes:
+                raise LimitError(
+                    f"{self.url_of(name)}: it is larger than {limit_bytes} bytes, the limit"
+                )
+            return StoredObject(bytes(data), _tag_of(result.meta))
 
         stored = self._ask(name, get, doing="reading it", stoppable=True)
         is_store = not self.url.is_web  # whose objects are replaced
@@ -196,7 +201,8 @@ class ObjectStore:
             result = await _or_none(request)
             if result is None:
                 return None
-            return ObjectPart(memoryview(await result.buffer_async()), result.meta["size"])
+            data = await _first_bytes(result, stop - start)
+            return ObjectPart(memoryview(data), result.meta["size"])
 
         try:
             doing = f"reading it at byte {start}"
@@ -616,6 +622,16 @@ def _sleep(seconds: float) -> None:
 
 def _entry(name: str, meta: Any, tag: Tag) -> ObjectEntry:
     return ObjectEntry(name, int(meta["size"]), tag, meta["last_modified"].timestamp())
+
+
+async def _first_bytes(result: Any, size_bytes: int) -> Any:
+    """Return all bytes of an answer or, of a longer one, that many and some more.
+
+    A server may send any number, whatever it was asked for and its headers say.
+    """
+    async for data in result.stream(min_chunk_size=size_bytes):
+        return data
+    return b""
 
 
 def _tag_of(meta: Any) -> Tag:
