@@ -175,7 +175,7 @@ def save_version(path: Path, name: str, version: int) -> None:
 
 
 class Target(NamedTuple):
-    """What one process changes and another one reads."""
+    """A file or directory that one process changes and another one reads."""
 
     name: str  # of the format
     path: Path
