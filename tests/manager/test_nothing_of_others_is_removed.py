@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import subprocess
 import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
@@ -51,7 +52,7 @@ def names(dice: random.Random) -> Iterator[str]:
     forms += ["{}.safetensors", ".{}.cordwood-tmp", ".{}.cordwood-xyz.deleted", "{}.cordwood-stage"]
     forms += [".cordwood-{}", "{}.orbax-checkpoint-tmp-1", "exp{}", "{} (copy)"]
     for number in numbers:
-        yield dice.choice(forms[:5] if dice.random() < 0.6 else forms).format(number)
+        yield ("{}" if dice.random() < 0.5 else dice.choice(forms)).format(number)
 
 
 def put(files: MutableMapping[str, bytes], where: str, content: Mapping[str, bytes]) -> None:
@@ -156,10 +157,10 @@ def is_written_by_cordwood(name: str) -> bool:
     )
 
 
-def calls(root: str, dice: random.Random, run: Run, outside: str) -> None:
+def call(root: str, entries: set[str], dice: random.Random, run: Run, outside: str) -> None:
     """Make one call that changes something; what it refuses does not matter here."""
-    step = dice.choice([1, 5, 42, dice.randrange(20, 90)])
-    entry = dice.choice(sorted({"1", "0042", "checkpoint_42", str(step)}))
+    entry = dice.choice(sorted(entries))
+    step = int((re.findall(r"\d{1,9}", entry) or ["7"])[0])
     manager = CheckpointManager(root, keep=1, background=False)
     actions: dict[str, Callable[[], Any]] = {
         "save": lambda: manager.save(dice.randrange(90, 10_000), TREE),
@@ -170,7 +171,7 @@ def calls(root: str, dice: random.Random, run: Run, outside: str) -> None:
         "gc of a step": lambda: cordwood.gc(f"{root}/{step}"),
         "copy": lambda: cordwood.copy(root, outside),
         "copy in": lambda: cordwood.copy(outside, root),
-        "convert": lambda: cordwood.convert(f"{root}/{entry}", f"{root}/{step}"),
+        "convert": lambda: cordwood.convert(f"{root}/{entry}", f"{root}/{step}", overwrite=True),
         "rm": lambda: run("rm", root, "--yes"),
         "rm of a step": lambda: run("rm", f"{root}/{step}", "--dry-run"),
     }
@@ -206,7 +207,8 @@ def work(
     }
     assert len(theirs) > 10
     for _ in range(CALLS):
-        calls(root, dice, run, outside)
+        entries = {name.partition("/")[0] for name in files}
+        call(root, entries or {"7"}, dice, run, outside)
         current = dict(files)
         lost = [name for name, data in theirs.items() if current.get(name) != data]
         assert not lost
