@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -75,6 +76,46 @@ def test_memory() -> None:
     findings = examine("memory://doctor")
     assert all(each.good for each in findings.values()), findings
     assert ObjectStore(url_of("memory://doctor")).names() == []
+
+
+@pytest.mark.parametrize(
+    ("looks", "text"), [(1, "only 0."), (10**9, "not even 0.2 s after it was written: saves fail")]
+)
+def test_listings_that_lag(
+    monkeypatch: pytest.MonkeyPatch, s3: WebStore, looks: int, text: str
+) -> None:
+    seen: Counter[str] = Counter()
+    names = ObjectStore.names
+
+    def late(store: ObjectStore) -> list[str]:
+        listed = names(store)
+        seen.update(listed)
+        return [each for each in listed if seen[each] > looks or not each.startswith("listed")]
+
+    monkeypatch.setattr(ObjectStore, "names", late)
+    url = url_of(f"{s3.url}/run")
+    findings = examine_store(url, index_name=INDEX, trial_bytes=2 * PART_BYTES, lag_seconds=0.2)
+    (listing,) = [each for each in findings if each.name == "listing"]
+    assert listing.needed
+    assert not listing.good
+    assert text in listing.text
+    assert not s3.objects
+
+
+def test_deleted_objects_that_are_still_listed(
+    monkeypatch: pytest.MonkeyPatch, s3: WebStore
+) -> None:
+    names = ObjectStore.names
+    every: set[str] = set()
+
+    def stale(store: ObjectStore) -> list[str]:
+        every.update(names(store))
+        return sorted(every)
+
+    monkeypatch.setattr(ObjectStore, "names", stale)
+    findings = examine(f"{s3.url}/run")
+    assert problems(findings) == ["deletion"]
+    assert "is still listed after it was deleted" in findings["deletion"].text
 
 
 def test_tags_without_quotes(s3: WebStore) -> None:

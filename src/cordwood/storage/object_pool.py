@@ -54,6 +54,10 @@ class ObjectPool:
         is_data_file = self._rules.is_data_file
         return frozenset([match[1] for match in pooled if match and is_data_file(match[2])])
 
+    def is_no_step(self, folder: str) -> bool:
+        """Return True if a folder below the root has no index, so that it refers to no object."""
+        return folder != POOL and self._store.find(f"{folder}/{self._rules.index_name}") is None
+
     def all_references(self) -> frozenset[str]:
         """Return the objects of the pool that any index refers to.
 
@@ -64,7 +68,7 @@ class ObjectPool:
         index_name = self._rules.index_name
         indexes = {
             each.name: each.tag
-            for each in self._store.entries(start_after=f"{POOL}0")
+            for each in self._store.entries(start_after=f"{POOL}0", may_skip=self.is_no_step)
             if each.name.count("/") == 1 and each.name.endswith(f"/{index_name}")
         }
         kept = {name: self._kept[name] for name in indexes if name in self._kept}

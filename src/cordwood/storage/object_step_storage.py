@@ -42,7 +42,10 @@ class ObjectStepStorage:
     def entries(self, matches: Callable[[str], bool]) -> Mapping[str, StepEntry]:
         result: dict[str, StepEntry] = {}
         objects: dict[str, dict[str, int]] = {}
-        for each in self._store.entries(start_after=f"{POOL}0"):
+        listed = self._store.entries(
+            start_after=f"{POOL}0", may_skip=lambda name: not matches(name)
+        )
+        for each in listed:
             entry, slash, inner = each.name.partition("/")
             if not matches(entry):
                 continue
@@ -119,7 +122,10 @@ class ObjectStepStorage:
         """Return the names below each of some entries, up to their first slash."""
         files: dict[str, list[str]] = {entry: [] for entry in entries}
         others: dict[str, set[str]] = {entry: set() for entry in entries}
-        for each in self._store.entries(start_after=f"{POOL}0"):
+        objects = self._store.entries(
+            start_after=f"{POOL}0", may_skip=lambda name: name not in files
+        )
+        for each in objects:
             entry, slash, name = each.name.partition("/")
             if entry not in files or not slash:
                 continue

@@ -121,11 +121,12 @@ class ObjectStorage:
             raise UnsupportedFormatError(
                 f"{self.name}: the objects there belong to the steps of a run; gc its root"
             )
-        entries = store.entries()
+        pool = ObjectPool(store, rules)
+        entries = store.entries(may_skip=pool.is_no_step)
         if not entries:
             raise FileNotFoundError(errno.ENOENT, "there is nothing there", self.name)
         in_pool = [each for each in entries if each.name.startswith(f"{POOL}/")]
-        pooled, young = ObjectPool(store, rules).collect(in_pool, dry_run=dry_run)
+        pooled, young = pool.collect(in_pool, dry_run=dry_run)
         objects = {each.name: each for each in entries if not each.name.startswith(f"{POOL}/")}
         unreferenced = self._unreferenced([*filter(self._is_temporary, objects)])
         young += [objects[name] for name in unreferenced if not is_old(objects[name])]

@@ -17,7 +17,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
@@ -32,6 +32,7 @@ from cordwood.errors import (
 )
 from cordwood.io.log import log
 from cordwood.io.threads import check_stop, together
+from cordwood.message_text import first_names
 from cordwood.storage.awake_clock import AwakeClock
 from cordwood.storage.object_store_errors import (
     NO_STORE,
@@ -41,7 +42,8 @@ from cordwood.storage.object_store_errors import (
     request_error,
 )
 from cordwood.storage.object_store_options import OpenStore, open_store
-from cordwood.storage.paths import Url
+from cordwood.storage.odd_keys import is_odd, key_behind, odd_key_error, odd_key_of
+from cordwood.storage.paths import POOL, Url
 from cordwood.storage.request_loop import call_in_thread, run_request
 
 T = TypeVar("T")
@@ -57,6 +59,9 @@ _ABORT_SECONDS = 10.0
 # Of a range that begins at the end of an object; the last is what Azurite says of an empty one.
 _BEHIND_THE_END = ("StartTooLarge", "status: 416", "bytes 0--1/0")
 
+_MAX_SHOWN = 3
+
+_warned_of: set[tuple[str, str]] = set()  # keys that are passed over, with their stores
 _answered: set[str] = set()  # the stores that have answered in this process
 _listed: set[str] = set()  # the stores whose empty listings are to be believed
 
@@ -341,28 +346,107 @@ class ObjectStore:
         finally:
             upload.end()
 
-    def entries(self, *, start_after: str = "") -> list[ObjectEntry]:
+    def entries(
+        self, *, start_after: str = "", may_skip: Callable[[str], bool] | None = None
+    ) -> list[ObjectEntry]:
         """Return all objects, sorted by name; only names after `start_after`.
 
-        Costs a request for each 1,000 objects.
-        """
-        import obstore
+        Objects whose keys no path can name are left out, with one warning that names them. Costs a
+        request for each 1,000 objects.
 
+        Args:
+            start_after: the name after which the listing begins.
+            may_skip: returns True for the name of a folder whose objects may be left out, where an
+                odd key keeps the store from listing them. Then names of hidden objects, except
+                those of the pool, and objects deeper down may be left out, too. None: nothing may.
+
+        Raises StorageError for such a key that the listing cannot pass over.
+        """
         prefix = self._open.prefix
         offset = f"{prefix}{start_after}" if start_after else None
-
-        async def collect(store: Any) -> list[Any]:
-            stream = obstore.list(store, prefix.rstrip("/") or None, offset=offset)
-            return list(await stream.collect_async())
-
-        objects = self._list(collect)
+        odd: list[str] = []
+        objects = self._objects_below(prefix, offset, odd, may_skip)
         entries = [
             _entry(each["path"].removeprefix(prefix), each, self._listed_tag(each))
             for each in objects
             if each["path"].startswith(prefix)
         ]
+        odd += [each.name for each in entries if is_odd(each.name)]
+        self._warn_of(odd)
         # Some stores ignore where a listing is to begin: Azurite does.
-        return sorted([each for each in entries if each.name > start_after])
+        return sorted(
+            [each for each in entries if each.name > start_after and not is_odd(each.name)]
+        )
+
+    def _objects_below(
+        self,
+        prefix: str,
+        offset: str | None,
+        odd: list[str],
+        may_skip: Callable[[str], bool] | None,
+    ) -> list[Any]:
+        """Return the objects below a prefix, and behind an offset; odd keys go to `odd`."""
+        try:
+            return self._list_objects(prefix, offset)
+        except StorageError as e:
+            key = None if e.__cause__ is None else odd_key_of(e.__cause__)
+            if key is None:
+                raise
+            odd.append(key)
+            children = self._children_below(prefix)
+            if children is not None:
+                folders, objects = children
+                for folder in folders:
+                    if offset is None or f"{folder}/" > offset or offset.startswith(f"{folder}/"):
+                        objects += self._objects_below(f"{folder}/", None, odd, may_skip)
+                return objects
+            first, _, inner = prefix.removeprefix(self._open.prefix).partition("/")
+            # No index of a step lies deeper, and nothing else than an index is looked for there.
+            if first and may_skip is not None and ((inner and first != POOL) or may_skip(first)):
+                return []
+            behind = key_behind(key, prefix)
+            if behind is None or may_skip is None or first or (offset or "") >= behind:
+                raise odd_key_error(key, str(self.url)) from e
+            objects = self._objects_below(prefix, max(behind, offset or ""), odd, may_skip)
+            pool = f"{prefix}{POOL}/"
+            if (offset or "") < pool < behind:
+                objects += self._objects_below(pool, None, odd, may_skip)
+            return objects
+
+    def _list_objects(self, prefix: str, offset: str | None) -> list[Any]:
+        import obstore
+
+        async def collect(store: Any) -> list[Any]:
+            stream = obstore.list(store, prefix.rstrip("/") or None, offset=offset)
+            return list(await stream.collect_async())
+
+        return self._list(collect)
+
+    def _children_below(self, prefix: str) -> tuple[list[str], list[Any]] | None:
+        """Return the folders and the objects up to the first slash; None if one of them is odd."""
+        import obstore
+
+        async def collect(store: Any) -> list[Any]:
+            return [await obstore.list_with_delimiter_async(store, prefix.rstrip("/") or None)]
+
+        try:
+            (answer,) = self._list(collect)
+        except StorageError as e:
+            if e.__cause__ is None or odd_key_of(e.__cause__) is None:
+                raise
+            return None
+        return list(answer["common_prefixes"]), list(answer["objects"])
+
+    def _warn_of(self, odd: Collection[str]) -> None:
+        """Log a warning about keys that are passed over, once for each of them."""
+        new = [key for key in dict.fromkeys(odd) if (self.location, key) not in _warned_of]
+        if new:
+            _warned_of.update((self.location, key) for key in new)
+            log.warning(
+                "%s: passed over %s: no path can name such a key",
+                self.url,
+                first_names([repr(key) for key in new], _MAX_SHOWN),
+            )
 
     def _listed_tag(self, meta: Any) -> Tag:
         """Return the tag in a listing: Azure's has no quotes there, and has them elsewhere."""
@@ -376,18 +460,20 @@ class ObjectStore:
         return [each.name for each in self.entries()]
 
     def children(self) -> list[str]:
-        """Return the names up to their first slash, sorted; this lists no object behind one."""
-        import obstore
+        """Return the names up to their first slash, sorted; this lists no object behind one.
 
+        Odd keys are left out as in `entries`.
+        """
         prefix = self._open.prefix
-
-        async def collect(store: Any) -> list[str]:
-            answer = await obstore.list_with_delimiter_async(store, prefix.rstrip("/") or None)
-            return [*answer["common_prefixes"], *[each["path"] for each in answer["objects"]]]
-
-        keys = self._list(collect)
+        children = self._children_below(prefix)
+        if children is None:
+            return sorted(
+                {each.name.partition("/")[0] for each in self.entries(may_skip=lambda _: False)}
+            )
+        folders, objects = children
+        keys = [*folders, *[each["path"] for each in objects]]
         names = {key.removeprefix(prefix).rstrip("/") for key in keys if key.startswith(prefix)}
-        return sorted(names - {""})
+        return sorted({name for name in names if name and not is_odd(name)})
 
     def _list(self, collect: Callable[[Any], Awaitable[list[T]]]) -> list[T]:
         """Return a listing; raise StorageError if the endpoint answers with a web page.

@@ -24,11 +24,20 @@ from cordwood.storage.paths import Url, new_save_id
 
 _TRIAL_BYTES = 64 << 20
 _LATENCY_REQUESTS = 10
-_NAMES = ("small", "condition", "parts", "large")
+_LISTED = ("listed-0", "listed-1", "listed-2")
+_NAMES = ("small", "condition", "parts", "large", *_LISTED)
+_LOOK_SECONDS = 0.05
+_LAG_SECONDS = 5.0  # the longest wait for a new object to be listed
 _SMALL = b"a small object of cordwood doctor"
 
 
-def examine_store(url: Url, *, index_name: str, trial_bytes: int = _TRIAL_BYTES) -> list[Finding]:
+def examine_store(
+    url: Url,
+    *,
+    index_name: str,
+    trial_bytes: int = _TRIAL_BYTES,
+    lag_seconds: float = _LAG_SECONDS,
+) -> list[Finding]:
     """Try the requests of saves and loads below a URL, and remove all objects of the tests.
 
     Args:
@@ -36,6 +45,7 @@ def examine_store(url: Url, *, index_name: str, trial_bytes: int = _TRIAL_BYTES)
         index_name: the name of the index of a checkpoint, which a web server is asked for.
         trial_bytes: the size of the object whose upload and download are timed; a multiple of the
             size of a part of an upload.
+        lag_seconds: the longest wait for a new object to be listed.
 
     Raises OSError if the store cannot be reached, or refuses both a listing and a write;
     UnsupportedFormatError for wrong options.
@@ -63,7 +73,7 @@ def examine_store(url: Url, *, index_name: str, trial_bytes: int = _TRIAL_BYTES)
             _tried("range", lambda: _read_range(store), "loads do not work"),
             _conditions(store),
             _replacement(store),
-            _tried("listing", lambda: _list(store), "saves, managers and gc do not work"),
+            _listing(store, lag_seconds),
             _latency(store, "small"),
             _tried("multipart upload", lambda: _upload_parts(store), "saves do not work"),
         ]
@@ -81,12 +91,16 @@ def _deletion(store: ObjectStore) -> Finding:
     try:
         store.delete(_NAMES)
         left = [name for name in _NAMES if store.size_of(name) is not None]
+        listed = [name for name in store.names() if name in _NAMES]
     except (OSError, CordwoodError) as e:
         text = f"{_text(e)}: saves work, the data that they replace stays, and so does {store.url}"
         return Finding("deletion", False, False, text)
     if left:
         text = f"the store reports it as done, but {store.url_of(left[0])} is still there"
         return Finding("deletion", False, False, text)
+    if listed:
+        text = f"{listed[0]} is still listed after it was deleted: managers may see deleted steps"
+        return Finding("deletion", False, True, text)
     return Finding("deletion", True, False, "works")
 
 
@@ -156,9 +170,37 @@ def _upload_parts(store: ObjectStore) -> None:
     _require(part is not None and bytes(part.data) == b"\0", "the bytes of the second part")
 
 
-def _list(store: ObjectStore) -> None:
-    names = store.names()
-    _require({"small", "condition"} <= set(names), "the names of the objects of this test")
+def _listing(store: ObjectStore, lag_seconds: float) -> Finding:
+    """Test that each object is listed at once after it was written."""
+    try:
+        names = store.names()
+        _require({"small", "condition"} <= set(names), "the names of the objects of this test")
+        lags = []
+        for name in _LISTED:
+            store.write(name, _SMALL)
+            lags.append(_seconds_until_listed(store, name, lag_seconds))
+    except (OSError, CordwoodError) as e:
+        text = f"{_text(e)}: saves, managers and gc do not work"
+        return Finding("listing", False, True, text)
+    lag = max(lags)
+    if lag == 0:
+        return Finding("listing", True, True, "works, and lists what was just written")
+    after = f"only {lag:.1f} s after" if lag < lag_seconds else f"not even {lag_seconds:g} s after"
+    text = f"a new object is listed {after} it was written: saves fail, managers miss steps"
+    return Finding("listing", False, True, text)
+
+
+def _seconds_until_listed(store: ObjectStore, name: str, lag_seconds: float) -> float:
+    """Return 0 if the first listing has a name, else how long that took, at most `lag_seconds`."""
+    start = time.perf_counter()
+    if name in store.names():
+        return 0.0
+    while name not in store.names():
+        if time.perf_counter() - start > lag_seconds:
+            return lag_seconds
+        time.sleep(_LOOK_SECONDS)
+        check_stop()
+    return min(time.perf_counter() - start, lag_seconds)
 
 
 def _latency(store: ObjectStore, name: str) -> Finding:
