@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import cordwood
 from cordwood import CheckpointManager
 from cordwood.storage import syscalls
 from cordwood.storage.paths import temporary_path
@@ -87,3 +88,21 @@ def test_directories_with_numbers_do_not_list_the_root_each(
         manager.save(100, {"w": np.ones(3)})
     assert manager.steps() == [100]
     assert 0 < listed < 40
+
+
+def test_gc_of_a_run_looks_into_unfinished_steps(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path) as manager:
+        manager.save(1, TREE)
+    dead = f"data-{'0' * 16}-0-0.safetensors"
+    for name in ("2", "3", "1", "notes"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / dead).write_bytes(b"dead")
+    (tmp_path / "3" / "mine").write_bytes(b"")
+    (tmp_path / "4").mkdir()
+    expected = [f"{tmp_path}/2/{dead}", f"{tmp_path}/3/{dead}"]
+    assert sorted(cordwood.gc(tmp_path, dry_run=True)) == expected
+    assert sorted(cordwood.gc(tmp_path)) == expected
+    assert sorted(os.listdir(tmp_path)) == ["1", "3", "4", "notes"]
+    assert os.listdir(tmp_path / "3") == ["mine"]
+    assert os.listdir(tmp_path / "notes") == [dead]
+    assert dead in os.listdir(tmp_path / "1")  # whole: `gc run/1`, or the next save

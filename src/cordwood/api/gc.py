@@ -7,10 +7,14 @@ from collections.abc import Iterable
 
 from cordwood.errors import UnsupportedFormatError
 from cordwood.formats.format_protocol import Place, WritableFormat, is_collectable
+from cordwood.formats.packs import PACKS
+from cordwood.formats.packs.cordwood_json import RULES
 from cordwood.formats.registry import DEFAULT, written_format
+from cordwood.formats.stored_step import step_in_name
 from cordwood.io.threads import run_in_worker
 from cordwood.storage.paths import is_folder, local_or_url, locate_directory, parse_url
 from cordwood.storage.staging_directory import collect_stages
+from cordwood.storage.step_storage import open_step_storage
 
 
 class GcReport(list[str]):
@@ -41,14 +45,15 @@ class GcReport(list[str]):
 def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> GcReport:
     """Remove the files that interrupted saves of a directory have left in it or beside it.
 
-    No saved tree is affected. On disks the next save of the directory does the same. Files of
-    saves that are in progress stay, and so do files that are not cordwood's. Object stores have no
-    locks that show whether a save is alive. There, only this function removes such files, and only
-    those that were written more than 24 hours ago; the result says how many younger ones there are.
-    If the save of a removed file is alive after all, it fails, and the previous checkpoint stays.
+    Of a run, also those in its unfinished steps. No saved tree is affected. On disks the next save
+    of the directory does the same. Files of saves that are in progress stay, and so do files that
+    are not cordwood's. Object stores have no locks that show whether a save is alive. There, only
+    this function removes such files, and only those that were written more than 24 hours ago; the
+    result says how many younger ones there are. If the save of a removed file is alive after all,
+    it fails, and the previous checkpoint stays.
 
     Args:
-        path: the directory, or its URL.
+        path: the directory of a checkpoint or a run, or its URL.
         dry_run: True removes nothing, and only returns the paths.
 
     Returns:
@@ -82,7 +87,10 @@ def _collect(path: str | os.PathLike[str], *, dry_run: bool) -> GcReport:
         beside = collect_stages(path, dry_run=dry_run)
         if not is_folder(path) and (beside or locate_directory(path) != os.fspath(path)):
             return GcReport(beside)  # left before the first save had ended, or between two renames
-        format = written_format(Place(os.fspath(path))) or DEFAULT
+        written = written_format(Place(os.fspath(path)))
+        if written is None:
+            beside += _collect_unfinished_steps(os.fspath(path), dry_run=dry_run)
+        format = written or DEFAULT
     if not is_collectable(format):
         return GcReport(beside)
     garbage = format.collect(path, dry_run=dry_run)
@@ -93,3 +101,20 @@ def _collect(path: str | os.PathLike[str], *, dry_run: bool) -> GcReport:
         young_bytes=garbage.young_bytes,
         young_until=garbage.young_until,
     )
+
+
+def _collect_unfinished_steps(root: str, *, dry_run: bool) -> list[str]:
+    """Remove what killed saves have left in steps of a local run that have no index; return paths.
+
+    The next save of a manager does the same.
+    """
+    storage = open_step_storage(root, RULES)
+    removed = []
+    for name, entry in storage.entries(lambda name: step_in_name(name) is not None).items():
+        if entry.stamp is not None or entry.is_link or not storage.has_leftovers(name):
+            continue
+        path = f"{root.rstrip('/')}/{name}"
+        removed += [f"{path}/{each}" for each in PACKS.collect(path, dry_run=dry_run).names]
+        if not dry_run:
+            storage.remove_empty(name)
+    return removed

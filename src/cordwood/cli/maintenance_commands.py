@@ -181,9 +181,10 @@ def _summary(path: str, outcomes: Sequence[_Outcome]) -> str:
 def gc_command(path: str, dry_run: bool, as_json: bool) -> None:
     """Remove files that interrupted saves have left in the directory at PATH, or beside it.
 
-    Every saved tree stays as it is. Files of saves that are still running, and files that cordwood
-    did not write, are kept. In an object store files count as those of a running save for 24 hours
-    after they were written; their number is printed.
+    Of a run, look into its unfinished steps, too. Every saved tree stays as it is. Files of saves
+    that are still running, and files that cordwood did not write, are kept. In an object store
+    files count as those of a running save for 24 hours after they were written; their number is
+    printed.
     """
     from cordwood.api.gc import gc
 
