@@ -176,6 +176,21 @@ def test_an_unfinished_save_can_be_removed(run: Run, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_interrupted_calls_have_left_in_a_run_goes_with_it(run: Run, tmp_path: Path) -> None:
+    manager_run(str(tmp_path / "run"))
+    files = FolderFiles(tmp_path / "run")
+    hidden = f".5.cordwood-{'0' * 16}"
+    for name in (f"{hidden}.deleted/cordwood.json", f"{hidden}.stage/w/0", ".steps.cordwood-lock"):
+        files[name] = b"dead"
+    files[f"{hidden}.deleted/notes"] = b"mine"
+    code, _, err = run("rm", tmp_path / "run", "--yes")
+    assert code == 3
+    assert hidden in err
+    del files[f"{hidden}.deleted/notes"]
+    assert run("rm", tmp_path / "run", "--yes").code == 0
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_nickname_is_refused_and_says_which_step_it_is(run: Run, tmp_path: Path) -> None:
     manager_run(str(tmp_path / "run"))
     code, _, err = run("rm", tmp_path / "run" / "latest", "--yes")

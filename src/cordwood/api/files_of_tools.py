@@ -51,7 +51,9 @@ _METADATA = {*_ARRAY_METADATA, ".zattrs", ".zgroup", ".zmetadata"}
 _CHUNK = re.compile(r"\d+(?:[./]\d+)*|c(?:[./]\d+)*")
 
 # What a run has beside its steps: a lock, what was being removed or written, the pool of a store.
-_HIDDEN = re.compile(r"\.[^/]+\.cordwood-[0-9a-f]{16}\.(?:deleted|damaged|stage)(?:/.*)?")
+_HIDDEN = re.compile(
+    r"\.[^/]+\.cordwood-[0-9a-f]{16}\.(deleted|damaged|stage)(?:/(.*))?", re.DOTALL
+)
 _LOCK = f"{temporary_prefix('steps')}lock"
 _POOLED = re.compile(rf"{SAVE_ID.pattern}/(?:cells-\d{{1,7}}\.json|\.removed-[0-9a-f]{{16}})")
 
@@ -70,7 +72,7 @@ def foreign_files(format: str, names: Iterable[str]) -> Sequence[str] | None:
     """
     names = list(names)
     if format == "packs":
-        return _foreign_in_packs(names)
+        return _foreign_in_packs(names, RULES.index_name in names)
     if format not in _TABLES:
         return None
     belongs = _TABLES[format].fullmatch
@@ -78,11 +80,10 @@ def foreign_files(format: str, names: Iterable[str]) -> Sequence[str] | None:
     return sorted([name for name in names if not (belongs(name) or in_array(name))])
 
 
-def _foreign_in_packs(names: Sequence[str]) -> Sequence[str]:
+def _foreign_in_packs(names: Sequence[str], has_own_sidecars: bool) -> Sequence[str]:
     files = [name for name in names if "/" not in name]
     others = [name for name in names if "/" in name]
-    has_index = RULES.index_name in files
-    return split_content(files, others, RULES, has_own_sidecars=has_index).foreign
+    return split_content(files, others, RULES, has_own_sidecars=has_own_sidecars).foreign
 
 
 def _in_arrays(names: Sequence[str]) -> Callable[[str], bool]:
@@ -107,8 +108,11 @@ def _last(name: str) -> str:
 
 def belongs_to_run(name: str) -> bool:
     """Return True for a file in the root of a run that is cordwood's, beside those of its steps."""
-    if name == _LOCK or _HIDDEN.fullmatch(name):
+    if name == _LOCK:
         return True
+    hidden = _HIDDEN.fullmatch(name)
+    if hidden is not None:  # what others had put into a step that was being deleted is theirs
+        return hidden[1] == "stage" or not hidden[2] or not _foreign_in_packs([hidden[2]], True)
     folder, _, rest = name.partition("/")
     if folder != POOL:
         return False
