@@ -33,7 +33,9 @@ class ObjectDirectory(Closable):
         self._url = url
         self._store = ObjectStore(url)
         if sizes is None:
-            sizes = {each.name: each.size_bytes for each in self._store.entries()}
+            sizes = {
+                each.name: each.size_bytes for each in self._store.entries(may_skip=lambda _: True)
+            }
         if not sizes:
             raise FileNotFoundError(errno.ENOENT, "there is nothing", self.name)
         self._folders = _folders(sizes)
