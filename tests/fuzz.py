@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDERS = {  # what the files of an input are called
-    "orbax": ("_METADATA", "w/.zarray", "w/0", "w/zarr.json", "w/c/0"),
+    "orbax": ("_METADATA", "w/.zarray", "w/0", "w/zarr.json", "w/c/0", "checkpoint"),
     "ocdbt": ("manifest.ocdbt", "n"),
     "zarr": ("w/.zarray", "w/0"),
     "shards": ("model.safetensors.index.json", "a.safetensors"),
@@ -220,6 +220,9 @@ def folder_seeds(name: str) -> Iterator[bytes]:
                 {path: data.replace(b"[3, 2]", b"[4]").replace(b"[2, 2]", b"[4]")
                  for path, data in files.items()}
             )  # fmt: skip
+        metadata = changed(ZARR2, shape=[4], chunks=[4])
+        aggregate = b"\x82\xa1w\xafPLACEHOLDER://w\xa1n\x07"  # {"w": ..., "n": 7}
+        yield joined({"w/.zarray": metadata, "w/0": bytes(16), "checkpoint": aggregate})
     elif name == "zarr":
         for changes in ({}, {"compressor": {"id": "zstd"}}, {"dtype": ">i2"}, {"order": "F"}):
             metadata = changed(ZARR2, shape=[4], chunks=[4], **changes)

@@ -60,7 +60,7 @@ LAZY = {
 # Its databases are those of Levanter and jax.
 SHARED = {
     "cordwood.formats.hugging_face": ("cordwood.formats.safetensors.",),
-    "cordwood.formats.ocdbt_arrays": ("cordwood.formats.orbax.ocdbt", "cordwood.formats.zarr."),
+    "cordwood.formats.ocdbt_arrays": ("cordwood.formats.orbax.", "cordwood.formats.zarr."),
     "cordwood.formats.orbax": ("cordwood.formats.zarr.", "cordwood.formats.flax_msgpack."),
     "cordwood.formats.packs": ("cordwood.formats.safetensors.",),
 }

@@ -9,9 +9,10 @@ from cordwood.errors import CorruptionError, FormatError
 from cordwood.formats.format_protocol import Opened
 from cordwood.formats.ocdbt_arrays.pytreedef import MAX_TREE_BYTES, TREE_NAME, parse_tree_file
 from cordwood.formats.orbax.ocdbt import OcdbtValues
+from cordwood.formats.orbax.read_index import MESSAGES
 from cordwood.formats.zarr.array_metadata import METADATA3_NAME, METADATA_NAME
 from cordwood.formats.zarr.array_paths import nested_dicts
-from cordwood.formats.zarr.array_reader import ArrayReader, Messages, StoredArray, array_storage
+from cordwood.formats.zarr.array_reader import ArrayReader, StoredArray, array_storage
 from cordwood.formats.zarr.key_values import ZeroChunks
 from cordwood.index import LEAF, Index, Leaf, Structure, leaf_paths
 from cordwood.io.open_files import naming
@@ -22,18 +23,6 @@ from cordwood.storage.directory_reader import OpenDirectory, directory_at
 FORMAT = "ocdbt"
 _STORE = "array_store"  # of jax's serialization
 _ORBAX_ARRAY = "checkpoint"  # a single array of Orbax 0.3 and 0.4, of zarr version 2
-_MESSAGES = Messages(
-    missing="{key} is missing: the checkpoint is incomplete; copy it again, or load another one",
-    partly_missing="",  # the database lists all keys
-    wrong_size=(
-        "{key}: expected {expected} bytes, found {actual}: it is damaged, or belongs to another "
-        "array; copy it again"
-    ),
-    extra=(
-        "{key} is not a chunk of an array of shape {shape} in chunks of {chunks}: it or the "
-        "metadata of the array belongs to another checkpoint; copy it again"
-    ),
-)
 
 
 def open_database(path: str | os.PathLike[str], prefix: str | None) -> Opened:
@@ -74,7 +63,7 @@ def _open(directory: OpenDirectory, tree: bytes | None) -> Opened:
 def _read(directory: OpenDirectory, tree: bytes | None) -> Opened:
     values = OcdbtValues(directory)
     zero_chunks = ZeroChunks(values.sources, values.memory, is_certain=True)
-    reader = ArrayReader(values, _MESSAGES, version=None, zero_chunks=zero_chunks)
+    reader = ArrayReader(values, MESSAGES, version=None, zero_chunks=zero_chunks)
     names = _array_names(values.keys)
     arrays = {}
     for name in names:

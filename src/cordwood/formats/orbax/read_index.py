@@ -56,7 +56,7 @@ _KEYS_FOLDER = "array_metadatas"
 _KEYS_BEGIN = "process_"
 _MOST_SHOWN = 200  # characters of a name, in an error
 MAX_ELEMENT_BYTES = 1 << 16  # of a chunk that holds one element
-_MESSAGES = Messages(
+MESSAGES = Messages(
     missing="{key} is missing: the checkpoint is incomplete; copy it again, or load another one",
     partly_missing=(
         "{key} is missing, but other chunks of the array exist: the checkpoint is incomplete; copy "
@@ -172,7 +172,7 @@ def _open(
             values.sources, values.memory, is_certain=use_ocdbt or tree.stores_zeros is False
         )
     version = None if tree.use_zarr3 is None else 3 if tree.use_zarr3 else 2
-    reader = ArrayReader(values, _MESSAGES, version=version, zero_chunks=zero_chunks)
+    reader = ArrayReader(values, MESSAGES, version=version, zero_chunks=zero_chunks)
 
     strings = _strings(directory) if True in are_strings else {}
     keys = _key_impls(directory)
