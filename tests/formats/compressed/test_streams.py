@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cordwood
 from cordwood import msgpack
 from cordwood.errors import CorruptionError, FormatError, LimitError, TruncatedError
 from cordwood.formats.flax_msgpack.compression import (
@@ -407,3 +409,15 @@ def test_what_is_read_once_is_given_back() -> None:
     kept = decompress(stream, "zst", max_bytes=None)
     kept.read_into(100, [memoryview(part)])
     assert kept.map() == data
+
+
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+def test_a_stream_of_empty_frames_is_refused_at_once(tmp_path: Path, suffix: str) -> None:
+    compress = gzip.compress if suffix == "gz" else zstandard.ZstdCompressor().compress
+    path = tmp_path / f"x.msgpack.{suffix}"
+    path.write_bytes(compress(b"") * 300_000)
+    with pytest.raises(LimitError, match="MAX_EMPTY_FRAMES"):
+        cordwood.load(path)
+    parts = [cordwood.to_bytes({"a": np.arange(2000.0)})[i : i + 8] for i in range(0, 16_100, 8)]
+    path.write_bytes(b"".join([compress(b"") + compress(part) for part in parts]))
+    assert cordwood.load(path)["a"][1999] == 1999

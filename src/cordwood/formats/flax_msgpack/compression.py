@@ -24,6 +24,7 @@ from cordwood.io.open_files import MemoryFile, ReadableFile
 MAX_RATIO = 1100  # the ratio of deflate is at most 1032
 MIN_LIMIT_BYTES = 4 << 30  # any stream may decompress to this size
 UNKNOWN_SIZE_LIMIT_BYTES = 256 << 20  # the same, of zstd frames whose headers do not have it
+MAX_EMPTY_FRAMES = 10_000  # more than there are frames that are not: pzstd writes one for each
 SLACK_BYTES = 64 << 20  # allowed excess over the size that the contents announce
 
 _PIECE_BYTES = 256 << 10
@@ -101,14 +102,14 @@ def decompress_into(
         CompressedDataError: the stream is damaged, or of another kind; or it holds less than
             `size_reader` derives.
         FormatError: it holds more than `size_reader` derives.
-        LimitError: it holds more than `max_bytes`.
+        LimitError: it holds more than `max_bytes`, or hardly anything but empty frames.
     """
     limit = default_limit(file.size_bytes) if max_bytes is None else max_bytes
     codec = _codec(kind)
     name, end = file.name, file.size_bytes
     if end == 0:
         raise TruncatedError(f"{name}: byte 0: expected a {codec.name} stream, found an empty file")
-    pos = checked = 0
+    pos = checked = surplus = 0
     while pos < end:
         head = file.read(pos, min(4, end - pos))
         if not codec.begins(head.ljust(4, b"\0")):
@@ -138,6 +139,12 @@ def decompress_into(
         pos = _expand_frame(file, pos, frame, codec, output)
         if frame is None or frame.has_checksum:
             checked += out.size_bytes - size_before
+        surplus += 1 if out.size_bytes == size_before else -1
+        if surplus > MAX_EMPTY_FRAMES:
+            raise LimitError(
+                f"{name}: byte {pos}: {surplus} more empty frames than others, and at most "
+                f"{MAX_EMPTY_FRAMES} are read (MAX_EMPTY_FRAMES)"
+            )
     return checked
 
 
