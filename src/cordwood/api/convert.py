@@ -19,12 +19,16 @@ from cordwood.api.checkpoint import Checkpoint
 from cordwood.api.checkpoint import open as open_checkpoint
 from cordwood.api.checkpoint_leaves import StoredLeaves
 from cordwood.api.detect import detect
+from cordwood.api.trees_to_convert import TreesToConvert, require_all_trees, trees_to_convert
 from cordwood.errors import CordwoodError, LossError, UnsupportedFormatError
+from cordwood.formats.detect_format import format_of
 from cordwood.formats.format_losses import losses_in
 from cordwood.formats.format_protocol import (
+    FilesBeside,
     Place,
     SaveOptions,
     WritableFormat,
+    has_companions,
     is_directory_format,
     item_names,
     plan_save,
@@ -49,7 +53,7 @@ from cordwood.io.threads import (
 )
 from cordwood.loading.cast import cast_dtypes
 from cordwood.loading.load_request import Cast
-from cordwood.message_text import counted, printable, size_text
+from cordwood.message_text import counted, first_names, printable, size_text
 from cordwood.plan.path_patterns import Rename, Select
 from cordwood.plan.select_leaves import SelectedLeaves, Transpose, select_leaves
 from cordwood.processes.rendezvous import SINGLE_PROCESS, TIMEOUT_SECONDS, Rendezvous
@@ -66,6 +70,8 @@ from cordwood.storage.paths import (
 from cordwood.storage.temporary_file import scratch_directory
 from cordwood.tree.flatten import FlatTree
 
+_MAX_NAMED = 10
+
 
 @document_fields
 class Conversion(NamedTuple):
@@ -78,6 +84,9 @@ class Conversion(NamedTuple):
         size_bytes: the size of the elements of all arrays as written, in bytes.
         lost: descriptions of what the format cannot store; () unless `lossy=True`.
         prefixes: the prefixes of the trees that were written; "" for a tree without one.
+        left_out: what else the source holds and was not converted, in words: other trees, where
+            `select` is of one; items of Orbax that are no trees; files beside weights of the hub.
+        files: the names of files that were copied from a directory of the hub to another one.
     """
 
     source: str
@@ -88,13 +97,18 @@ class Conversion(NamedTuple):
     size_bytes: int
     lost: tuple[str, ...]
     prefixes: tuple[str, ...] = ("",)
+    left_out: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"lost: {line}" for line in self.lost]
+        if self.left_out:
+            lines.append(f"not converted: {first_names(self.left_out, _MAX_NAMED)}")
+        files = f"; copied: {first_names(self.files, _MAX_NAMED)}" if self.files else ""
         trees = f"{len(self.prefixes)} trees, " if len(self.prefixes) > 1 else ""
         lines.append(
             f"{self.destination}: {trees}{counted(self.leaves, 'leaf', 'leaves')}, "
-            f"{size_text(self.size_bytes)}, from {self.source_format} to {self.format}"
+            f"{size_text(self.size_bytes)}, from {self.source_format} to {self.format}{files}"
         )
         return printable("\n".join(lines))
 
@@ -110,6 +124,7 @@ class Conversion(NamedTuple):
             ("size", f"{counted(self.leaves, 'leaf', 'leaves')}, {size_text(self.size_bytes)}"),
             ("trees", ", ".join(filter(None, self.prefixes))),
         ] + [("lost", line) for line in self.lost]
+        fields += [("not converted", ", ".join(self.left_out)), ("copied", ", ".join(self.files))]
         return result_html("converted", self.destination, fields)
 
 
@@ -157,7 +172,12 @@ def convert(
 
     A source of several trees (a directory with prefixes, an Orbax composite) is converted whole
     into a directory. Its trees are written one after another, each atomically. If one fails, the
-    trees before it stay at the destination.
+    trees before it stay at the destination. Where one tree of several would be written that nobody
+    has chosen (to a file, or with options that apply to one tree), that is a LossError.
+
+    From a directory of the hub to another one (format="hugging_face") the files of the
+    configuration and the tokenizer, the model card and the licence are copied unchanged. The result
+    names all other files, and all of them where the destination has another format.
 
     A step of a `CheckpointManager` keeps its metrics, extras and items if the destination has the
     same number as its name, or no step number. Under the number of another step they are left
@@ -173,7 +193,8 @@ def convert(
             axes, as in `load`; the patterns match key paths after `rename`.
         cast: a floating dtype for all floating arrays, or a mapping of patterns to dtypes, as in
             `load`. Integers are cast by an exact key path only, and never change their values.
-        lossy: True leaves out what the format cannot store. False: that is an error.
+        lossy: True leaves out what the format cannot store, and trees beside the one that is
+            written. False: that is an error.
         format: the name of the format to write, as in `save`. Also "hugging_face": a new
             directory of safetensors files as on the Hugging Face hub, `model.safetensors` or
             `model-00001-of-00004.safetensors` and so on with their index. It holds arrays only,
@@ -184,7 +205,8 @@ def convert(
         prefix: the tree of the source, as in `load`. None: all trees, each under its own prefix,
             if `destination` is a directory. A file holds one tree, and select, rename, transpose,
             to_prefix and patterns of cast apply to one tree: then None is the tree that was saved
-            without a prefix, or the only one.
+            without a prefix, or the only one. Other trees are a LossError then, except with
+            `select`, which names what is converted; the result lists them.
         to_prefix: the prefix of the tree in the destination directory; trees of other prefixes
             stay. None: a single tree is written without a prefix.
         overwrite: replace an existing checkpoint at `destination`. Anything that is not a
@@ -229,20 +251,28 @@ def convert(
         raise ValueError(f"{path}: to_prefix= is for directories; a file holds one tree")
     if is_directory and (format, layout) == (None, None) and parse_url(path) is None:
         refuse_unknown_suffix(path)
-    name = source.path if isinstance(source, Checkpoint) else os.fspath(local_or_url(source))
+    name = source.path if isinstance(source, Checkpoint) else local_or_url(source)
     if is_same_path(name, os.fspath(path)):
         raise ValueError(f"{name} would be converted into itself: write to another path")
     raise_unreported_failures()
     wait_for_saves(path)
-    is_one = select is not None or bool(rename) or isinstance(cast, Mapping) or not holds_many
-    is_one = is_one or transpose is not None or (prefix, to_prefix) != (None, None)
-    prefixes = {prefix: to_prefix}
-    if not is_one and not isinstance(source, Checkpoint):
-        prefixes = _all_prefixes(local_or_url(source))
+    one_tree = bool(rename) or isinstance(cast, Mapping) or transpose is not None or not holds_many
+    trees, beside_weights = TreesToConvert({prefix: to_prefix}), FilesBeside()
+    if not isinstance(source, Checkpoint):
+        trees = trees_to_convert(
+            stored_trees(name),
+            prefix=prefix,
+            to_prefix=to_prefix,
+            selects=select is not None,
+            one_tree=one_tree,
+        )
+        beside_weights = _files_beside(name, is_copied="files" in to_format.save_options)
+    if trees.left_out:
+        log.warning("%s: not converted: %s", name, printable(", ".join(trees.left_out)))
 
     def refuse() -> None:
         to_format.refuse_foreign(path)
-        written = [each or "" for each in prefixes.values()]
+        written = [each or "" for each in trees.prefixes.values()]
         beside = to_prefix is not None
         refuse_existing(path, to_format, written, beside=beside, overwrite=overwrite)
 
@@ -250,7 +280,7 @@ def convert(
         stack.enter_context(after_interrupted_saves(path))
         refuse()
         parts = []
-        for each, to in prefixes.items():
+        for each, to in trees.prefixes.items():
             opened = stack.enter_context(
                 _opened(source, path, prefix=each, max_bytes=max_bytes, scratch=scratch)
             )
@@ -261,6 +291,8 @@ def convert(
                 strings = without_other_steps_record(strings, path, to_format, source=name)
             lost = _accepted_losses(part, path, to_format, strings, lossy=lossy)
             parts.append(part._replace(metadata={} if lost else strings, lost=lost))
+        if not lossy:
+            require_all_trees(trees.lost, name, os.fspath(path))
         meter = None
         report = stack.enter_context(progress_display(progress, "converting"))
         if report is not None:
@@ -272,7 +304,13 @@ def convert(
         wait_for_saves(path)  # again, because decompressing a source takes time
         refuse()
         for part, leaves in zip(parts, sources, strict=True):
-            options = SaveOptions(part.to_prefix, part.metadata, compression, max_shard_bytes)
+            options = SaveOptions(
+                part.to_prefix,
+                part.metadata,
+                compression,
+                max_shard_bytes,
+                files=beside_weights.files,
+            )
             structure = part.selected.stored.structure
             tree = FlatTree(structure, tuple(leaf_paths(structure)), leaves.leaves, ())
             purpose = f"convert to {os.fspath(path)}"
@@ -288,27 +326,20 @@ def convert(
         to_format.name,
         sum([len(part.selected.stored.leaves) for part in parts]),
         sum([_size(part.selected.stored.leaves, part.dtypes) for part in parts]),
-        tuple([line for part in parts for line in part.lost]),
+        (*trees.lost, *[line for part in parts for line in part.lost]),
         tuple([part.to_prefix or "" for part in parts]),
+        (*trees.left_out, *beside_weights.left_out),
+        tuple(beside_weights.files),
     )
 
 
-def _all_prefixes(source: str | os.PathLike[str]) -> dict[str | None, str | None]:
-    """Return the prefix of each tree of a source, and the one to write it under.
-
-    A single tree is written without a prefix.
-    """
-    trees = stored_trees(os.fspath(source))
-    prefixes, others = trees.names, trees.others
-    if others:
-        log.warning(
-            "%s: what is no tree is not converted: %s",
-            os.fspath(source),
-            printable(", ".join(others)),
-        )
-    if len(prefixes) == 1:
-        return {None: None}
-    return {prefix: prefix or None for prefix in prefixes}
+def _files_beside(source: str, *, is_copied: bool) -> FilesBeside:
+    """Return the files beside the weights of a source; all are left out if none can be copied."""
+    from_format = format_of(source, format=None, prefix=None)
+    if not has_companions(from_format):
+        return FilesBeside()
+    beside = from_format.files_beside(source)
+    return beside if is_copied else FilesBeside({}, [*beside.files, *beside.left_out])
 
 
 def _part(

@@ -55,7 +55,7 @@ def save(
     tree: Any,
     *,
     format: str | None = None,
-    layout: Literal["packs", "zarr"] | None = None,
+    layout: Literal["packs", "zarr", "hugging_face"] | None = None,
     compression: Literal["zstd", "blosc"] | None = None,
     prefix: str | None = None,
     max_shard_bytes: int | None = None,
@@ -79,21 +79,23 @@ def save(
             `.msgpack.zst`. Any other name is a directory, which can hold several trees, keeps
             arrays in parts as they are sharded over devices, and stores all that a safetensors
             file stores. A URL (`gs://bucket/run/100`, `s3://`, `memory://`) is a directory in an
-            object store; `file://` is a local path. A path object is never a URL. `~` is the home
-            directory.
+            object store, also as a path object of another library; `file://` is a local path. `~`
+            is the home directory.
         tree: nested dicts, lists, tuples, named tuples and registered jax pytree nodes, with
             leaves that are arrays, scalars, strings, bytes, None and PRNG keys. It is not changed.
         format: the name of the format, for a file whose suffix does not give it. For a directory,
             "packs": a few safetensors files and an index; or "zarr": one zarr version 2 array per
-            leaf, which eFormer and TensorStore read. None: the suffix decides, or the checkpoint
-            that is in the directory; a new directory has the format "packs".
+            leaf, which eFormer and TensorStore read; or "hugging_face": a new directory as on the
+            Hugging Face hub, of arrays alone, named by their key paths joined with dots, which one
+            process writes. None: the suffix decides, or the checkpoint that is in the directory; a
+            new directory has the format "packs".
         layout: another name for `format`, for directories.
         compression: with format="zarr", "zstd", or "blosc", which is faster and compresses less;
             useful on slow disks. None: no compression; such chunks load at the speed of the disk.
         prefix: the name of this tree in a directory of several; trees of other prefixes stay.
-        max_shard_bytes: with format="packs", the number of bytes of arrays in one file; a larger
-            array has its own file. None: 1 GiB, or more if a process would write more than 16
-            files.
+        max_shard_bytes: with format="packs" or "hugging_face", the number of bytes of arrays in
+            one file; a larger array has its own file. None: 1 GiB, or more if a process would write
+            more than 16 files; for the hub, all in one file.
         metadata: strings to store beside the tree (safetensors and directories only).
         progress: True for a bar in a terminal or a notebook; or a function that is called from
             time to time with a `cordwood.results.Progress`, which has the number of bytes of the
@@ -118,7 +120,9 @@ def save(
     >>> save("step-7", {"w": np.ones(3, np.float32)}, prefix="params")
     """
     path = local_or_url(path)
-    saved_format = format_for_saving(path, format=format, layout=layout, prefix=prefix)
+    saved_format = format_for_saving(
+        path, format=format, layout=layout, prefix=prefix, exports=True
+    )
     strings = {} if metadata is None else metadata
     options = SaveOptions(prefix, strings, compression, max_shard_bytes)
     release_memory()
@@ -152,7 +156,7 @@ def save_async(
     tree: Any,
     *,
     format: str | None = None,
-    layout: Literal["packs", "zarr"] | None = None,
+    layout: Literal["packs", "zarr", "hugging_face"] | None = None,
     compression: Literal["zstd", "blosc"] | None = None,
     prefix: str | None = None,
     metadata: Mapping[str, str] | None = None,
@@ -239,13 +243,15 @@ def _save_async(
     options: SaveOptions,
     *,
     format: str | None,
-    layout: Literal["packs", "zarr"] | None,
+    layout: Literal["packs", "zarr", "hugging_face"] | None,
     staging: StagingOptions,
     progress: ProgressOption,
     timeout_seconds: float,
 ) -> PendingSave:
     path = local_or_url(path)
-    saved_format = format_for_saving(path, format=format, layout=layout, prefix=options.prefix)
+    saved_format = format_for_saving(
+        path, format=format, layout=layout, prefix=options.prefix, exports=True
+    )
     require_progress_option(progress)
     with (
         after_interrupted_saves(path),

@@ -190,6 +190,7 @@ class SaveOptions(NamedTuple):
         linking: what is needed to link files of an older checkpoint; None: all is written.
         items: more trees by prefix, which are committed with this one. Trees of other prefixes are
             then dropped. None: this tree alone is saved, and those of other prefixes stay.
+        files: files that are written beside the tree, by their names.
     """
 
     prefix: str | None = None
@@ -198,6 +199,7 @@ class SaveOptions(NamedTuple):
     max_shard_bytes: int | None = None
     linking: Linking | None = None
     items: Mapping[str, Any] | None = None
+    files: Mapping[str, bytes] = {}
 
 
 class SavePlan(NamedTuple):
@@ -301,6 +303,26 @@ class ItemsFormat(Format, Protocol):
         ...
 
 
+class FilesBeside(NamedTuple):
+    """The files beside the weights in a directory.
+
+    Attributes:
+        files: the contents of those that belong to the model, by name.
+        left_out: the names of the others; those of folders end in a slash.
+    """
+
+    files: Mapping[str, bytes] = {}
+    left_out: Sequence[str] = ()
+
+
+class CompanionFormat(Format, Protocol):
+    """A format of directories with files beside the weights, such as the one of a tokenizer."""
+
+    def files_beside(self, path: Path) -> FilesBeside:
+        """Return the files beside the weights in a local directory."""
+        ...
+
+
 class CollectableFormat(WritableFormat, Protocol):
     """A format of directories in which a save that died can leave files.
 
@@ -385,6 +407,11 @@ def item_names(format: Format, path: Path) -> Sequence[str]:
 def has_losses(format: Format) -> TypeGuard[LossyFormat]:
     """Return whether there are things that a format cannot store."""
     return hasattr(format, "losses")
+
+
+def has_companions(format: Format) -> TypeGuard[CompanionFormat]:
+    """Return whether directories of a format have files beside the weights."""
+    return hasattr(format, "files_beside")
 
 
 def is_collectable(format: Format) -> TypeGuard[CollectableFormat]:

@@ -49,7 +49,8 @@ FORMATS: tuple[Format, ...] = (
     OCDBT_ARRAYS,
     ZARR_TREE,
 )
-# Formats that only `convert` writes: they do not hold all of a tree.
+# Formats that `save` and `convert` write where they are named, and managers do not: they do not
+# hold all of a tree.
 EXPORTS: tuple[WritableFormat, ...] = (HUGGING_FACE,)
 
 # The format of a new directory where the caller names none, and of all of an object store.

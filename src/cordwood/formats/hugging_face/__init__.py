@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cordwood.formats.format_protocol import (
+    FilesBeside,
     Match,
     Opened,
     OpenOptions,
@@ -65,6 +66,11 @@ class ShardsFormat(NamedTuple):
         del options
         return open_shards(path, item)
 
+    def files_beside(self, path: Path) -> FilesBeside:
+        from cordwood.formats.hugging_face.files_beside_weights import files_beside_weights
+
+        return files_beside_weights(str(path))
+
 
 def _is_of_a_trainer(folders: Collection[str]) -> bool:
     """Return whether the steps among directories are those of a Trainer, and of no manager."""
@@ -88,13 +94,13 @@ SINGLE_FILE = ShardsFormat(
 
 
 class HubFormat:
-    """The format of `convert` for the hub: arrays alone, named by their key paths."""
+    """The format for the hub, to write: arrays alone, named by their key paths."""
 
     name = "hugging_face"
     description = "a directory for the Hugging Face hub"
     suffixes: tuple[str, ...] = ()
     index_name = "model.safetensors.index.json"
-    save_options = frozenset({"metadata", "max_shard_bytes"})
+    save_options = frozenset({"metadata", "max_shard_bytes", "files"})
 
     def matches(self, place: Place) -> Match:
         """Return NO: such a directory is recognised as one of `ShardsFormat`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -21,6 +21,7 @@ from cordwood.errors import (
     FormatError,
     IncompleteCheckpointError,
     NotACheckpointError,
+    UnsupportedFormatError,
     UnsupportedLeafError,
 )
 from cordwood.formats.foreign_files import naming_foreign_file
@@ -44,7 +45,7 @@ from cordwood.index import (
 )
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import LocalFile, ReadableFile, read_whole
-from cordwood.keypath import format_path
+from cordwood.keypath import KeyPath, format_path, path_label
 from cordwood.message_text import counted, first_names
 from cordwood.plan.assign_to_files import shards_by_size
 from cordwood.processes.rendezvous import Rendezvous
@@ -53,7 +54,7 @@ from cordwood.storage.directories import list_names
 from cordwood.storage.paths import kind_at, path_exists
 from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
 from cordwood.storage.write_files import fill_file
-from cordwood.tree.flatten import flatten
+from cordwood.tree.flatten import FlatTree, flatten
 from cordwood.tree.leaves import describe_leaf
 
 _PATTERN = "*.safetensors.index.json"
@@ -319,16 +320,25 @@ def plan_save(
         tree: the arrays are named by their key paths, joined by dots.
         options: `metadata` is for each file; `format`, which transformers asks for, is "pt" if it
             is not among them. `max_shard_bytes` is of the arrays of one file; a larger array has a
-            file of its own. None: all in `model.safetensors`.
+            file of its own. None: all in `model.safetensors`. `files` are written beside them.
         rendezvous: of this process alone; says how long to wait for locks.
 
     Raises:
-        UnsupportedLeafError: safetensors has no name for the dtype of an array.
+        UnsupportedLeafError: safetensors has no name for the dtype of an array; or a caller's tree
+            (no `FlatTree`, of which `convert` has accepted the losses) holds more than arrays.
+        UnsupportedFormatError: there are several processes.
     """
+    if rendezvous.count > 1:
+        raise UnsupportedFormatError(
+            f"{os.fspath(path)}: one process writes a directory for the hub, and there are "
+            f'{rendezvous.count}: save with layout="packs", and convert that in one process'
+        )
     flat = flatten(tree)
     specs = [describe_leaf(p, leaf) for p, leaf in zip(flat.paths, flat.leaves, strict=True)]
     arrays = [i for i, spec in enumerate(specs) if spec.kind in ARRAY_KINDS]
-    names = tensor_names([specs[i].key_path for i in arrays]).names
+    names, changed = tensor_names([specs[i].key_path for i in arrays])
+    if not isinstance(tree, FlatTree):
+        _require_arrays(specs, [specs[arrays[i]].key_path for i in changed])
     named = [_named(specs[i], name) for i, name in zip(arrays, names, strict=True)]
     sizes = [size_in_memory(spec) for spec in named]
     shards = shards_by_size(sizes, options.max_shard_bytes)
@@ -355,9 +365,32 @@ def plan_save(
                 stage.mark_unsynced(file)
             if len(shards) > 1:
                 stage.create_file(INDEX_NAME, [index])
+            for name, data in options.files.items():
+                stage.create_file(name, [data])
             stage.commit(_require_empty)
 
     return SavePlan(flat.leaves, write)
+
+
+def _require_arrays(specs: Sequence[LeafSpec], confused: Sequence[KeyPath]) -> None:
+    """Raise UnsupportedLeafError for leaves that a directory for the hub cannot hold as they are.
+
+    Args:
+        specs: all leaves.
+        confused: the key paths that other tools would mix up.
+    """
+    values = [spec.key_path for spec in specs if spec.kind not in ARRAY_KINDS]
+    keys = [spec.key_path for spec in specs if spec.kind == "prng_key"]
+    for paths, what in (
+        (values, "no array, and such a directory holds arrays alone: leave it out of the tree"),
+        (keys, "a PRNG key: store jax.random.key_data(key), or leave it out of the tree"),
+        (confused, "its name is that of another leaf for the hub's tools: rename its keys"),
+    ):
+        if paths:
+            more = f" (and {counted(len(paths) - 1, 'more leaf', 'more leaves')})"
+            raise UnsupportedLeafError(
+                f"{path_label(paths[0])}: {what}{more if len(paths) > 1 else ''}"
+            )
 
 
 def _named(spec: LeafSpec, name: str) -> LeafSpec:

@@ -101,7 +101,7 @@ def plan_save(
         rendezvous: of the processes, not entered yet.
         save_id: for tests.
     """
-    prefix, metadata, _, max_shard_bytes, linking, items = options
+    prefix, metadata, _, max_shard_bytes, linking, items, _ = options
     store = store_at(path, to_save=True)
     file_sizes = store.file_sizes
     if max_shard_bytes is not None:

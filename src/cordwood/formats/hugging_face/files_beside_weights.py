@@ -1,0 +1,53 @@
+"""The files beside the weights in a directory of the hub: configuration, tokenizer, model card."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+
+from cordwood.formats.format_protocol import FilesBeside
+from cordwood.io.open_files import LocalFile, read_whole
+from cordwood.storage.directories import list_names
+from cordwood.storage.paths import is_within, kind_at
+
+# https://huggingface.co/docs/transformers/main_classes/tokenizer lists the files of tokenizers.
+_PATTERNS = (
+    *("*config.json", "*tokenizer*", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.*", "merges.txt", "*.model", "*.tiktoken", "chat_template*"),
+    *("README.md", "LICENSE*", "NOTICE*"),
+)
+MAX_FILE_BYTES = 64 << 20
+_MAX_FILES = 100
+
+
+def files_beside_weights(path: str) -> FilesBeside:
+    """Return the files of a directory that belong to a model, and the names of all others.
+
+    A symbolic link is followed within the directory and to the `blobs` of Hugging Face's cache. One
+    that leads elsewhere is left out, as is a file of more than 64 MiB.
+    """
+    files: dict[str, bytes] = {}
+    left_out = []
+    for name in list_names(path):
+        if fnmatch(name, "*.safetensors") or fnmatch(name, "*.safetensors.index.json"):
+            continue
+        what = kind_at(f"{path}/{name}")
+        if name.startswith(".") or what not in ("a file", "a folder"):
+            continue
+        if what == "a folder":
+            left_out.append(f"{name}/")
+            continue
+        is_ours = any(fnmatch(name, pattern) for pattern in _PATTERNS)
+        if not (is_ours and len(files) < _MAX_FILES and _stays_inside(path, name)):
+            left_out.append(name)
+            continue
+        with LocalFile(f"{path}/{name}") as file:
+            if file.size_bytes > MAX_FILE_BYTES:
+                left_out.append(name)
+                continue
+            files[name] = read_whole(file, limit_bytes=MAX_FILE_BYTES)
+    return FilesBeside(files, left_out)
+
+
+def _stays_inside(path: str, name: str) -> bool:
+    file = f"{path}/{name}"
+    return is_within(file, path) or is_within(file, f"{path}/../../blobs")
