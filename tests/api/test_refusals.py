@@ -129,10 +129,14 @@ def test_a_python_number_for_an_array_and_back(tmp_path: Path) -> None:
         cordwood.load(path, like={**like, "x": 0}, cast=True)
 
 
-def test_not_strict_ignores_extras_and_shapes(stored: Path) -> None:
-    expected = {"params": {"dense": {"kernel": jnp.ones((1, 1))}}}
+def test_not_strict_ignores_extras_and_containers_alone(stored: Path) -> None:
+    expected = {"params": {"dense": {"kernel": jnp.ones((4, 8), jnp.bfloat16)}}}
     got = cordwood.load(stored, like=expected, strict=False)
     assert got["params"]["dense"]["kernel"].shape == (4, 8)
+    for kernel in (jnp.ones((1, 1)), jnp.ones((4, 8), jnp.int32), jnp.ones((8, 4)), 7):
+        like = {"params": {"dense": {"kernel": kernel}}}
+        with pytest.raises(MismatchError, match=r"kernel: expected .*, found bfloat16\[4,8\]"):
+            cordwood.load(stored, like=like, strict=False)
     with pytest.raises(MismatchError, match="nothere: not in the checkpoint"):
         cordwood.load(stored, like={"nothere": np.ones(1)}, strict=False)
 

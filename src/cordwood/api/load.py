@@ -77,7 +77,8 @@ def load(
         to: "jax" or "numpy": load all array leaves as arrays of this library. None: as they were
             saved, or as they are in `like`.
         verify: check digests. None: yes, unless `mmap` is true.
-        strict: False ignores stored leaves that `like` lacks, and differences in shape and dtype.
+        strict: False ignores stored leaves that `like` lacks, and containers of other kinds.
+            Shapes, dtypes and kinds of leaves are always checked.
         cast: other dtypes. With `like`, True converts to its dtypes. Without `like`, a floating
             dtype ("bf16", jnp.float32) for all floating arrays, or a mapping of patterns to
             dtypes, in which the first matching entry counts:

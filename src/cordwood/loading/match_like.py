@@ -358,8 +358,8 @@ def describe_mismatch(leaf: Leaf, spec: LeafSpec, options: LoadOptions) -> str |
     keys = "prng_key" in (leaf.kind, spec.kind)
     if arrays == (True, True) and not keys and leaf[2:4] == spec[2:4]:  # shape and dtype
         return None  # most leaves: no text is made for them
-    strict, cast = options.strict, options.casts_to_like
-    if arrays == (False, False) and (leaf.kind == spec.kind or not strict):
+    cast = options.casts_to_like
+    if arrays == (False, False) and leaf.kind == spec.kind:
         return None
     expected = f"expected {leaf_text(spec)}, found {leaf_text(leaf)}"
     if arrays == (False, False):
@@ -368,12 +368,12 @@ def describe_mismatch(leaf: Leaf, spec: LeafSpec, options: LoadOptions) -> str |
         return expected + prng_key_hint(leaf, spec)
     if arrays == (True, True):
         if leaf.shape != spec.shape:
-            return expected if strict else None
-        if leaf.dtype != spec.dtype and strict and not cast:
+            return expected
+        if leaf.dtype != spec.dtype and not cast:
             return f"{expected} (cast=True converts it)"
         return None
     if leaf.shape == spec.shape == () and {leaf.kind, spec.kind} & _NUMBERS and not keys:
-        return None if cast or not strict else f"{expected} ({python_number_hint(leaf, spec)})"
+        return None if cast else f"{expected} ({python_number_hint(leaf, spec)})"
     return expected
 
 

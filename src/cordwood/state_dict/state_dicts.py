@@ -115,8 +115,8 @@ def from_state_dict(target: Any, state: Any, name: str = ".", *, strict: bool = 
         state: the state dict of such a tree, from `to_state_dict`.
         name: the name of this branch, for messages.
         strict: compare everything first: the type, shape and dtype of each leaf, and keys that
-            only the state has. Otherwise leaves are not checked, and keys that only the state has
-            are left out of dicts.
+            only the state has. Otherwise, as in Flax, leaves are not checked: one of another shape
+            is returned as it is; and keys that only the state has are left out of dicts.
 
     Returns:
         New containers that hold the leaves of `state`, which are not copied. If `target` is a
