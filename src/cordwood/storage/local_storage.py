@@ -131,7 +131,8 @@ class LocalStorage:
         finally:
             save.close()
 
-    def wait_for_commit(self) -> None:
+    def wait_for_commit(self, is_whole: Callable[[], bool]) -> None:
+        del is_whole
         wait_for_lock(_lock_of(self._path, self._rules))
 
     def collect(self, *, dry_run: bool) -> Garbage:

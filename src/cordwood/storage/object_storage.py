@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import errno
 import re
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
@@ -53,7 +54,12 @@ from cordwood.storage.storage_protocol import (
 )
 
 _POLL_SECONDS = 0.5
+_COMMIT_SECONDS = 5  # between the writes of the index and of a sidecar of one commit
 _PROBE, _REMOVAL_LIST = "tmp", "gc"  # the kinds of temporary objects, by the end of their names
+
+
+class _IndexReplacedError(StorageError):
+    """Another save has replaced the index since this one wrote it."""
 
 
 class ObjectStorage:
@@ -112,8 +118,12 @@ class ObjectStorage:
         finally:
             save.release()
 
-    def wait_for_commit(self) -> None:
-        """Do nothing: without locks a commit in progress cannot be noticed."""
+    def wait_for_commit(self, is_whole: Callable[[], bool]) -> None:
+        """Look again for some seconds: without locks a commit in progress cannot be noticed."""
+        deadline = time.monotonic() + _COMMIT_SECONDS
+        while not is_whole() and time.monotonic() < deadline:
+            check_stop()
+            time.sleep(_POLL_SECONDS)
 
     def collect(self, *, dry_run: bool) -> Garbage:
         store, rules = self._store, self._rules
@@ -342,6 +352,8 @@ class ObjectTransaction:
             return
         try:
             self._put_back(change.new_index, old)
+        except _IndexReplacedError:
+            return  # by a later save, which has dropped what this one wrote: the last save wins
         except (OSError, CordwoodError) as e:
             state = "the index refers to it; save again"
             raise self._error(missing, state, StorageError) from e
@@ -353,7 +365,10 @@ class ObjectTransaction:
 
         def update(data: bytes | None) -> bytes | None:
             if data not in (new, old):
-                raise StorageError(errno.EBUSY, "another save has replaced the index meanwhile")
+                if data is None:
+                    raise StorageError(errno.EBUSY, "the index was deleted meanwhile")
+                text = "another save has replaced the index meanwhile"
+                raise _IndexReplacedError(errno.EBUSY, text)
             return old
 
         limit = self._rules.max_index_bytes

@@ -199,8 +199,11 @@ class Storage(Protocol):
         """
         ...
 
-    def wait_for_commit(self) -> None:
-        """Wait until no commit is in progress, if that can be known."""
+    def wait_for_commit(self, is_whole: Callable[[], bool]) -> None:
+        """Wait until no commit is in progress.
+
+        Where that cannot be known, wait for some seconds until `is_whole` returns True.
+        """
         ...
 
     def collect(self, *, dry_run: bool) -> Garbage:

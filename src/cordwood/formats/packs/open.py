@@ -214,10 +214,14 @@ def _of_another_step(store: Storage, items: Mapping[str, Item]) -> list[str]:
 def _fits_other_readers(store: Storage, items: Mapping[str, Item]) -> bool:
     """Return whether the index for other readers, if there is one, is that of these items."""
     fitting = (None, hugging_face_index(items))
-    if store.read_sidecar(HUGGING_FACE_NAME) in fitting:
+
+    def is_whole() -> bool:
+        return store.read_sidecar(HUGGING_FACE_NAME) in fitting
+
+    if is_whole():
         return True
-    store.wait_for_commit()  # it is replaced right after the index
-    return store.read_sidecar(HUGGING_FACE_NAME) in fitting
+    store.wait_for_commit(is_whole)  # it is replaced right after the index
+    return is_whole()
 
 
 def _surplus(store: Storage, items: Mapping[str, Item]) -> Iterator[str]:
