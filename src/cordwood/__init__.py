@@ -154,4 +154,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULE_OF, *_SUBMODULES})
+    private = {name for name in globals() if name.startswith("_")}
+    return sorted({*private, *_MODULE_OF, *_SUBMODULES})

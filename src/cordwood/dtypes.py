@@ -93,6 +93,23 @@ _SHORT = {
     "fp64": "float64",
 }
 
+# Codes of numpy, which count bytes, and the names that are meant: they are suggested, not taken.
+_NUMPY_CODES = {
+    "f2": "f16",
+    "f4": "f32",
+    "f8": "f64",
+    "i1": "int8",
+    "i2": "int16",
+    "i4": "int32",
+    "i8": "int64",
+    "u1": "uint8",
+    "u2": "uint16",
+    "u4": "uint32",
+    "u8": "uint64",
+    "c8": "complex64",
+    "c16": "complex128",
+}
+
 
 def parse(dtype: object) -> str:
     """Return the table's name of a dtype: of a name, a short name, or a numpy or jax dtype.
@@ -104,7 +121,7 @@ def parse(dtype: object) -> str:
         name = _SHORT.get(dtype, dtype)
         if is_storable(name):
             return name
-        close = nearest_name(name, [*DTYPES, *_SHORT])
+        close = _NUMPY_CODES.get(name) or nearest_name(name, [*DTYPES, *_SHORT])
         hint = f"; did you mean {close!r}?" if close else ""
         raise ValueError(f"unknown dtype {dtype!r}{hint}")
     import numpy as np

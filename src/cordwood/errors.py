@@ -97,7 +97,13 @@ class MismatchError(CordwoodError, ValueError):
     For each difference the message says what accepts it: `cast=` for dtypes, `rename=` for names,
     `missing="keep"` and `extra="ignore"` for leaves that only one side has, `transpose=` for
     PyTorch's weights. Or give a `like` that is the model that was saved.
+
+    Attributes:
+        problems: all differences, a line for each; the message has the first 50. () for an error
+            that is not about single leaves.
     """
+
+    problems: tuple[str, ...] = ()
 
 
 class UnsupportedLeafError(CordwoodError, TypeError):

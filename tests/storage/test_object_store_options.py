@@ -197,7 +197,9 @@ def test_containers_of_azure() -> None:
 def test_keys_in_a_file_need_boto3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "credentials").write_text("[default]\n")
     monkeypatch.setitem(__import__("sys").modules, "boto3.session", None)
-    with pytest.raises(UnsupportedFormatError, match="pip install boto3") as caught:
+    with pytest.raises(
+        UnsupportedFormatError, match=r"pip install boto3 .*cordwood\[s3\]"
+    ) as caught:
         cordwood.load("s3://bucket/run")
     assert "the default profile of ~/.aws" in str(caught.value)
     with pytest.raises(UnsupportedFormatError, match="the profile 'mine', which boto3 reads"):

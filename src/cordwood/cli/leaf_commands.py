@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +11,9 @@ from cordwood.cli.arguments import SOURCE, complete_key, prefix_option
 from cordwood.cli.output import columns, json_option, print_json, print_text, to_json_value
 from cordwood.keypath import key_literal
 from cordwood.message_text import size_text
+
+if TYPE_CHECKING:
+    from cordwood.api.checkpoint import StoredLeaf
 
 CAT_EXAMPLES = """
 \b
@@ -114,7 +117,7 @@ def show_command(path: str, key: str, prefix: str | None, as_json: bool) -> None
 
     For an array of numbers: the number of NaN, infinite and zero elements; minimum, maximum, mean
     and standard deviation of the finite ones, and their histogram in 24 bins; and the first
-    elements. For any other leaf, its value.
+    elements. For any other leaf, its value; for a PRNG key, the key data.
     """
     from cordwood.api.checkpoint import open as open_checkpoint
     from cordwood.api.leaf_statistics import leaf_statistics
@@ -123,12 +126,14 @@ def show_command(path: str, key: str, prefix: str | None, as_json: bool) -> None
     with open_checkpoint(path, prefix=prefix) as checkpoint:
         stored = checkpoint[key]
         what = leaf_text(checkpoint._find_leaf(key))
-        if not stored.dtype or stored.dtype.startswith(("datetime", "timedelta")):
-            value = stored.load(to="numpy")
+        is_key = stored.kind == "prng_key"
+        if is_key or not stored.dtype or stored.dtype.startswith(("datetime", "timedelta")):
+            value = _key_data(stored) if is_key else stored.load(to="numpy")
             if as_json:
                 print_json({"key_path": key, "kind": stored.kind, "value": to_json_value(value)})
             else:
-                print_text(f"{key}: {what}\n{key_literal(value)}"[:100_000])
+                text = _text(value) if is_key else key_literal(value)
+                print_text(f"{key}: {what}\n{text}"[:100_000])
             return
         summary = leaf_statistics(checkpoint, key)
     if as_json:
@@ -146,6 +151,13 @@ def show_command(path: str, key: str, prefix: str | None, as_json: bool) -> None
         rows.append(["histogram", _sparkline(summary.histogram)])
     rows.append(["first", " ".join([_short(value) for value in summary.first])])
     print_text(f"{key}: {what}\n{columns(rows)}")
+
+
+def _key_data(stored: StoredLeaf) -> Any:
+    """Return the words of a PRNG key."""
+    import jax
+
+    return jax.random.key_data(stored.load())
 
 
 def _sparkline(counts: tuple[int, ...]) -> str:

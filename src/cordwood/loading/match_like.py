@@ -414,7 +414,9 @@ def mismatch_error(
     count = counted(len(problems), "leaf", "leaves")
     verb = "do" if len(problems) > 1 else "does"
     text = first_lines(problems, _MAX_LINES)
-    return MismatchError(f"{count} of {name} {verb} not fit `like`:\n{first}{text}{advice}")
+    error = MismatchError(f"{count} of {name} {verb} not fit `like`:\n{first}{text}{advice}")
+    error.problems = tuple(problems)
+    return error
 
 
 # Python numbers are stored as arrays of these dtypes.

@@ -355,8 +355,9 @@ def _read_profile(profile: str | None, bucket: str) -> tuple[Any, str | None]:
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError as e:
         raise UnsupportedFormatError(
-            f"s3://{bucket}: the credentials are in {what}, which boto3 reads: pip install boto3, "
-            "or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            f"s3://{bucket}: the credentials are in {what}, which boto3 reads: pip install boto3 "
+            "(it is in the extra s3, cordwood[s3]), or set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY"
         ) from e
     try:
         configuration = Configuration(profile=profile)

@@ -154,6 +154,11 @@ def _dtype_name(path: KeyPath, dtype: np.dtype[Any]) -> str:
             "T": "store a str, or numbers",
             "O": "store the objects as separate leaves",
         }.get(dtype.kind, "store each field as an array of its own")
+        if dtype.names == ("float0",):  # https://docs.jax.dev/en/latest/jax.dtypes.html
+            raise UnsupportedLeafError(
+                f"{name_of_path(path)}: an array of float0, the gradient of an integer, has no "
+                "elements to store; leave it out"
+            ) from e
         raise UnsupportedLeafError(
             f"{name_of_path(path)}: an array of dtype {dtype} cannot be stored; {advice}"
         ) from e
@@ -221,6 +226,8 @@ def _storage_advice(leaf: Any) -> str:
         return f"a {kind.__name__} cannot be stored; convert it with bytes()"
     if name == "cordwood.api.checkpoint.StoredLeaf":
         return "a leaf of an open checkpoint cannot be stored; pass leaf.load()"
+    if kind.__name__ == "Ref" and kind.__module__.startswith("jax."):
+        return "a jax.Ref is not stored itself; store its value, ref[...]"
     if kind.__name__ == "ShapeDtypeStruct":
         return "a ShapeDtypeStruct has no value to store"
     if isinstance(leaf, (set, frozenset)):
