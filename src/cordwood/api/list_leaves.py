@@ -19,6 +19,7 @@ from cordwood.formats.registry import by_suffix, directory_formats
 from cordwood.index import (
     ARRAY_KINDS,
     Box,
+    Index,
     Inline,
     Leaf,
     LeafRuns,
@@ -55,6 +56,7 @@ class LeafListing(NamedTuple):
     format: str
     rows: Sequence[LeafRow]
     metadata: Mapping[str, str]
+    separator: str = "/"  # of the keys in a key path; "." where names are joined by dots
 
 
 def list_leaves(
@@ -73,15 +75,19 @@ def list_leaves(
             detected_format, (leaves, metadata) = quick
             if isinstance(leaves, LeafRuns):
                 rows = _joined(leaves.key_paths, _looks_of_runs(leaves))
-            else:
-                rows = _rows(leaves.leaves, {})
-            return LeafListing(detected_format.name, rows, metadata)
+                return LeafListing(detected_format.name, rows, metadata)
+            rows = _rows(leaves.leaves, {})
+            return LeafListing(detected_format.name, rows, metadata, _separator(leaves))
         from cordwood.api.checkpoint import open as open_checkpoint
 
         with open_checkpoint(path, prefix=prefix, format=format) as checkpoint:
             index = checkpoint.index
             rows = _rows(index.leaves, index.shardings)
-            return LeafListing(checkpoint.format, rows, checkpoint.metadata)
+            return LeafListing(checkpoint.format, rows, checkpoint.metadata, _separator(index))
+
+
+def _separator(index: Index) -> str:
+    return "." if index.naming == "dotted" else "/"
 
 
 def _rows(leaves: Sequence[Leaf], shardings: Mapping[int, str]) -> list[LeafRow]:
@@ -149,15 +155,15 @@ def select_rows(rows: Sequence[LeafRow], select: Select, *, where: str) -> list[
     return [row for row, take in zip(rows, taken, strict=True) if take]
 
 
-def group_rows(rows: Sequence[LeafRow], depth: int) -> list[LeafRow]:
+def group_rows(rows: Sequence[LeafRow], depth: int, separator: str = "/") -> list[LeafRow]:
     """Return rows of at most `depth` keys; deeper leaves are summed up in their container."""
     by_name: dict[str, LeafRow] = {}
     for row in rows:
-        keys = row.key_path.split("/")
+        keys = row.key_path.split(separator)
         if len(keys) <= depth:
             by_name[row.key_path] = row
             continue
-        name = "/".join(keys[:depth])
+        name = separator.join(keys[:depth])
         old = by_name.get(name, LeafRow(name, "", 0))
         count, size = old.leaves + 1, old.size_bytes + row.size_bytes
         what = "1 leaf" if count == 1 else f"{count} leaves"

@@ -94,7 +94,7 @@ def ls_command(
         rows = select_rows(rows, patterns, where=path)
     count, size = len(rows), sum([row.size_bytes for row in rows])
     if depth is not None:
-        rows = group_rows(rows, depth)
+        rows = group_rows(rows, depth, listing.separator)
     if sort == "size":
         rows = sorted(rows, key=lambda row: -row.size_bytes)
     elif sort == "name":
