@@ -14,7 +14,7 @@ import safetensors.numpy
 import cordwood
 from cordwood.errors import NotACheckpointError, UnsupportedFormatError, UnsupportedLeafError
 
-TREE = {
+TREE: dict[str, Any] = {
     "layers": [{"w": np.arange(6, dtype=np.float32).reshape(2, 3)}, {"w": np.ones(3, np.float32)}],
     "head": jnp.ones((4, 2), jnp.bfloat16),
 }
