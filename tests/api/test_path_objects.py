@@ -129,6 +129,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "steps": ("{}/run",),
     "gc": ("{}/ckpt",),
     "doctor": ("{}/ckpt",),
+    "rm": ("{}/ckpt", "--yes"),
     "view": ("{}/ckpt", "--export", "../page.html"),
 }
 
