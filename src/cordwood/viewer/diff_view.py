@@ -34,6 +34,7 @@ from cordwood.viewer.leaf_kinds import (
     LeafPlace,
     group_of,
     is_counter,
+    is_weight,
     kind_of,
     place_of,
 )
@@ -80,10 +81,7 @@ def diff_view(
             first, second, values=values, sample_bytes=limit, progress=report
         )
         pairs = comparison.pairs
-        changes = [
-            _leaf_change(pair, _path(pair, first, second), first, comparison.incomplete)
-            for pair in pairs
-        ]
+        changes = [_leaf_change(pair, first, second, comparison.incomplete) for pair in pairs]
         matrices = layer_matrices(changes)
         counters = {} if read == "digests" else _counters(pairs, first, second)
         facts = optimizer_facts(changes, counters, matrices)
@@ -108,12 +106,16 @@ def _path(pair: ComparedPair, first: Checkpoint, second: Checkpoint) -> KeyPath:
 
 
 def _leaf_change(
-    pair: ComparedPair, path: KeyPath, first: Checkpoint, incomplete: Collection[int]
+    pair: ComparedPair, first: Checkpoint, second: Checkpoint, incomplete: Collection[int]
 ) -> LeafChange:
     """Return the change of a leaf; norms of a sample are scaled to the size of the leaf."""
-    change, difference = pair.change, pair.difference
+    path, change, difference = _path(pair, first, second), pair.change, pair.difference
+    leaves = second.index.leaves if pair.i is None else first.index.leaves
+    number = pair.j if pair.i is None else pair.i
+    assert number is not None
+    weight = is_weight(leaves[number])
     if change is None or not change.size or (difference is not None and difference.l2 is None):
-        return LeafChange(path, pair.state)
+        return LeafChange(path, pair.state, is_weight=weight)
     scale = 1.0
     if pair.i is not None and pair.i in incomplete:
         scale = math.sqrt(math.prod(first.index.leaves[pair.i].shape) / change.size)
@@ -124,6 +126,7 @@ def _leaf_change(
         scale * root_of_scaled(change.a_squares),
         scale * root_of_scaled(change.b_squares),
         broken=change.differs and bool(change.b_nan or change.new_inf),
+        is_weight=weight,
     )
 
 
@@ -295,6 +298,7 @@ class LeafChange(NamedTuple):
         before_l2: the L2 norm of a; None if its values were not read.
         after_l2: the L2 norm of b; None as well.
         broken: True if the leaf changed, and b has NaNs, or infinite elements where a has none.
+        is_weight: False for random state and counters: they belong to no group.
     """
 
     key_path: KeyPath
@@ -303,6 +307,7 @@ class LeafChange(NamedTuple):
     before_l2: float | None = None
     after_l2: float | None = None
     broken: bool = False
+    is_weight: bool = True
 
 
 class LayerMatrix(NamedTuple):
@@ -331,7 +336,7 @@ def layer_matrices(changes: Sequence[LeafChange]) -> list[LayerMatrix]:
     """Return a matrix for each group of leaves that has layers, the parameters first."""
     groups: dict[str, dict[int, LeafPlace]] = {"params": {}}
     for position, change in enumerate(changes):
-        place = place_of(change.key_path)
+        place = place_of(change.key_path) if change.is_weight else None
         if place is not None:
             groups.setdefault(place.group, {})[position] = place
     matrices = [_matrix(group, places, changes) for group, places in groups.items()]
@@ -484,7 +489,8 @@ def optimizer_facts(
     facts = _steps(counters)
     groups: dict[str, list[LeafChange]] = {}
     for change in changes:
-        groups.setdefault(group_of(change.key_path) or "", []).append(change)
+        group = group_of(change.key_path) if change.is_weight else None
+        groups.setdefault(group or "", []).append(change)
     for name, moments in (("first", FIRST_MOMENTS), ("second", SECOND_MOMENTS)):
         for group, members in groups.items():
             if group in moments:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from cordwood import dtypes
+from cordwood.index import ARRAY_KINDS, Leaf
 from cordwood.keypath import DictKey, KeyPath
 
 
@@ -132,7 +134,24 @@ def _without_numbers(names: Sequence[str]) -> str:
 def _names(key_path: KeyPath) -> list[str]:
     """Return the keys as strings; those that join several names are cut."""
     texts = [str(key.value) if isinstance(key, DictKey) else str(key) for key in key_path]
-    return [name for text in texts for name in re.split("[/.]", text[:4096]) if name.strip("~")]
+    names = [name for text in texts for name in re.split("[/.]", text[:4096]) if name.strip("~")]
+    is_field = len(names) > 1 and names[-1] in ("value", "raw_value")
+    if is_field and (names[-2] in _VALUES or _LORA.search(names[-2])):
+        names.pop()  # of a variable of NNX
+    return names
+
+
+def is_weight(leaf: Leaf) -> bool:
+    """Return True for an array that may be a weight: real or complex, or integers of 8 bits.
+
+    PRNG keys, also as raw uint32, their counts and the counters of steps are none: the norm of a
+    key alone is 1e9 times that of a layer.
+    """
+    if leaf.kind not in ARRAY_KINDS or leaf.kind == "prng_key":
+        return False
+    if leaf.dtype.startswith(("int", "uint")):
+        return dtypes.itemsize(leaf.dtype) == 1
+    return leaf.dtype.startswith(("float", "bfloat", "complex"))
 
 
 def group_of(key_path: KeyPath) -> str | None:
@@ -223,8 +242,6 @@ def kind_of(names: Sequence[str], *, in_layer: bool = False) -> str | None:
     if names and names[-1].lower() in _BIASES:
         return "bias"
     modules = list(names)
-    if len(modules) > 1 and modules[-1] in ("value", "raw_value") and modules[-2] in _VALUES:
-        modules.pop()  # the field of a variable of NNX
     while len(modules) > 1 and (_squeezed(modules[-1]) in _VALUES or _LORA.search(modules[-1])):
         modules.pop()
     positions = reversed(range(len(modules)))

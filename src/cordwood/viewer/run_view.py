@@ -28,7 +28,7 @@ from cordwood.sharding.boxes import element_count
 from cordwood.storage.directories import linked_bytes
 from cordwood.storage.paths import parse_url
 from cordwood.viewer.checkpoint_view import Sources
-from cordwood.viewer.leaf_kinds import LeafPlace, place_of
+from cordwood.viewer.leaf_kinds import LeafPlace, is_weight, place_of
 
 Read: TypeAlias = Literal["sample", "all"]
 
@@ -156,7 +156,7 @@ def norms_view(
         norms = leaf_norms(checkpoint, "all" if read == "all" else "sample", _CACHE, report)
         leaves = checkpoint.index.leaves
         paths = format_paths([leaf.key_path for leaf in leaves])
-        places = [place_of(leaf.key_path) for leaf in leaves]
+        places = [place_of(leaf.key_path) if is_weight(leaf) else None for leaf in leaves]
     return {
         "path": paths,
         "group": ["" if place is None else place.group for place in places],
