@@ -826,3 +826,25 @@ def test_the_command(tmp_path: Path) -> None:
     assert "2 files" in run_python(code, *arguments)
     document = json.loads(run_python(code, *arguments, "--verify", "--json"))
     assert (document["files"], document["steps_there"]) == (0, [""])
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut short"])
+def test_a_second_copy_looks_for_the_files_that_an_index_names(tmp_path: Path, damage: str) -> None:
+    """An index of a copy alone does not say that its files are there."""
+    with cordwood.CheckpointManager(tmp_path / "run", background=False) as manager:
+        for step in (1, 2):
+            manager.save(step, {"frozen": np.arange(900.0), "w": np.full(3, step)})
+    cordwood.copy(tmp_path / "run", tmp_path / "to")
+    for file in (tmp_path / "to/2").glob("data-*"):
+        data = file.read_bytes()
+        file.unlink()
+        if damage == "cut short":
+            file.write_bytes(data[:-1])
+    again = cordwood.copy(tmp_path / "run", tmp_path / "to")
+    assert (again.steps, again.steps_there) == (("2",), ("1",))
+    for step in (1, 2):
+        assert cordwood.verify(tmp_path / f"to/{step}").unverified_bytes == 0
+        assert_trees_equal(
+            cordwood.load(tmp_path / f"to/{step}", to="numpy"),
+            cordwood.load(tmp_path / f"run/{step}", to="numpy"),
+        )

@@ -704,6 +704,7 @@ def test_gc(run: Run, tmp_path: Path) -> None:
         "path": str(path),
         "dry_run": True,
         "removed": [],
+        "rewritten": [],
         "young_files": 0,
         "young_bytes": 0,
         "young_until": None,

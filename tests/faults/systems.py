@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from cordwood.storage.syscalls import SystemCalls
@@ -58,6 +59,20 @@ class FailingSystem(CountingSystem):
             if name == "close":  # Linux closes the file even if it reports an error
                 call(*args)
             raise OSError(self._code, os.strerror(self._code))
+        return call(*args)
+
+
+class LackingSystem(CountingSystem):
+    """System calls of a file system that lacks some: these fail with EOPNOTSUPP."""
+
+    def __init__(self, lacks: Collection[str] = ()) -> None:
+        super().__init__()
+        self._lacks = lacks
+
+    def _make(self, number: int, name: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        del number
+        if name in self._lacks:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
         return call(*args)
 
 

@@ -21,6 +21,7 @@ SECTIONS = (
     "A full disk",
     "Power cuts",
     "Signal handlers",
+    "Every crash state of every call",
 )
 _HEAD = (
     "# Soak: what `make soak` found\n\n"

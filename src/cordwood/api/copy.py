@@ -30,6 +30,7 @@ from cordwood.errors import (
 from cordwood.formats.detect_format import format_of, format_of_directory
 from cordwood.formats.packs import PACKS, store_at
 from cordwood.formats.packs.copied_files import StepContent, content_of, write_files
+from cordwood.formats.packs.cordwood_json import HUGGING_FACE_NAME
 from cordwood.formats.packs.index_item import (
     parse_items,
     sealed_digests,
@@ -54,7 +55,7 @@ from cordwood.io.threads import (
 )
 from cordwood.message_text import counted, printable, size_text
 from cordwood.public_names import document_fields
-from cordwood.storage.atomic_file import atomic_file
+from cordwood.storage.atomic_file import atomic_file, finish_file
 from cordwood.storage.directories import size_on_disk
 from cordwood.storage.directory_reader import ReplacedError, retry_reading
 from cordwood.storage.paths import (
@@ -147,7 +148,7 @@ def copy(
     If the source is a directory of steps, all finished steps are copied, the oldest first, and what
     else lies there is not. Files that several steps share are copied once: to an object store they
     go into the pool of the run, and on a disk they are hard links, where the file system has them.
-    Steps that the destination has already are skipped.
+    Steps that the destination has already are skipped, after a look at the sizes of their files.
 
     Only directories of safetensors files are copied, as `save` writes them, and local files of one
     checkpoint. `convert` writes any checkpoint in a format that can be copied.
@@ -344,11 +345,13 @@ class _Copier:
                 _refuse_format(source, other.name)
             return None
         content = content_of(data, name=source, in_pool=self._in_pool)
-        if not _is_same(store_at(destination).read_index(), content, destination):
+        target = store_at(destination)
+        names = [*content.files]
+        if not _is_same(target.read_index(), content, destination):
             PACKS.refuse_foreign(destination)
         elif not self._verify:
-            return {}
-        return {name: file.size_bytes for name, file in content.files.items()}
+            names = self._missing(target, content, by_size=True)
+        return {name: content.files[name].size_bytes for name in names}
 
     def copy_step(self, name: str, source: str, destination: str) -> None:
         """Copy a checkpoint, again if it is replaced, or its copy is removed, meanwhile."""
@@ -384,10 +387,16 @@ class _Copier:
     def _copy(self, name: str, origin: Storage, content: StepContent, destination: str) -> None:
         target = store_at(destination)
         is_there = _is_same(target.read_index(), content, destination)
-        missing = [] if is_there and not self._verify else self._missing(target, content)
+        is_complete = False
+        if is_there:
+            target.flush()  # the index of a copy that was killed may not be durable
+            is_complete = self._in_pool or (
+                target.read_sidecar(HUGGING_FACE_NAME) == content.sidecar
+            )
+        missing = self._missing(target, content, by_size=is_there and not self._verify)
         linked = [each for each in missing if target.has_links and self._holds(each, content)]
         write_files(origin, content, destination, [each for each in missing if each not in linked])
-        if not is_there or linked:
+        if not is_complete or linked:
             with target.transaction(others_commit=False) as save:
                 unlinked = [each for each in linked if not save.link(self._held[each][0], each)]
                 write_files(origin, content, destination, unlinked)
@@ -414,8 +423,14 @@ class _Copier:
         _, held = self._held.get(name, ("", None))
         return held is not None and held[1:] == file[1:]  # all but its name in the source
 
-    def _missing(self, target: Storage, content: StepContent) -> list[str]:
-        """Return the new names of the files that the destination does not have whole."""
+    def _missing(self, target: Storage, content: StepContent, *, by_size: bool) -> list[str]:
+        """Return the new names of the files that the destination does not have whole.
+
+        Args:
+            target: the destination.
+            content: the step.
+            by_size: True to compare the sizes alone, where an index refers to the files already.
+        """
 
         def is_whole(name: str, file: Source) -> bool:
             if name.startswith("../") and self._holds(name, content):
@@ -423,7 +438,7 @@ class _Copier:
             with suppress(CorruptionError, FormatError, FileNotFoundError, NotADirectoryError):
                 (opened,) = target.open([file._replace(name=name)])
                 with opened:
-                    if target.has_pool and not self._verify:
+                    if by_size or (target.has_pool and not self._verify):
                         opened.read(0, 0)  # compares its size
                         return True
                     assert file.header_digest is not None
@@ -483,6 +498,7 @@ def _copy_file(source: str, destination: str) -> _Copier:
                     f"{destination}: there is another file already; copy replaces nothing: remove "
                     "it, or copy to another path"
                 )
+            finish_file(destination)  # it may be of a copy that was killed
             copied.steps_there, copied.skipped_bytes = [""], file.size_bytes
             return copied
         with atomic_file(destination) as temporary:

@@ -21,6 +21,8 @@ class GcReport(list[str]):
     """The paths that `gc` removed, or with `dry_run` would remove: a list.
 
     Attributes:
+        rewritten: the paths of files beside an index that a save had not brought in line with it
+            when it was killed, and that `gc` wrote again, or with `dry_run` would write.
         young_files: how many files it left because they may be of a running save. Object stores
             have no locks, so there the age alone tells; on disks it is always 0.
         young_bytes: their size.
@@ -32,11 +34,13 @@ class GcReport(list[str]):
         self,
         paths: Iterable[str] = (),
         *,
+        rewritten: Iterable[str] = (),
         young_files: int = 0,
         young_bytes: int = 0,
         young_until: float | None = None,
     ) -> None:
         super().__init__(paths)
+        self.rewritten = list(rewritten)
         self.young_files = young_files
         self.young_bytes = young_bytes
         self.young_until = young_until
@@ -51,6 +55,9 @@ def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> GcReport:
     this function removes such files, and only those that were written more than 24 hours ago; the
     result says how many younger ones there are. If the save of a removed file is alive after all,
     it fails, and the previous checkpoint stays.
+
+    A save that was killed at its very end may have left the `model.safetensors.index.json` of the
+    save before. It is written again first, for tools that read it.
 
     Args:
         path: the directory of a checkpoint or a run, or its URL.
@@ -94,9 +101,10 @@ def _collect(path: str | os.PathLike[str], *, dry_run: bool) -> GcReport:
     if not is_collectable(format):
         return GcReport(beside)
     garbage = format.collect(path, dry_run=dry_run)
-    paths = [os.fspath(path).rstrip("/") + f"/{name}" for name in garbage.names]
+    folder = os.fspath(path).rstrip("/")
     return GcReport(
-        paths + beside,
+        [f"{folder}/{name}" for name in garbage.names] + beside,
+        rewritten=[f"{folder}/{name}" for name in garbage.rewritten],
         young_files=garbage.young_files,
         young_bytes=garbage.young_bytes,
         young_until=garbage.young_until,

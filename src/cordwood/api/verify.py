@@ -53,6 +53,10 @@ class Verification(NamedTuple):
         unverified_bytes: the number of bytes without a digest, or that the sample left out.
         unstored_chunks: for Orbax, the number of chunks not stored, which are read as zeros.
         unstored_leaves: the key paths of their leaves.
+        stale: the names of files beside the index that are still those of an earlier save, because
+            this one was killed at its very end. The checkpoint is whole, and so is the earlier one
+            for the tools that read such a file, `model.safetensors.index.json`. `gc` and the next
+            save write it again.
     """
 
     path: str
@@ -62,6 +66,7 @@ class Verification(NamedTuple):
     unverified_bytes: int
     unstored_chunks: int = 0
     unstored_leaves: tuple[str, ...] = ()
+    stale: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         text = (
@@ -75,6 +80,11 @@ class Verification(NamedTuple):
             text += (
                 f", {counted(self.unstored_chunks, 'chunk')} not stored and read as zeros "
                 f"({leaves})"
+            )
+        if self.stale:
+            text += (
+                f"; stale: {first_names(self.stale, _MAX_NAMED)}, by which other tools read the "
+                "tree of an earlier save: gc (cordwood gc) writes it again"
             )
         return printable(text)
 
@@ -98,6 +108,7 @@ class Verification(NamedTuple):
             ("not read or without a digest", size_text(unverified) if unverified else ""),
             ("chunks not stored", f"{self.unstored_chunks:,}" if self.unstored_chunks else ""),
             ("of the leaves", ", ".join(self.unstored_leaves[:_MAX_NAMED])),
+            ("stale", ", ".join(self.stale)),
         ]
         return result_html(self._verdict, self.path, fields)
 
@@ -255,8 +266,10 @@ def _verify_items(
                 opened.append(each)
                 stack.callback(each.close)
                 _check_item(each, item, checked)
+            stale: Sequence[str] = ()
             if is_collectable(format):
                 checked.damage += map(Damage, format.extra_problems(path))
+                stale = format.stale_files(path)
             is_directory = is_directory_format(format)
             raise_damage(checked.damage, directory=os.fspath(path) if is_directory else None)
         except CordwoodError as e:
@@ -274,6 +287,7 @@ def _verify_items(
             total - verified,
             checked.unstored_chunks,
             tuple(checked.unstored_leaves),
+            tuple(stale),
         )
 
 

@@ -190,6 +190,9 @@ def gc_command(path: str, dry_run: bool, as_json: bool) -> None:
 
     report = gc(path, dry_run=dry_run)
     lines = [*report, f"{len(report)} {'would be removed' if dry_run else 'removed'}"]
+    lines += [
+        f"{each} {'would be' if dry_run else 'was'} written again" for each in report.rewritten
+    ]
     if report.young_files:
         lines.append(
             f"{counted(report.young_files, 'file')} ({size_text(report.young_bytes)}) without an "
@@ -200,6 +203,7 @@ def gc_command(path: str, dry_run: bool, as_json: bool) -> None:
         "path": path,
         "dry_run": dry_run,
         "removed": list(report),
+        "rewritten": report.rewritten,
         "young_files": report.young_files,
         "young_bytes": report.young_bytes,
         "young_until": time_text(report.young_until, utc=True),

@@ -333,8 +333,12 @@ class CollectableFormat(WritableFormat, Protocol):
         """Return problems that the items do not show, such as files that no item refers to."""
         ...
 
+    def stale_files(self, path: Path) -> Sequence[str]:
+        """Return the files beside the index that an earlier save has written, and not this one."""
+        ...
+
     def collect(self, path: Path, *, dry_run: bool) -> Garbage:
-        """Remove files in a directory that saves left which died."""
+        """Remove files in a directory that saves left which died, and write stale ones again."""
         ...
 
 

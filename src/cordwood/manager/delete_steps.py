@@ -52,6 +52,7 @@ def delete_steps(steps: Steps, start: int, stop: int | None) -> list[int]:
     entries = steps.entries(start=start, stop=stop)[::-1]
     reasons = {each.entry: _of_another_tool(each) for each in entries if is_of_another_tool(each)}
     result = steps.storage.remove([each.entry for each in entries if each.entry not in reasons])
+    steps.storage.remove_leftovers()  # of a call that was killed
     numbers = {each.entry: each.step for each in entries}
     removed = list(result.removed)
     if stop == start + 1:  # an empty directory may be anybody's, but this number was named

@@ -186,7 +186,10 @@ def _resolve(path: str) -> str:
 
 
 def make_ancestors(folder: str, made: list[str]) -> None:
-    """Make a directory and its missing parents, and append their paths to `made`."""
+    """Make a directory and its missing parents durably, and append their paths to `made`.
+
+    An empty directory may be that of a process that died before it flushed the entry.
+    """
     missing: list[str] = []
     while not os.path.isdir(folder):
         missing.append(folder)
@@ -202,10 +205,16 @@ def make_ancestors(folder: str, made: list[str]) -> None:
             if not os.path.isdir(each):
                 raise
         sync_directory(os.path.dirname(each))  # also if another process has just made it
-    if missing:
+    if missing or _is_empty(folder):
         # The process that made the first existing parent may not have flushed its entry.
         with suppress(PermissionError):
             sync_directory(os.path.dirname(folder))
+
+
+def _is_empty(folder: str) -> bool:
+    with suppress(PermissionError), os.scandir(folder) as entries:
+        return next(entries, None) is None
+    return False
 
 
 def remove_directories(made: list[str]) -> None:
@@ -213,6 +222,15 @@ def remove_directories(made: list[str]) -> None:
     for folder in reversed(made):
         with suppress(OSError):  # not empty: another process uses it
             syscalls.current().rmdir(folder)
+
+
+def finish_file(path: str) -> None:
+    """Make a whole file durable that a killed process has put in place; remove its temporaries."""
+    folder, name = os.path.split(os.path.realpath(path))
+    remove_stale_temporaries(folder, name)
+    with opened_fd(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC) as fd:
+        syscalls.current().fsync(fd)
+    sync_directory(folder)
 
 
 def sync_directory(folder: str) -> None:

@@ -83,5 +83,10 @@ def _is_temporary(name: str, small: str) -> bool:
 
 def refers_only_to_data(sidecar: bytes, rules: NamingRules) -> bool:
     """Return True if a sidecar file refers to data files of this format, and to no others."""
+    return bool(data_files_in(sidecar, rules))
+
+
+def data_files_in(sidecar: bytes, rules: NamingRules) -> list[str]:
+    """Return the data files that a sidecar file refers to; none if it refers to others, too."""
     names = [each.decode() for each in re.findall(rb'"([!-~]+\.safetensors)"', sidecar)]
-    return bool(names) and all(map(rules.is_data_file, names))
+    return names if all(map(rules.is_data_file, names)) else []

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 
 from cordwood.encoding.cordwood_metadata import digest_of
@@ -40,6 +40,7 @@ from cordwood.storage.directory_reader import (
     open_directory_files,
     read_small_file,
 )
+from cordwood.storage.entry_content import data_files_in
 from cordwood.storage.file_locks import (
     is_locked,
     link_under_shared_lock,
@@ -62,6 +63,7 @@ from cordwood.storage.storage_protocol import (
     MissingDataError,
     NamingRules,
     NewDataFile,
+    SidecarsOf,
     wait_until_visible,
 )
 from cordwood.storage.syscalls import open_directory_fd
@@ -131,11 +133,14 @@ class LocalStorage:
         finally:
             save.close()
 
+    def flush(self) -> None:
+        sync_directory(self._path)
+
     def wait_for_commit(self, is_whole: Callable[[], bool]) -> None:
         del is_whole
         wait_for_lock(_lock_of(self._path, self._rules))
 
-    def collect(self, *, dry_run: bool) -> Garbage:
+    def collect(self, *, dry_run: bool, sidecars_of: SidecarsOf | None = None) -> Garbage:
         if not os.path.isdir(self._path):
             what = "there is no directory that a save could have left files in"
             raise FileNotFoundError(errno.ENOENT, what, self.name)
@@ -144,16 +149,49 @@ class LocalStorage:
             nullcontext() if dry_run else locked(_lock_of(self._path, self._rules)),
             open_directory_fd(self._path) as folder,
         ):
-            return Garbage(self._collect(folder, dry_run=dry_run))
+            # Before anything is removed, the index of a save that was killed becomes durable.
+            committing = dry_run and is_locked(_lock_of(self._path, self._rules), even_shared=True)
+            rewritten: tuple[str, ...] = ()
+            if not dry_run:
+                sync_directory(self._path)
+            if sidecars_of is not None and not committing:
+                rewritten = self._rewrite_sidecars(sidecars_of, folder, dry_run=dry_run)
+            removed = self._collect(folder, dry_run=dry_run, committing=committing)
+            return Garbage(removed, rewritten=rewritten)
 
-    def _collect(self, folder: int, *, dry_run: bool) -> list[str]:
+    def _rewrite_sidecars(
+        self, sidecars_of: SidecarsOf, folder: int, *, dry_run: bool
+    ) -> tuple[str, ...]:
+        """Write the sidecars that do not belong to the index; return their names."""
+        index = _read_index(self._path, self._rules, folder)
+        if index is None:
+            return ()
+        limit_bytes = self._rules.max_index_bytes
+        differing = {
+            name: data
+            for name, data in sidecars_of(index).items()
+            if data != read_small_file(self._path, name, limit_bytes=limit_bytes, folder=folder)
+        }
+        if differing and not dry_run:
+            save = LocalTransaction(self._path, self._rules, False, None)
+            try:
+                with save.explain_errors(self.name, what="checkpoint"):
+                    save.write_sidecars(differing)
+            finally:
+                save.close()
+        return tuple(differing)
+
+    def _collect(self, folder: int, *, dry_run: bool, committing: bool) -> list[str]:
         names = sorted(os.listdir(folder))
         # Read after the names, so it refers to all that are in use.
-        kept = self._rules.kept_files(_read_index(self._path, self._rules, folder))
+        index = _read_index(self._path, self._rules, folder)
+        kept = self._rules.kept_files(index)
+        if index is None:
+            kept |= self._named_by_sidecars(folder)
         removed = []
         patterns = [temporary_pattern(name) for name in _small_names(self._rules)]
-        if dry_run and is_locked(_lock_of(self._path, self._rules), even_shared=True):
-            patterns = []  # these may belong to a running commit, which does not lock them
+        if committing:
+            patterns = []  # these may belong to the running commit, which does not lock them
         for name in names:
             stray = self._rules.is_data_file(name) and name not in kept
             stray = stray or any(pattern.fullmatch(name) for pattern in patterns)
@@ -162,6 +200,15 @@ class LocalStorage:
             if stray and remove_unlocked(name, folder=folder, dry_run=dry_run):
                 removed.append(name)
         return removed
+
+    def _named_by_sidecars(self, folder: int) -> set[str]:
+        """Return the data files that other tools find by a sidecar alone, without the index."""
+        limit_bytes = self._rules.max_index_bytes
+        names: set[str] = set()
+        for sidecar in self._rules.sidecars:
+            text = read_small_file(self._path, sidecar, limit_bytes=limit_bytes, folder=folder)
+            names.update(data_files_in(text or b"", self._rules))
+        return names
 
 
 class LocalTransaction(SaveStep):
@@ -180,6 +227,7 @@ class LocalTransaction(SaveStep):
         self._small: list[WritableFile] = []
         self._links: dict[str, int | None] = {}  # with the descriptors that hold their locks
         self._new_links: set[str] = set()  # the names of links that did not exist before
+        self._flushed: set[str] = set()  # the names in the directory that are durable
         self._probes: list[WritableFile] = []
 
     def create_probe(self) -> str:
@@ -210,10 +258,14 @@ class LocalTransaction(SaveStep):
                 raise
             sealed.append(HeaderDigest(len(header), digest_of(header)))
         if sealed or self._links:
-            self.doing = "flushing its directory to the disk"
-            sync_directory(self._path)
+            self._flush_names([file.name for file in files] + [*self._links])
         self._perhaps_committed = self._others_commit  # once the caller has reported it
         return sealed
+
+    def _flush_names(self, names: Iterable[str]) -> None:
+        self.doing = "flushing its directory to the disk"
+        sync_directory(self._path)
+        self._flushed.update(names)
 
     def _create(self, name: str) -> WritableFile:
         """Create a new file of that name, and lock it."""
@@ -269,6 +321,8 @@ class LocalTransaction(SaveStep):
             change = update(_read_index(self._path, self._rules))
             self.doing = "looking for what was written"
             self._require(change.added)
+            if not change.added.keys() <= self._flushed:  # links, or files of another process
+                self._flush_names(change.added)
             self._replace(change)
             with suppress(OSError):  # a later save, or gc, removes the rest
                 self._clean(change)
@@ -297,9 +351,33 @@ class LocalTransaction(SaveStep):
         for name in _small_names(self._rules):
             self.doing = "removing what a killed save left"
             remove_stale_temporaries(self._path, name)
-        beside = {name: data for name, data in change.sidecars.items() if data is not None}
         index = self._rules.index_name
-        for name, data in {index: change.new_index, **beside}.items():
+        is_first = not os.path.lexists(f"{self._path}/{index}")
+        self._write_temporaries({index: change.new_index, **change.sidecars})
+        self.doing = f"renaming {index} into place"
+        self._perhaps_committed = True  # an interrupt may come before `in_place` is set
+        calls.replace(self._small[0].path, f"{self._path}/{index}")
+        self.in_place = True
+        if is_first and len(self._small) > 1:
+            # Alone, the sidecar would make the directory a checkpoint of another tool.
+            self._flush_names([index])
+        self._rename_sidecars(change.sidecars, self._small[1:])
+
+    def write_sidecars(self, sidecars: Mapping[str, bytes | None]) -> None:
+        """Replace sidecar files, under the lock of the directory; None removes one."""
+        try:
+            self._write_temporaries(sidecars)
+            self._rename_sidecars(sidecars, self._small)
+        except BaseException:
+            for small in self._small:
+                small.remove()
+            raise
+
+    def _write_temporaries(self, files: Mapping[str, bytes | None]) -> None:
+        """Write temporary files for those that are not None, and flush them."""
+        for name, data in files.items():
+            if data is None:
+                continue
             self.doing = f"writing {name}"
             small = WritableFile(temporary_path(self._path, name))
             self._small.append(small)
@@ -307,21 +385,23 @@ class LocalTransaction(SaveStep):
             small.open(creation_mode(old, self._path))  # protected by the lock of the directory
             small.write(memoryview(data), 0)
             limit_file(small.fd, old, self._path)
-            calls.fsync(small.fd)
-        self.doing = f"renaming {index} into place"
-        self._perhaps_committed = True  # an interrupt may come before `in_place` is set
-        calls.replace(self._small[0].path, f"{self._path}/{index}")
-        self.in_place = True
-        for small, name in zip(self._small[1:], beside, strict=True):
-            self.doing = f"renaming {name} into place"
-            calls.replace(small.path, f"{self._path}/{name}")
-        for name, kept in change.sidecars.items():
-            if kept is None and os.path.lexists(f"{self._path}/{name}"):
+            syscalls.current().fsync(small.fd)
+
+    def _rename_sidecars(
+        self, sidecars: Mapping[str, bytes | None], written: Iterable[WritableFile]
+    ) -> None:
+        """Put the sidecar files in place, and flush the directory."""
+        calls = syscalls.current()
+        temporaries = iter(written)
+        for name, data in sidecars.items():
+            if data is not None:
+                self.doing = f"renaming {name} into place"
+                calls.replace(next(temporaries).path, f"{self._path}/{name}")
+            elif os.path.lexists(f"{self._path}/{name}"):
                 self.doing = f"removing {name}"
                 with open_directory_fd(self._path) as folder:  # follows no link in its place
                     calls.unlink(name, folder)
-        self.doing = "flushing its directory to the disk"
-        sync_directory(self._path)
+        self._flush_names(sidecars)
 
     def _clean(self, change: IndexChange) -> None:
         """Remove data files that the index does not refer to, as far as possible."""

@@ -50,6 +50,7 @@ from cordwood.storage.storage_protocol import (
     MissingDataError,
     NamingRules,
     NewDataFile,
+    SidecarsOf,
     wait_until_visible,
 )
 
@@ -118,6 +119,9 @@ class ObjectStorage:
         finally:
             save.release()
 
+    def flush(self) -> None:
+        """Do nothing: what a store has confirmed is durable."""
+
     def wait_for_commit(self, is_whole: Callable[[], bool]) -> None:
         """Look again for some seconds: without locks a commit in progress cannot be noticed."""
         deadline = time.monotonic() + _COMMIT_SECONDS
@@ -125,7 +129,7 @@ class ObjectStorage:
             check_stop()
             time.sleep(_POLL_SECONDS)
 
-    def collect(self, *, dry_run: bool) -> Garbage:
+    def collect(self, *, dry_run: bool, sidecars_of: SidecarsOf | None = None) -> Garbage:
         store, rules = self._store, self._rules
         if POOL in store.url.key.split("/"):
             raise UnsupportedFormatError(
@@ -136,6 +140,9 @@ class ObjectStorage:
         if not entries:
             raise FileNotFoundError(errno.ENOENT, "there is nothing there", self.name)
         in_pool = [each for each in entries if each.name.startswith(f"{POOL}/")]
+        rewritten: tuple[str, ...] = ()
+        if sidecars_of is not None and any(each.name == rules.index_name for each in entries):
+            rewritten = self._rewrite_sidecars(sidecars_of, dry_run=dry_run)
         pooled, young = pool.collect(in_pool, dry_run=dry_run)
         objects = {each.name: each for each in entries if not each.name.startswith(f"{POOL}/")}
         unreferenced = self._unreferenced([*filter(self._is_temporary, objects)])
@@ -155,7 +162,21 @@ class ObjectStorage:
             len(young),
             sum([each.size_bytes for each in young]),
             max([each.written_seconds + GRACE_SECONDS for each in young], default=None),
+            rewritten,
         )
+
+    def _rewrite_sidecars(self, sidecars_of: SidecarsOf, *, dry_run: bool) -> tuple[str, ...]:
+        """Write the sidecars that do not belong to the index; return their names."""
+        store, limit_bytes = self._store, self._rules.max_index_bytes
+        rewritten = []
+        index = store.read(self._rules.index_name, limit_bytes=limit_bytes)
+        for name, data in sidecars_of(index.data).items() if index.data else ():
+            sidecar = store.read(name, limit_bytes=limit_bytes)
+            if (sidecar.data or None) != data:
+                rewritten.append(name)
+                if not dry_run:
+                    _write_sidecar(store, self._rules, name, data, index.tag, sidecar)
+        return tuple(rewritten)
 
     def _is_temporary(self, name: str) -> bool:
         """Return True for names of data and probes, which a save that died may have left."""
@@ -279,17 +300,24 @@ class ObjectTransaction:
         _, again = together(
             partial(self._confirm, change, old), partial(self._try_read, rules.index_name)
         )
+        in_line = True
         for name, data in change.sidecars.items():
             try:
-                self._write_sidecar(name, data, tag, sidecars[name], again)
+                sidecar = sidecars[name]
+                if isinstance(sidecar, Exception):
+                    raise sidecar
+                _write_sidecar(store, rules, name, data, tag, sidecar, again)
             except Exception as e:  # noqa: BLE001  (the tree is saved)
+                in_line = False
                 log.warning(
                     "%s is saved, but %s was not brought in line with it, and tools that read that "
-                    "find the tree before, or none: %s",
+                    "find the tree before, or none; gc writes it again: %s",
                     store.url,
                     name,
                     e,
                 )
+        if not in_line:
+            return  # those tools need the objects before; `gc` removes them
         # Other steps may refer to objects of the pool; `gc` removes those that none refers to.
         unreferenced = sorted([n for n in dropped - change.kept if not n.startswith("../")])
         try:
@@ -402,50 +430,6 @@ class ObjectTransaction:
             str(self._store.url),
         )
 
-    def _write_sidecar(
-        self,
-        name: str,
-        data: bytes | None,
-        tag: Tag | None,
-        sidecar: StoredObject | Exception,
-        index: StoredObject | Exception,
-    ) -> None:
-        """Update a sidecar object to match the index, unless a later save has replaced the index.
-
-        The index is checked between the read of the object and its conditional replacement. So of
-        two saves the one that replaced the index last also writes the sidecar last.
-
-        Args:
-            name: the object.
-            data: what it has to contain; None: there is to be none.
-            tag: the tag that this save has given to the index.
-            sidecar: the object, as it was read before the index was replaced, or why it was not.
-            index: the index, as it was read after that, or why it was not.
-        """
-        if isinstance(sidecar, Exception):
-            raise sidecar
-        if isinstance(index, Exception):
-            raise index
-        limit_bytes = self._rules.max_index_bytes
-        first: StoredObject | None = index
-
-        class Overtaken(Exception):
-            pass
-
-        def update(_: bytes | None) -> bytes | None:
-            nonlocal first
-            index, first = first or self._read(self._rules.index_name), None
-            if index.tag is None or tag is None or index.tag.e_tag != tag.e_tag:
-                raise Overtaken
-            return data
-
-        with suppress(Overtaken):
-            if data is not None:
-                replace_object(self._store, name, update, limit_bytes=limit_bytes, stored=sidecar)
-            elif sidecar.tag is not None:
-                update(None)
-                self._store.delete([name])  # without a condition: it may be absent at any time
-
     def abandon(self) -> None:
         """Remove what was written, if no index can refer to it.
 
@@ -474,3 +458,49 @@ def _read_removal_list(store: ObjectStore, name: str) -> list[str] | None:
     """Return the names in the list of a `collect`; None if the list is gone: it has ended."""
     data = store.read(name, limit_bytes=MAX_LIST_BYTES).data
     return None if data is None else data.decode("utf-8", "replace").split("\n")
+
+
+def _write_sidecar(
+    store: ObjectStore,
+    rules: NamingRules,
+    name: str,
+    data: bytes | None,
+    tag: Tag | None,
+    sidecar: StoredObject,
+    index: StoredObject | Exception | None = None,
+) -> None:
+    """Update a sidecar object to match the index, unless a later save has replaced the index.
+
+    The index is checked between the read of the object and its conditional replacement. So of two
+    saves the one that replaced the index last also writes the sidecar last.
+
+    Args:
+        store: the store.
+        rules: the naming rules.
+        name: the object.
+        data: what it has to contain; None: there is to be none.
+        tag: the tag of the index that it belongs to.
+        sidecar: the object, as it was read before the index.
+        index: the index, as it was read after that, or why it was not; None: it is read now.
+    """
+    if isinstance(index, Exception):
+        raise index
+    limit_bytes = rules.max_index_bytes
+    first = index
+
+    class Overtaken(Exception):
+        pass
+
+    def update(_: bytes | None) -> bytes | None:
+        nonlocal first
+        current, first = first or store.read(rules.index_name, limit_bytes=limit_bytes), None
+        if current.tag is None or tag is None or current.tag.e_tag != tag.e_tag:
+            raise Overtaken
+        return data
+
+    with suppress(Overtaken):
+        if data is not None:
+            replace_object(store, name, update, limit_bytes=limit_bytes, stored=sidecar)
+        elif sidecar.tag is not None:
+            update(None)
+            store.delete([name])  # without a condition: it may be absent at any time

@@ -365,7 +365,11 @@ class StagingDirectory(SaveStep):
 
 def collect_stages(path: str | os.PathLike[str], *, dry_run: bool) -> list[str]:
     """Remove this user's unused staging directories beside a path; return their paths."""
-    return [stage for stage in stale_stages(path) if _remove_unused(stage, dry_run=dry_run)]
+    stages = stale_stages(path)
+    if stages and not dry_run:
+        # The exchange of a killed save may not be durable: then the path still leads to one.
+        sync_directory(os.path.dirname(stages[0]))
+    return [stage for stage in stages if _remove_unused(stage, dry_run=dry_run)]
 
 
 def _resolve(path: str) -> str:
@@ -420,6 +424,7 @@ def _recover(target: str, old: str) -> None:
     if not os.path.isdir(old):
         return
     if os.path.lexists(target):
+        sync_directory(os.path.dirname(old))  # the dead save may not have flushed its renames
         with stop_check(never_stop):
             remove_tree(old)
     else:

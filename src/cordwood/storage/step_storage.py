@@ -445,10 +445,12 @@ class LocalStepStorage:
         paths = [each.path for each in scan_directory(self.name) if self._is_left(each.name)]
 
         def discard() -> None:
-            for path in paths:
-                with suppress(OSError):  # removed meanwhile
-                    if may_remove(path):
-                        self._discard(path)
+            with suppress(OSError):
+                sync_directory(self.name)  # the renames of an interrupted deletion
+                for path in paths:
+                    with suppress(OSError):  # removed meanwhile
+                        if may_remove(path):
+                            self._discard(path)
 
         if paths:
             run_in_worker(discard)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from cordwood.errors import StorageError
 from cordwood.index import HeaderDigest
@@ -28,6 +28,10 @@ _File_contra = TypeVar("_File_contra", contravariant=True)
 _Written_co = TypeVar("_Written_co", covariant=True)
 _Current_co = TypeVar("_Current_co", covariant=True)
 _Change_contra = TypeVar("_Change_contra", contravariant=True)
+
+
+# Returns the contents of each sidecar of an index; None: there is to be none.
+SidecarsOf: TypeAlias = Callable[[bytes], Mapping[str, bytes | None]]
 
 
 class NamingRules(NamedTuple):
@@ -64,6 +68,7 @@ class Garbage(NamedTuple):
         names: those that were removed, or that a dry run would remove.
         young_files, young_bytes: the number and the size of those that stay because they may be of
             a running save: in an object store, which has no locks, their age alone tells.
+        rewritten: the names of files beside the index that were written again, or would be.
         young_until: when `gc` takes the last of those for a dead save's, in seconds since 1970;
             None if there are none.
     """
@@ -72,6 +77,7 @@ class Garbage(NamedTuple):
     young_files: int = 0
     young_bytes: int = 0
     young_until: float | None = None
+    rewritten: tuple[str, ...] = ()
 
 
 class MissingDataError(StorageError):
@@ -199,6 +205,10 @@ class Storage(Protocol):
         """
         ...
 
+    def flush(self) -> None:
+        """Make durable what the directory holds; a save that was killed may not have done it."""
+        ...
+
     def wait_for_commit(self, is_whole: Callable[[], bool]) -> None:
         """Wait until no commit is in progress.
 
@@ -206,8 +216,14 @@ class Storage(Protocol):
         """
         ...
 
-    def collect(self, *, dry_run: bool) -> Garbage:
-        """Remove what dead saves have left."""
+    def collect(self, *, dry_run: bool, sidecars_of: SidecarsOf | None = None) -> Garbage:
+        """Remove what dead saves have left.
+
+        Args:
+            dry_run: True removes and writes nothing.
+            sidecars_of: returns the contents of the sidecars of an index. Those that differ are
+                written first: until then readers of a sidecar need the data files that it names.
+        """
         ...
 
 

@@ -11,12 +11,12 @@ import pytest
 
 from cordwood.errors import FormatError
 from cordwood.formats.packs.cordwood_json import decode_index, encode_index
+from cordwood.formats.packs.hub_index import hugging_face_index
 from cordwood.formats.packs.index_item import (
     PackedTree,
     WrittenPack,
     cells_of_file,
     encode_item,
-    hugging_face_index,
     parse_items,
     read_index,
     written_pack,

@@ -14,9 +14,9 @@ from cordwood.encoding.cordwood_metadata import digest_of
 from cordwood.errors import CorruptionError, FormatError, LimitError, UnsupportedLeafError
 from cordwood.formats.packs import index_item as item_module
 from cordwood.formats.packs.cordwood_json import Grid, cells_meeting, encode_index
+from cordwood.formats.packs.hub_index import hugging_face_index
 from cordwood.formats.packs.index_item import (
     encode_item,
-    hugging_face_index,
     read_index,
     sealed_digests,
 )

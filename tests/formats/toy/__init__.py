@@ -127,6 +127,10 @@ class ToyFormat:
             if name not in (INDEX_NAME, ELEMENTS_NAME):
                 yield f"{name}: the index does not refer to it"
 
+    def stale_files(self, path: Path) -> Sequence[str]:
+        del path
+        return ()
+
     def collect(self, path: Path, *, dry_run: bool) -> Garbage:
         del path, dry_run
         return Garbage([])

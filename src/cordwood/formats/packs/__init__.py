@@ -71,8 +71,18 @@ class PacksFormat:
 
         return extra_problems(path)
 
+    def stale_files(self, path: Path) -> Sequence[str]:
+        from cordwood.formats.packs.open import stale_files
+
+        return stale_files(path)
+
     def collect(self, path: Path, *, dry_run: bool) -> Garbage:
-        return store_at(path).collect(dry_run=dry_run)
+        from cordwood.formats.packs.hub_index import sidecars_of
+
+        store = store_at(path)
+        return store.collect(
+            dry_run=dry_run, sidecars_of=lambda index: sidecars_of(index, name=store.name)
+        )
 
 
 def store_at(path: Path, *, to_save: bool = False) -> Storage:

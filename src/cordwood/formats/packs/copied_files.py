@@ -20,8 +20,8 @@ from cordwood.formats.packs.cordwood_json import (
     decode_index,
     encode_index,
 )
+from cordwood.formats.packs.hub_index import hugging_face_index
 from cordwood.formats.packs.index_item import (
-    hugging_face_index,
     parse_items,
     sealed_digests,
     sealed_header,

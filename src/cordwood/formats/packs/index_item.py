@@ -1,15 +1,13 @@
 """One item of `cordwood.json`: a tree, and which files hold which cells of its leaves.
 
 One file, because both directions of an item are here: from a saved tree to its JSON, and from its
-JSON to all that is made of it: the Index, the cells of a file, and `model.safetensors.index.json`
-for tools that read Hugging Face's layout.
+JSON to the Index and the cells of a file.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from json.encoder import encode_basestring as _quoted
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -25,7 +23,6 @@ from cordwood.encoding.cordwood_metadata import (
     encode_runs,
     parse_runs,
     parse_values,
-    tensor_names,
 )
 from cordwood.encoding.strict_json import (
     encode_value,
@@ -640,34 +637,3 @@ def _leaf_runs(column: Sequence[int]) -> list[int]:
             spans += (leaf, 1)
         end = leaf + 1
     return spans
-
-
-def hugging_face_index(items: Mapping[str, Item]) -> bytes | None:
-    """Return the index that names the file of each tensor; None if it could not describe all.
-
-    It could not if a leaf is cut into several tensors, if leaves of two items have one name, if
-    files hold tensors that belong to no leaf or lie elsewhere, or if there are no arrays.
-    """
-    weight_map: dict[str, str] = {}
-    total = count = 0
-    for item in items.values():
-        if any(packed.grid is not None and packed.grid.cell_count > 1 for packed in item.types):
-            return None
-        if any(pack.has_gaps or "/" in pack.source.name for pack in item.packs):
-            return None
-        files = {}
-        for pack in item.packs:
-            total += pack.source.size_bytes - pack.header_bytes
-            for column, _ in pack.parts:
-                files.update(dict.fromkeys(item.columns[column].tolist(), pack.source.name))
-        paths = leaf_paths(item.structure)
-        leaves = sorted(files)
-        names = tensor_names([paths[leaf] for leaf in leaves]).names
-        weight_map.update({name: files[leaf] for name, leaf in zip(names, leaves, strict=True)})
-        count += len(leaves)
-    if not weight_map or len(weight_map) != count:
-        return None
-    # As json.dumps would with an indent, in a tenth of the time.
-    lines = [f"    {_quoted(name)}: {_quoted(file)}" for name, file in weight_map.items()]
-    head = f'{{\n  "metadata": {{\n    "total_size": {total}\n  }},\n  "weight_map": {{\n'
-    return "".join([head, ",\n".join(lines), "\n  }\n}\n"]).encode()

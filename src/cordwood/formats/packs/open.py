@@ -17,10 +17,10 @@ from cordwood.formats.packs.cordwood_json import (
     decode_index,
     select_item,
 )
+from cordwood.formats.packs.hub_index import hub_index_state
 from cordwood.formats.packs.index_item import (
     FORMAT,
     Item,
-    hugging_face_index,
     parse_items,
     read_index,
     sealed_digests,
@@ -190,11 +190,21 @@ def extra_problems(path: str | os.PathLike[str]) -> list[str]:
     data = read_index_bytes(store)
     items = parse_items(data, name=store.name)
     problems = [*_surplus(store, items), *_of_another_step(store, items)]
-    if not _fits_other_readers(store, items) and store.read_index() == data:
+    if hub_index_state(store, items) == "damaged" and store.read_index() == data:
         problems.append(
-            f"{HUGGING_FACE_NAME} is not the one of this index: save again, or remove it"
+            f"{HUGGING_FACE_NAME} is not the one of this index: gc (cordwood gc) writes it again"
         )
     return problems
+
+
+def stale_files(path: str | os.PathLike[str]) -> list[str]:
+    """Return the files beside the index that an earlier save has written.
+
+    Raises as `extra_problems` does.
+    """
+    store = store_at(path)
+    items = parse_items(read_index_bytes(store), name=store.name)
+    return [HUGGING_FACE_NAME] if hub_index_state(store, items) == "stale" else []
 
 
 def _of_another_step(store: Storage, items: Mapping[str, Item]) -> list[str]:
@@ -209,19 +219,6 @@ def _of_another_step(store: Storage, items: Mapping[str, Item]) -> list[str]:
     except CordwoodError:  # not a manager's, or a newer one's
         return []
     return [] if record.step == step else [wrong_step(record, name)]
-
-
-def _fits_other_readers(store: Storage, items: Mapping[str, Item]) -> bool:
-    """Return whether the index for other readers, if there is one, is that of these items."""
-    fitting = (None, hugging_face_index(items))
-
-    def is_whole() -> bool:
-        return store.read_sidecar(HUGGING_FACE_NAME) in fitting
-
-    if is_whole():
-        return True
-    store.wait_for_commit(is_whole)  # it is replaced right after the index
-    return is_whole()
 
 
 def _surplus(store: Storage, items: Mapping[str, Item]) -> Iterator[str]:

@@ -26,12 +26,12 @@ from cordwood.formats.packs.cordwood_json import (
     names_in,
     tensor_of,
 )
+from cordwood.formats.packs.hub_index import hugging_face_index
 from cordwood.formats.packs.index_item import (
     PackedTree,
     WrittenPack,
     check_items,
     encode_item,
-    hugging_face_index,
     parse_items,
     written_pack,
 )

@@ -1,0 +1,310 @@
+"""The calls that change a disk, for the checker of crash states."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+import cordwood as cw
+from cordwood.errors import NotACheckpointError
+from tests.faults.crash_states import CrashCase, Tree, acknowledge
+
+_FILES = ("m.safetensors", "m.msgpack", "m.msgpack.zst", "m.msgpack.gz")
+_NO_EXCHANGE = frozenset({"exchange"})
+_NO_LINKS = frozenset({"link"})
+_DEAD_SAVE = "0123456789abcdef"
+
+
+def crash_cases() -> list[CrashCase]:
+    """Return every call that is checked."""
+    return [*_saves(), *_managers(), *_deletions(), *_collections(), *_copies(), *_conversions()]
+
+
+def tree_of(step: int) -> dict[str, Any]:
+    """Return a tree of which one array changes with each step, and one that never does."""
+    return {
+        "frozen": np.arange(600, dtype=np.float32),
+        "w": {"a": np.full((3, 5), step, np.float32), "b": np.arange(step + 2)},
+    }
+
+
+def _saves() -> list[CrashCase]:
+    cases = [_save(f"save {name}", name) for name in _FILES]
+    cases += [
+        _save("save m.safetensors, the first, to a new directory", "new/m.safetensors", first=True),
+        _save("save of 9 MB to m.safetensors", "m.safetensors", large=True),
+        _save("save to packs", "d", hub=True),
+        _save("save to packs, in shards", "d", hub=True, max_shard_bytes=1000),
+        _save("save to packs, the first", "d", hub=True, first=True),
+        _save("save to packs, the first, to a new directory", "new/in/d", hub=True, first=True),
+        _save("save to zarr", "d", format="zarr"),
+        _save("save to zarr, compressed", "d", format="zarr", compression="zstd"),
+        _save("save to zarr, the first", "d", format="zarr", first=True),
+        _save("save to zarr, without exchange", "d", lacks=_NO_EXCHANGE, format="zarr"),
+        _save_beside("packs"),
+        _save_beside("zarr"),
+        _save_beside("zarr", lacks=_NO_LINKS),
+        _save_async("m.msgpack"),
+        _save_async("d", hub=True),
+        _serialize_leaves(),
+    ]
+    return cases
+
+
+def _save(
+    name: str,
+    path: str,
+    *,
+    hub: bool = False,
+    first: bool = False,
+    large: bool = False,
+    lacks: frozenset[str] = frozenset(),
+    **options: Any,
+) -> CrashCase:
+    more = {"large": np.arange(9 << 18, dtype=np.float32)} if large else {}
+
+    def prepare(root: str) -> None:
+        if not first:
+            cw.save(f"{root}/{path}", tree_of(1) | more, **options)
+
+    def call(root: str) -> None:
+        cw.save(f"{root}/{path}", tree_of(2) | more, **options)
+
+    return CrashCase(name, prepare, call, _trees(path, hub=hub), lacks, is_large=large)
+
+
+def _trees(*paths: str, hub: bool = False) -> tuple[Tree, ...]:
+    by_hub = [Tree(path, by_hub=True) for path in paths if hub]
+    return (*map(Tree, paths), *by_hub)
+
+
+def _save_beside(format: str, *, lacks: frozenset[str] = frozenset()) -> CrashCase:
+    def prepare(root: str) -> None:
+        for number, prefix in enumerate(("ema", "model")):
+            cw.save(f"{root}/d", tree_of(number), prefix=prefix, format=format)
+
+    def call(root: str) -> None:
+        cw.save(f"{root}/d", tree_of(5), prefix="model", format=format)
+
+    name = f"save a tree beside another to {format}{', without links' if lacks else ''}"
+    return CrashCase(name, prepare, call, (Tree("d", "ema"), Tree("d", "model")), lacks)
+
+
+def _save_async(path: str, *, hub: bool = False) -> CrashCase:
+    def prepare(root: str) -> None:
+        cw.save(f"{root}/{path}", tree_of(1))
+
+    def call(root: str) -> None:
+        cw.save_async(f"{root}/{path}", tree_of(2)).wait()
+
+    return CrashCase(f"save_async to {path}", prepare, call, _trees(path, hub=hub))
+
+
+def _serialize_leaves() -> CrashCase:
+    def prepare(root: str) -> None:
+        cw.tree_serialize_leaves(f"{root}/d", tree_of(1))
+
+    def call(root: str) -> None:
+        cw.tree_serialize_leaves(f"{root}/d", tree_of(2))
+
+    return CrashCase("tree_serialize_leaves", prepare, call, _trees("d"))
+
+
+def _run(root: str, steps: range, **options: Any) -> None:
+    """Save steps after those that a run has, with links to what does not change."""
+    with cw.CheckpointManager(f"{root}/run", background=False, **options) as manager:
+        for step in steps:
+            if step > (manager.latest() or 0):
+                items = {"ema": tree_of(step + 1)}
+                manager.save(step, tree_of(step), metrics={"loss": 1.0}, items=items)
+                acknowledge(root, *_steps(step))
+
+
+def _steps(*steps: int, run: str = "run") -> tuple[Tree, ...]:
+    paths = [f"{run}/{step}" for step in steps]
+    return tuple(tree for path in paths for tree in (Tree(path, ""), Tree(path, "ema")))
+
+
+def _managers() -> list[CrashCase]:
+    def prepare(root: str) -> None:
+        _run(root, range(1, 4))
+
+    def call(root: str) -> None:
+        _run(root, range(4, 6), keep=2)
+
+    def next_call(root: str) -> None:
+        _run(root, range(6, 7), keep=2)
+
+    def first_steps(root: str) -> None:
+        with cw.CheckpointManager(f"{root}/run", background=False, keep=2) as manager:
+            for step in range((manager.latest() or 0) + 1, 4):
+                manager.save(step, tree_of(step))
+                acknowledge(root, *_trees(f"run/{step}", hub=True))
+
+    def in_background(root: str) -> None:
+        with cw.CheckpointManager(f"{root}/run", keep=2) as manager:
+            for step in range((manager.latest() or 0) + 1, 4):
+                pending = manager.save(step, tree_of(step))
+                assert pending is not None
+                pending.wait()
+                acknowledge(root, *_trees(f"run/{step}", hub=True))
+
+    def fourth_step(root: str) -> None:
+        with cw.CheckpointManager(f"{root}/run", keep=2) as manager:
+            manager.save(4, tree_of(4))
+
+    trees = _steps(1, 2, 3, 4, 5)
+    case = CrashCase("manager.save with links", prepare, call, trees, next_call=next_call)
+    by_hub = _trees("run/1", "run/2", "run/3", hub=True)
+    first = CrashCase("", _nothing, first_steps, by_hub, next_call=fourth_step)
+    return [
+        case,
+        case._replace(name="manager.save, without links", lacks=_NO_LINKS),
+        first._replace(name="manager.save, the first steps"),
+        first._replace(name="manager.save, in the background", call=in_background),
+    ]
+
+
+def _nothing(root: str) -> None:
+    """Prepare nothing."""
+
+
+def _deletions() -> list[CrashCase]:
+    def delete(root: str) -> None:
+        with cw.CheckpointManager(f"{root}/run") as manager, suppress(FileNotFoundError):
+            manager.delete(2)
+
+    def delete_after(root: str) -> None:
+        with cw.CheckpointManager(f"{root}/run") as manager:
+            manager.delete_after(1)
+
+    def prepare(root: str) -> None:
+        _run(root, range(1, 4))
+
+    return [
+        CrashCase("manager.delete", prepare, delete, _steps(1, 2, 3)),
+        CrashCase("manager.delete_after", prepare, delete_after, _steps(1, 2, 3)),
+    ]
+
+
+def _collections() -> list[CrashCase]:
+    def prepare(root: str) -> None:
+        cw.save(f"{root}/d", tree_of(1))
+        (pack,) = [name for name in os.listdir(f"{root}/d") if name.startswith("data-")]
+        kept = f"{root}/kept"
+        os.makedirs(kept)
+        for name in (pack, "model.safetensors.index.json"):
+            os.link(f"{root}/d/{name}", f"{kept}/{name}")
+        cw.save(f"{root}/d", tree_of(2))
+        for name in os.listdir(kept):  # as a save leaves them that is killed at its end
+            os.replace(f"{kept}/{name}", f"{root}/d/{name}")
+        os.rmdir(kept)
+        for name in (
+            f"data-{_DEAD_SAVE}-0-0.safetensors",
+            f".cordwood.json.cordwood-{_DEAD_SAVE}.tmp",
+        ):
+            with open(f"{root}/d/{name}", "wb") as file:
+                file.write(b"of a save that was killed")
+        cw.save(f"{root}/z", tree_of(1), format="zarr")
+        shutil.copytree(f"{root}/z", f"{root}/.z.cordwood-{_DEAD_SAVE}.stage")
+
+    def call(root: str) -> None:
+        cw.gc(f"{root}/d")
+        cw.gc(f"{root}/z")
+
+    return [CrashCase("gc", prepare, call, (*_trees("d", hub=True), Tree("z")))]
+
+
+def _copies() -> list[CrashCase]:
+    def prepare(root: str) -> None:
+        cw.save(f"{root}/d", tree_of(1), max_shard_bytes=1000)
+        cw.save(f"{root}/m.safetensors", tree_of(1))
+        _run(root, range(1, 4))
+
+    return [
+        CrashCase(
+            "copy of a checkpoint",
+            prepare,
+            lambda root: cw.copy(f"{root}/d", f"{root}/to"),
+            _trees("d", "to", hub=True),
+        ),
+        CrashCase(
+            "copy of a file",
+            prepare,
+            lambda root: cw.copy(f"{root}/m.safetensors", f"{root}/to/m.safetensors"),
+            _trees("m.safetensors", "to/m.safetensors"),
+        ),
+        CrashCase(
+            "copy of a step",
+            prepare,
+            lambda root: cw.copy(f"{root}/run/3", f"{root}/to/3"),
+            _steps(3) + _steps(3, run="to"),
+        ),
+        CrashCase(
+            "copy of a run with links",
+            prepare,
+            lambda root: cw.copy(f"{root}/run", f"{root}/to"),
+            _steps(1, 2, 3) + _steps(1, 2, 3, run="to"),
+        ),
+        CrashCase(
+            "copy of a run, without links",
+            prepare,
+            lambda root: cw.copy(f"{root}/run", f"{root}/to"),
+            _steps(1, 2, 3) + _steps(1, 2, 3, run="to"),
+            _NO_LINKS,
+        ),
+    ]
+
+
+def _conversions() -> list[CrashCase]:
+    cases = [_convert(name) for name in _FILES]
+    cases += [_convert("d"), _convert("d", format="zarr"), _convert_trees("packs")]
+    cases += [_convert_trees("zarr")]
+    for bytes_of_shard in (None, 1000):
+        cases.append(_export(bytes_of_shard))
+    return cases
+
+
+def _convert(path: str, **options: Any) -> CrashCase:
+    def prepare(root: str) -> None:
+        cw.save(f"{root}/source.safetensors", tree_of(2))
+        cw.save(f"{root}/{path}", tree_of(1), **options)
+
+    def call(root: str) -> None:
+        cw.convert(f"{root}/source.safetensors", f"{root}/{path}", overwrite=True, **options)
+
+    name = f"convert to {options.get('format', path)}"
+    return CrashCase(name, prepare, call, _trees("source.safetensors", path))
+
+
+def _convert_trees(format: str) -> CrashCase:
+    def prepare(root: str) -> None:
+        for number, prefix in enumerate(("ema", "model")):
+            cw.save(f"{root}/source", tree_of(number), prefix=prefix)
+
+    def call(root: str) -> None:
+        cw.convert(f"{root}/source", f"{root}/d", format=format, overwrite=True)
+
+    trees = tuple(Tree(path, prefix) for path in ("source", "d") for prefix in ("ema", "model"))
+    return CrashCase(f"convert two trees to {format}", prepare, call, trees)
+
+
+def _export(max_shard_bytes: int | None) -> CrashCase:
+    def prepare(root: str) -> None:
+        cw.save(f"{root}/source.safetensors", tree_of(2))
+
+    def call(root: str) -> None:
+        cw.convert(
+            f"{root}/source.safetensors",
+            f"{root}/hub",
+            format="hugging_face",
+            max_shard_bytes=max_shard_bytes,
+        )
+
+    name = f"convert to the hub's layout{'' if max_shard_bytes is None else ', in shards'}"
+    trees = _trees("source.safetensors", "hub")
+    return CrashCase(name, prepare, call, trees, refusal=NotACheckpointError)
