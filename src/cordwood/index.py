@@ -53,6 +53,7 @@ LeafKind: TypeAlias = Literal[
     "str",
     "bytes",
     "opaque",  # a value that only its own format understands (an unknown msgpack extension)
+    "unreadable",  # an element of a foreign file that cannot be read, while the others can
 ]
 
 MAX_DIMS = 64  # numpy's limit
@@ -169,6 +170,20 @@ class Inline(NamedTuple):
     """A small value that the index holds itself."""
 
     value: Any
+
+
+class Unreadable(NamedTuple):
+    """The inline value of a leaf of the kind "unreadable": what it is, and what to do."""
+
+    reason: str
+
+    def __repr__(self) -> str:
+        return f"<not readable: {self.reason}>"
+
+
+def unreadable_leaf(key_path: KeyPath, reason: str) -> Leaf:
+    """Return a leaf that can be listed, and raises an error when it is loaded."""
+    return Leaf(key_path, "unreadable", (), "", Inline(Unreadable(reason)))
 
 
 class Leaf(NamedTuple):

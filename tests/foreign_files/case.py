@@ -18,7 +18,7 @@ class Case(NamedTuple):
         file: the name of the file or directory.
         write: writes it at a path, and returns what the tool reads: a nested tree of arrays.
         refused: for a file that is not read, words of the message: what it is, what to do.
-        format: the `format=` that a load needs; None for none.
+        unreadable: names of leaves that are listed, and refused when they are loaded.
     """
 
     tool: str
@@ -26,7 +26,7 @@ class Case(NamedTuple):
     file: str
     write: Callable[[Path], Any]
     refused: tuple[str, ...] = ()
-    format: str | None = None
+    unreadable: tuple[str, ...] = ()
 
 
 def leaf_values(tree: Any) -> dict[str, Any]:

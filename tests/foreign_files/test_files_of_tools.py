@@ -8,11 +8,21 @@ import pytest
 
 import cordwood
 from cordwood.errors import NotACheckpointError
-from tests.foreign_files import cases_of_other_kinds
+from tests.foreign_files import (
+    cases_of_array_files,
+    cases_of_other_kinds,
+    cases_of_trees,
+    cases_of_zarr,
+)
 from tests.foreign_files.case import Case, leaf_values
 from tests.foreign_files.reading import assert_equal_values, assert_refused
 
-CASES = [*cases_of_other_kinds.CASES]
+CASES = [
+    *cases_of_array_files.CASES,
+    *cases_of_trees.CASES,
+    *cases_of_zarr.CASES,
+    *cases_of_other_kinds.CASES,
+]
 
 # A file of another kind may have any name; the empty suffix leaves all to the content.
 SUFFIXES = (
@@ -28,9 +38,9 @@ def test_a_file_is_read_as_its_tool_reads_it_or_refused_in_words(
     path = tmp_path / case.file
     tree = case.write(path)
     if case.refused:
-        assert_refused(path, case.refused, format=case.format)
+        assert_refused(path, case.refused)
     else:
-        assert_equal_values(path, leaf_values(tree), format=case.format)
+        assert_equal_values(path, leaf_values(tree), unreadable=case.unreadable)
 
 
 @pytest.mark.parametrize(

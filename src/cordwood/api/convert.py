@@ -53,6 +53,7 @@ from cordwood.io.threads import (
 )
 from cordwood.loading.cast import cast_dtypes
 from cordwood.loading.load_request import Cast
+from cordwood.loading.unreadable_leaves import require_readable
 from cordwood.message_text import counted, first_names, printable, size_text
 from cordwood.plan.path_patterns import Rename, Select
 from cordwood.plan.select_leaves import SelectedLeaves, Transpose, select_leaves
@@ -363,6 +364,7 @@ def _part(
         )
     selected = select_leaves(whole, select=select, rename=rename, transpose=transpose, where=name)
     index = selected.stored
+    require_readable(index.leaves, index.naming, name=name)
     dtype_names = [leaf.dtype for leaf in index.leaves]
     if cast is not None:
         paths = [leaf.key_path for leaf in index.leaves]

@@ -57,6 +57,7 @@ from cordwood.loading.match_like import (
     kinds_differ,
     match_name,
 )
+from cordwood.loading.unreadable_leaves import require_readable
 from cordwood.message_text import counted, first_lines, first_names, printable
 from cordwood.plan.keys_of_like import with_keys_of_like
 from cordwood.plan.path_patterns import Rename, Select, match_patterns, path_name
@@ -519,6 +520,11 @@ class _Comparing:
     def run(self, select: Select | None, report: Report | None) -> Comparison:
         first, second = self.one.index.leaves, self.other.index.leaves
         pairs = self._pairs(select)
+        for side, leaves in (
+            (self.one, [first[i] for i, _ in pairs.both]),
+            (self.other, [second[j] for _, j in pairs.both]),
+        ):
+            require_readable(leaves, side.index.naming, name=side.name)
         types = {i: self._type_difference(first[i], second[j]) for i, j in pairs.both}
         comparable = {
             i: j

@@ -51,7 +51,8 @@ class Verification(NamedTuple):
         leaves: the number of its leaves.
         verified_bytes: the number of bytes that were read and match a digest or checksum.
         unverified_bytes: the number of bytes without a digest, or that the sample left out.
-        unstored_chunks: for Orbax, the number of chunks not stored, which are read as zeros.
+        unstored_chunks: for Orbax and zarr trees, the number of chunks that are not stored, which
+            are read as zeros or as the fill value.
         unstored_leaves: the key paths of their leaves.
         stale: the names of files beside the index that are still those of an earlier save, because
             this one was killed at its very end. The checkpoint is whole, and so is the earlier one
@@ -77,8 +78,9 @@ class Verification(NamedTuple):
             text += f", {size_text(self.unverified_bytes)} not read or without a digest"
         if self.unstored_chunks:
             leaves = first_names(self.unstored_leaves, _MAX_NAMED)
+            fill = "the fill value" if self.format == "zarr-tree" else "zeros"
             text += (
-                f", {counted(self.unstored_chunks, 'chunk')} not stored and read as zeros "
+                f", {counted(self.unstored_chunks, 'chunk')} not stored and read as {fill} "
                 f"({leaves})"
             )
         if self.stale:

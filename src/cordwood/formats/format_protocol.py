@@ -145,7 +145,7 @@ class Opened:
             of a directory share it.
         checked_bytes: bytes of other files that opening checked against digests.
         stored_bytes: the size of the files, where the sources are not them; None: the sources are.
-        unstored: leaves with chunks that are not stored and are read as zeros: how many chunks.
+        unstored: leaves with chunks that are not stored and are read as a fill value: how many.
     """
 
     format: str

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cordwood import dtypes
@@ -43,6 +44,7 @@ from cordwood.loading.match_like import (
     match_by_position,
     match_like,
 )
+from cordwood.loading.unreadable_leaves import require_readable
 from cordwood.message_text import counted, first_lines
 from cordwood.plan.keys_of_like import with_keys_of_like
 from cordwood.plan.load_boxes import first_byte
@@ -94,6 +96,8 @@ def load_tree(reader: LeafReader, like: Any, options: LoadOptions) -> Any:
             moved=part.moved,
         )
     targets = matching.targets
+    if "unreadable" in map(itemgetter(1), targets):
+        require_readable([target.leaf for target in targets], index.naming, name=name)
     if not isinstance(cast, bool):
         paths = [target.leaf.key_path for target in targets]
         targets = cast_targets(targets, paths, cast, naming=index.naming, where=name)
@@ -240,6 +244,8 @@ def restore_targets(
             conversion to integers would change a value, or a sharding does not fit its leaf.
         CorruptionError: with `verify`, stored bytes do not match their digests.
     """
+    if "unreadable" in map(itemgetter(1), targets):
+        require_readable([target.leaf for target in targets], reader.index.naming, name=reader.path)
     check_x64(reader.files[0].name if reader.files else "", targets)
     on_devices = device_boxes(targets)
     unique = _unique_boxes(on_devices)

@@ -18,11 +18,13 @@ from cordwood.errors import MismatchError
 from cordwood.index import (
     ARRAY_KINDS,
     Index,
+    Inline,
     Leaf,
     LeafKind,
     LeafSpec,
     Naming,
     Structure,
+    Unreadable,
     jax_order,
     leaf_text,
 )
@@ -354,6 +356,8 @@ def _flatten_like(like: Any, naming: Naming) -> tuple[FlatTree, Callable[[Sequen
 
 def describe_mismatch(leaf: Leaf, spec: LeafSpec, options: LoadOptions) -> str | None:
     """Return why a stored leaf does not match a leaf of `like`; None if it matches."""
+    if isinstance(leaf.storage, Inline) and isinstance(leaf.storage.value, Unreadable):
+        return f"expected {leaf_text(spec)}, found one not to be read: {leaf.storage.value.reason}"
     arrays = leaf.kind in ARRAY_KINDS, spec.kind in ARRAY_KINDS
     keys = "prng_key" in (leaf.kind, spec.kind)
     if arrays == (True, True) and not keys and leaf[2:4] == spec[2:4]:  # shape and dtype
@@ -439,14 +443,20 @@ def match_by_position(index: Index, like: Any, options: LoadOptions, *, name: st
         MismatchError: the number of arrays differs, or the shape or dtype of an array; the
             message names all of them.
     """
-    if (options.missing, options.extra) != ("error", "error"):
+    if options.extra != "error" or (options.missing == "keep" and not _unreadable(index)):
         raise ValueError(f"{name} holds arrays without names: all have to be there")
     flat = flatten(like)
     order = [i for i in jax_order(flat.structure) if _is_stored(flat.leaves[i])]
     problems: list[str] = []
     targets = []
+    filled = []
     for i, leaf in zip(order, index.leaves, strict=False):
         path = flat.paths[i]
+        if leaf.kind == "unreadable":
+            if options.missing == "error":
+                assert isinstance(leaf.storage, Inline)
+                problems.append(f"{path_label(path)}: {leaf.storage.value.reason}{_KEEPS_UNREAD}")
+            continue
         spec = describe_leaf(path, flat.leaves[i], abstract=True)
         leaf = leaf._replace(key_path=path)
         if spec.kind == "prng_key" and (leaf.shape, leaf.dtype) == (spec.shape, "uint32"):
@@ -456,11 +466,19 @@ def match_by_position(index: Index, like: Any, options: LoadOptions, *, name: st
             problems.append(f"{path_label(path)}: {problem}")
         else:
             targets.append(make_target(leaf, spec, flat.leaves[i], options))
+            filled.append(i)
     if len(order) != len(index.leaves):
         problems.insert(0, _count(index, [path_label(flat.paths[i]) for i in order]))
     if problems:
         raise mismatch_error(problems, name)
-    return _keeping_others(flat, order, targets, partial(unflatten, flat))
+    return _keeping_others(flat, filled, targets, partial(unflatten, flat))
+
+
+_KEEPS_UNREAD = ' (missing="keep" keeps that of `like`)'
+
+
+def _unreadable(index: Index) -> bool:
+    return any(leaf.kind == "unreadable" for leaf in index.leaves)
 
 
 def _is_stored(leaf: Any) -> bool:

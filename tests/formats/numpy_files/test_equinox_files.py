@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.errors import MismatchError, UnsupportedFormatError
+from cordwood.errors import FormatError, MismatchError, UnsupportedFormatError
 from tests.golden.equinox_files import PATH, TREE
 
 
@@ -162,7 +163,7 @@ def test_prng_keys(tmp_path: Path) -> None:
 def test_types_that_npy_does_not_tell(tmp_path: Path) -> None:
     path = tmp_path / "x.eqx"
     equinox.tree_serialise_leaves(path, [jnp.ones(1), jnp.ones(1, jnp.float8_e4m3fn)])
-    with pytest.raises(UnsupportedFormatError, match=r"float8 types.*it is array 1"):
+    with pytest.raises(MismatchError, match=r"float8 types.*missing=\"keep\" keeps that of"):
         cordwood.load(path, like=[jnp.ones(1), jnp.ones(1, jnp.float8_e4m3fn)])
 
 
@@ -178,3 +179,45 @@ def test_detect_and_save(path: Path, tmp_path: Path) -> None:
     assert cordwood.load(tmp_path / "model", like=Model(0)).step == 3
     with pytest.raises(UnsupportedFormatError, match="eqx is read, and not written"):
         cordwood.save(tmp_path / "new.eqx", {"a": 1})
+
+
+def test_a_line_of_json_in_front_is_the_metadata(tmp_path: Path) -> None:
+    """As equinox's documentation saves hyperparameters beside a model."""
+    path = tmp_path / "model.eqx"
+    hyperparameters = {
+        "width": 8,
+        "name": "small é",
+        "dropout": 0.1,
+        "layers": [1, 2],
+        "bias": None,
+    }
+    with path.open("wb") as file:
+        file.write((json.dumps(hyperparameters) + "\n").encode())
+        equinox.tree_serialise_leaves(file, Model(3))
+    assert cordwood.load(path, like=Model(0)).scale == 3.5
+    with cordwood.open(path) as checkpoint:
+        metadata = dict(checkpoint.metadata)
+    assert metadata.pop("name") == "small é"
+    hyperparameters.pop("name")
+    assert {name: json.loads(text) for name, text in metadata.items()} == hyperparameters
+    assert cordwood.detect(path).format == "eqx"
+    path.rename(tmp_path / "model.bin")
+    assert cordwood.load(tmp_path / "model.bin", like=Model(0)).step == 3
+
+
+def test_a_line_in_front_that_is_no_object(tmp_path: Path) -> None:
+    path = tmp_path / "model.eqx"
+    with path.open("wb") as file:
+        file.write(b"[8, 2]\n")
+        equinox.tree_serialise_leaves(file, [jnp.ones(2)])
+    assert cordwood.open(path).metadata == {"json": "[8, 2]"}
+    np.testing.assert_array_equal(cordwood.load(path, like=[jnp.zeros(2)])[0], np.ones(2))
+
+
+def test_a_line_in_front_that_is_not_json(tmp_path: Path) -> None:
+    path = tmp_path / "model.eqx"
+    with path.open("wb") as file:
+        file.write(b"{width: 8}\n")
+        equinox.tree_serialise_leaves(file, [jnp.ones(2)])
+    with pytest.raises(FormatError, match="the line in front of the arrays is not JSON"):
+        cordwood.load(path, like=[jnp.zeros(2)])

@@ -276,7 +276,7 @@ EQX: dict[str, tuple[bytes, type[Exception], str]] = {
     "objects": (
         GOOD + saved(np.array([{}, None])),
         UnsupportedFormatError,
-        "(it is array 1, counted from 0)",
+        "(it is array 1, counted from 0, and its size is unknown",
     ),
     "terabytes": (GOOD + header((1 << 40,)), TruncatedError, "after the end of the file"),
     "many empty ones": (header((0,)) * 20_000 + b"\0", FormatError, "after 20000 arrays"),

@@ -148,10 +148,6 @@ def a_loop(path: Path) -> None:
     (path / "model/again").symlink_to(path)
 
 
-def version_three(path: Path) -> None:
-    write(path / "new", jnp.ones(2), driver="zarr3")
-
-
 def a_database(path: Path) -> None:
     (path / "db").mkdir()
     (path / "db/manifest.ocdbt").write_bytes(b"")
@@ -187,7 +183,6 @@ BROKEN: dict[Callable[[Path], None], tuple[type[Exception], str]] = {
     metadata_damaged: (FormatError, "step"),
     a_link: (CorruptionError, "more is, or lies behind, a symbolic link"),
     a_loop: (CorruptionError, "model/again is, or lies behind, a symbolic link"),
-    version_three: (UnsupportedFormatError, "zarr.json says that this is zarr of ver"),
     a_database: (UnsupportedFormatError, "manifest.ocdbt says that this is OCDBT"),
     a_checkpoint_within: (
         FormatError,

@@ -55,8 +55,13 @@ class ArraysFormat(NamedTuple):
     def matches(self, place: Place) -> Match:
         from cordwood.formats.single_file import can_read
 
-        if place.file is None or not place.head.startswith(_NPY):
+        if place.file is None:
             return Match.NO
+        if not place.head.startswith(_NPY):
+            from cordwood.formats.numpy_files.read_npy import line_in_front
+
+            if self.name != "eqx" or line_in_front(place.head) is None:
+                return Match.NO
         return Match.YES if can_read(place.file, self.read_index) else self.unreadable
 
     def read_index(self, file: ReadableFile) -> Index:

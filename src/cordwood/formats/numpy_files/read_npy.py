@@ -13,12 +13,14 @@ strings) are not stored.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from cordwood import dtypes
+from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import FormatError, LimitError, TruncatedError, UnsupportedFormatError
 from cordwood.index import (
     LEAF,
@@ -34,6 +36,7 @@ from cordwood.index import (
     Pieces,
     Source,
     Span,
+    unreadable_leaf,
 )
 from cordwood.io.open_files import ReadableFile
 from cordwood.message_text import counted
@@ -68,15 +71,23 @@ def read_index(file: ReadableFile) -> Index:
 def read_eqx_index(file: ReadableFile) -> Index:
     """Read the index of an equinox file: a list of numpy arrays. The file has no checksums.
 
+    A line of JSON in front of the arrays, as equinox's documentation writes hyperparameters, is the
+    metadata: the members of an object, those that are no strings as JSON.
+
+    An array of text, or of a type that .npy does not name (float8, int4), is a leaf that cannot be
+    read.
+
     Raises:
         FormatError: something other than a .npy array follows; the message names the byte.
         TruncatedError: the file ends inside an array.
         LimitError: it holds more than MAX_ARRAYS.
-        UnsupportedFormatError: elements are Python objects, text, or of a type that .npy does
-            not name (float8, int4).
+        UnsupportedFormatError: an array of unknown size cannot be read: of Python objects, or of a
+            structured dtype.
     """
     leaves: list[Leaf] = []
-    at = 0
+    line = line_in_front(file.read(0, min(MAX_LINE_BYTES, file.size_bytes)))
+    metadata = {} if line is None else _metadata_of(line, file.name)
+    at = 0 if line is None else len(line)
     while at < file.size_bytes:
         if len(leaves) == MAX_ARRAYS:
             raise LimitError(f"{file.name}: more than {MAX_ARRAYS} arrays (MAX_ARRAYS)")
@@ -87,16 +98,45 @@ def read_eqx_index(file: ReadableFile) -> Index:
                 f"{counted(len(leaves), 'array')}, found {head!r}: it is damaged, or was written "
                 "with a custom filter_spec, which only equinox can read"
             )
+        key_path = (len(leaves),)
         try:
             header = read_array_header(file, at)
-        except UnsupportedFormatError as e:
-            raise UnsupportedFormatError(f"{e} (it is array {len(leaves)}, counted from 0)") from e
+        except UnreadableArrayError as e:
+            if e.stop is None:
+                raise UnsupportedFormatError(
+                    f"{e} (it is array {len(leaves)}, counted from 0, and its size is unknown: "
+                    "what follows it cannot be read either)"
+                ) from e
+            leaves.append(unreadable_leaf(key_path, e.reason))
+            at += e.stop
+            continue
         storage = raw_storage(header, at + header.start)
-        leaves.append(Leaf((len(leaves),), "numpy", header.shape, header.dtype, storage))
+        leaves.append(Leaf(key_path, "numpy", header.shape, header.dtype, storage))
         at += header.stop
     structure = (Node("list", len(leaves)), *[LEAF] * len(leaves))
     source = Source(file.name, file.size_bytes)
-    return Index("eqx", structure, tuple(leaves), (source,), "positions")
+    return Index("eqx", structure, tuple(leaves), (source,), "positions", metadata)
+
+
+def line_in_front(head: bytes) -> bytes | None:
+    """Return the line of JSON in front of the first array, with its end; None for none.
+
+    Args:
+        head: the first bytes of a file, at most MAX_LINE_BYTES.
+    """
+    at = head.find(b"\n" + MAGIC)
+    if not head[:1] or head[0] not in b'{["-0123456789tfn' or at < 0 or b"\n" in head[:at]:
+        return None
+    return head[: at + 1]
+
+
+def _metadata_of(line: bytes, name: str) -> dict[str, str]:
+    value = parse_json(line, f"{name}: the line in front of the arrays", start=0)
+    if type(value) is not dict:
+        return {"json": line.decode().strip()}
+    return {
+        key: member if type(member) is str else json.dumps(member) for key, member in value.items()
+    }
 
 
 def read_array_header(file: ReadableFile, offset: int) -> NpyHeader:
@@ -118,14 +158,36 @@ def read_array_header(file: ReadableFile, offset: int) -> NpyHeader:
                 f"{offset + header.stop}, after the end of the file at byte {file.size_bytes}; "
                 "copy or save it again"
             )
+    except UnreadableArrayError as e:
+        if e.stop is not None and e.stop > room:
+            raise TruncatedError(
+                f"{file.name}: byte {offset}: an array that cannot be read ({e.reason}) ends after "
+                f"the end of the file at byte {file.size_bytes}; copy or save it again"
+            ) from e
+        raise UnreadableArrayError(e.reason, e.stop, f"{file.name}: byte {offset}: ") from e
     except (FormatError, UnsupportedFormatError) as e:
         raise type(e)(f"{file.name}: byte {offset}: {e}") from e
     return header
 
 
+class UnreadableArrayError(UnsupportedFormatError):
+    """An array whose elements are of a kind that is not read.
+
+    Attributes:
+        reason: the message, without the name of the file.
+        stop: the end of the array, in bytes from the start of its header; None if it is unknown.
+    """
+
+    def __init__(self, reason: str, stop: int | None = None, where: str = "") -> None:
+        super().__init__(where + reason)
+        self.reason = reason
+        self.stop = stop
+
+
 MAGIC = b"\x93NUMPY"
 FIRST_BYTES = 12  # the bytes that `header_bytes` needs
 MAX_ARRAYS = 1 << 20  # of an equinox file
+MAX_LINE_BYTES = 1 << 20  # of JSON in front of the arrays of an equinox file
 MAX_HEADER_BYTES = 10_000  # of the dict's text: numpy's own limit
 
 _TOKEN = re.compile(r"""[ \n]*(?:'([^'\\\n]*)'|"([^"\\\n]*)"|(True|False)|([0-9]+)L?|(.))""", re.S)
@@ -196,7 +258,12 @@ def parse_header(raw: bytes) -> NpyHeader:
         raise FormatError(f"expected a dtype, a bool and a shape, found {text!r:.200}")
     if len(shape) > MAX_DIMS:
         raise LimitError(f"{len(shape)} dimensions; expected at most {MAX_DIMS} (MAX_DIMS)")
-    dtype, swapped = _parse_descr(descr)
+    try:
+        dtype, swapped = _parse_descr(descr)
+    except UnsupportedFormatError as e:
+        item_bytes = _unread_item_bytes(descr)
+        stop = None if item_bytes is None else len(raw) + math.prod(shape) * item_bytes
+        raise UnreadableArrayError(str(e), stop) from e
     itemsize = dtypes.itemsize(dtype)
     # As in numpy: axes of length 0 are left out of this product.
     if math.prod(filter(None, shape)) * itemsize > MAX_ARRAY_BYTES:
@@ -243,7 +310,7 @@ class _Tokens:
         if kind == "bool":
             return value == "True"
         if (kind, value) == ("mark", "["):
-            raise UnsupportedFormatError(
+            raise UnreadableArrayError(
                 "an array of a structured dtype cannot be read; save each field as an array of its "
                 "own"
             )
@@ -312,6 +379,14 @@ def _parse_descr(descr: str) -> tuple[str, bool]:
     if not dtypes.is_storable(name) or name in ("int1", "uint1"):
         raise FormatError(f"the dtype {descr!r:.80} is unknown here")
     return name, swapped and dtypes.itemsize(name) > 1
+
+
+def _unread_item_bytes(descr: str) -> int | None:
+    """Return the size of an element of text or of void; None where it is unknown."""
+    match = _CODE.fullmatch(descr)
+    if match is None or match[2] not in "SUaV" or not match[3]:
+        return None
+    return int(match[3]) * (4 if match[2] == "U" else 1)
 
 
 _CHUNK_BYTES = 4 << 20  # of an array in Fortran order, which is transposed in parts

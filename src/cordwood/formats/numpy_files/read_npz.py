@@ -39,6 +39,7 @@ from cordwood.index import (
     Naming,
     Node,
     Source,
+    unreadable_leaf,
 )
 from cordwood.io.open_files import READ_ERRORS, ReadableFile, naming
 from cordwood.keypath import format_path
@@ -60,6 +61,9 @@ def read_index(file: ReadableFile, *, max_bytes: int | None = None) -> Index:
 
     Names are taken for key paths joined by '/', or by '.' if no name contains '/'.
 
+    A member that holds Python objects, text, or elements of a type that .npy does not name, or is
+    encrypted or compressed by another method, is a leaf that cannot be read.
+
     Args:
         file: an open file.
         max_bytes: the limit of the inflated size of all deflated members together; None: 1100
@@ -70,9 +74,7 @@ def read_index(file: ReadableFile, *, max_bytes: int | None = None) -> Index:
         TruncatedError: it ends too early.
         LimitError: a member claims more bytes than its deflated size can hold, or all together
             claim more than `max_bytes`.
-        UnsupportedFormatError: a member holds Python objects, text, or elements of a type that
-            .npy does not name, or is encrypted or compressed by another method; the message names
-            it.
+        UnsupportedFormatError: the archive is one of several files.
     """
     with naming(file.name):
         members = read_members(file)
@@ -88,23 +90,28 @@ def read_index(file: ReadableFile, *, max_bytes: int | None = None) -> Index:
         )
     leaves: dict[str, Leaf] = {}
     checksums: list[Checksum] = []
+    extents: list[tuple[int, int, str]] = []
     for member in members:
         name = member.name.removesuffix(_SUFFIX)
         try:  # as `naming` does, without a call for each member
             if name in leaves:
                 raise FormatError(f"another member has the name {name!r:.200} too")
             leaves[name], checksum = _read_member(file, member, name)
+        except UnsupportedFormatError as e:
+            leaves[name], checksum = unreadable_leaf((name,), str(e)), None
         except READ_ERRORS as e:
             raise type(e)(f"{file.name}: {format_path((name,))}: {e}") from e
-        checksums.append(checksum)
-    placed = zip(members, leaves, checksums, strict=True)
+        if checksum is not None:
+            checksums.append(checksum)
+        stop = member.header + member.stored_bytes if checksum is None else checksum.stop
+        extents.append((member.header, stop, name))
     end = 0  # members that share bytes could make a small archive a zip bomb
-    for member, name, checksum in sorted(placed, key=lambda each: each[0].header):
-        if member.header < end:
+    for start, stop, name in sorted(extents):
+        if start < end:
             raise FormatError(
                 f"{file.name}: {format_path((name,))}: its bytes are another member's too"
             )
-        end = checksum.stop
+        end = stop
     structure = (Node("dict", len(leaves), tuple(leaves)), *[LEAF] * len(leaves))
     source = Source(file.name, file.size_bytes, checksums=tuple(checksums))
     separated: Naming = "slashed" if any("/" in name for name in leaves) else "dotted"
@@ -112,6 +119,14 @@ def read_index(file: ReadableFile, *, max_bytes: int | None = None) -> Index:
 
 
 def _read_member(file: ReadableFile, member: Member, name: str) -> tuple[Leaf, Checksum]:
+    """Return a leaf and its checksum. Raises UnsupportedFormatError for one that cannot be read."""
+    if member.method == _ENCRYPTED_METHOD:
+        raise UnsupportedFormatError("the member is encrypted; decrypt it first")
+    if member.method not in (STORED, DEFLATED):
+        raise UnsupportedFormatError(
+            f"the member is compressed by method {member.method}; expected 0 (stored) or 8 "
+            "(deflated), which numpy writes; pack it again with one of them"
+        )
     if member.size_bytes > MAX_RATIO * member.stored_bytes + _MAX_HEAD_BYTES:
         raise LimitError(
             f"a member of {member.stored_bytes} bytes cannot hold {member.size_bytes} "
@@ -170,6 +185,7 @@ _END64_MAGIC, _LOCATOR64_MAGIC = b"PK\6\6", b"PK\6\7"
 _MAX_COMMENT_BYTES = (1 << 16) - 1
 _FULL32 = (1 << 32) - 1  # the value is in the extra field, in 64 bits
 _ENCRYPTED, _UTF8 = 0x0001, 0x0800
+_ENCRYPTED_METHOD = -1
 _WINDOW_BYTES = 1024
 
 
@@ -177,7 +193,7 @@ class Member(NamedTuple):
     """One file of the archive."""
 
     name: str
-    method: int  # STORED or DEFLATED
+    method: int  # STORED, DEFLATED, or one that is not read
     crc32: int
     stored_bytes: int
     size_bytes: int  # inflated
@@ -268,12 +284,7 @@ def _parse_entry(raw: bytes, at: int, base: int) -> tuple[Member, int]:
     extra = raw[name_stop : name_stop + extra_length]
     size, stored, offset = _wide(extra, [size, stored, offset], where)
     if flags & _ENCRYPTED:
-        raise UnsupportedFormatError(f"member {name!r:.200} is encrypted; decrypt it first")
-    if method not in (STORED, DEFLATED):
-        raise UnsupportedFormatError(
-            f"member {name!r:.200} is compressed by method {method}; expected 0 (stored) or 8 "
-            "(deflated), which numpy writes; pack it again with one of them"
-        )
+        method = _ENCRYPTED_METHOD
     if method == STORED and stored != size:
         raise FormatError(f"member {name!r:.200} takes {stored} bytes, and is stored in {size}")
     return Member(name, method, crc32, stored, size, offset), stop

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cordwood.processes.rendezvous import Rendezvous
 
 
-_METADATA_NAME = ".zarray"
+_METADATA_NAME, _METADATA3_NAME = ".zarray", "zarr.json"
 _MAX_ENTRIES = 10_000  # of a directory that are searched for an array
 
 
@@ -75,7 +75,7 @@ class ZarrTreeFormat:
     name = "zarr-tree"
     description = "a directory tree of zarr arrays without an index"
     suffixes: tuple[str, ...] = ()
-    index_name = f"**/{_METADATA_NAME}"
+    index_name = f"**/{_METADATA_NAME} or **/{_METADATA3_NAME}"
     reads_stores = True
 
     def matches(self, place: Place) -> Match:
@@ -83,17 +83,18 @@ class ZarrTreeFormat:
             return Match.NO
         from cordwood.storage.directories import contains_file
 
-        if place.directory is not None:
-            is_tree = place.directory.contains(_METADATA_NAME)
+        names = (_METADATA_NAME, _METADATA3_NAME)
+        directory = place.directory
+        if directory is not None:
+            is_tree = any(map(directory.contains, names))
         else:
-            is_tree = contains_file(place.path, _METADATA_NAME, at_most=_MAX_ENTRIES)
+            is_tree = any(contains_file(place.path, name, at_most=_MAX_ENTRIES) for name in names)
         return Match.MAYBE if is_tree else Match.NO
 
     def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
         from cordwood.formats.zarr.read_tree import open_tree
 
-        del options
-        return open_tree(path, item)
+        return open_tree(path, item, warn=not options.for_verify)
 
 
 ZARR = ZarrFormat()

@@ -84,14 +84,14 @@ def zarr_dtype(dtype: str) -> str:
 
 
 def parse_zarr_dtype(code: object) -> tuple[str, bool]:
-    """Return the name of a dtype, and whether it is big-endian. Raises FormatError."""
+    """Return the name of a dtype, and whether it is big-endian. Raises UnreadableArrayError."""
     if code in EXTENSIONS:
         return str(code), False
     if type(code) is str and code[:1] in ("<", ">", "|") and code[1:] in _NUMPY:
         name = _NUMPY[code[1:]]
         if code[0] != "|" or dtypes.itemsize(name) == 1:
             return name, code[0] == ">" and dtypes.itemsize(name) > 1
-    raise FormatError(
+    raise UnreadableArrayError(
         f"dtype: {code!r:.80} is unknown; expected one of {_EXPECTED} (numpy's with '<', '>' or "
         "'|' before it)"
     )
@@ -118,6 +118,10 @@ class Shard(NamedTuple):
     index_checked: bool  # the index ends in its crc32c
 
 
+class UnreadableArrayError(FormatError):
+    """Well-formed metadata of an array whose elements are of a kind that is not read here."""
+
+
 class ArrayMetadata(NamedTuple):
     """The content of a `.zarray`, or of the `zarr.json` of an array."""
 
@@ -132,6 +136,7 @@ class ArrayMetadata(NamedTuple):
     zero_fill: bool = False  # what is not stored is zero
     key_prefix: str = ""  # of the keys of chunks: "c", or "" in version 2
     shard: Shard | None = None
+    fill_value: Any = None  # as in JSON; None: every chunk is stored
 
 
 def encode_metadata(
@@ -166,7 +171,12 @@ def marked_metadata(data: bytes) -> bytes:
 
 
 def parse_metadata(data: bytes) -> ArrayMetadata:
-    """Read and check a `.zarray`. Raises FormatError, without naming the file."""
+    """Read and check a `.zarray`.
+
+    Raises, without naming the file:
+        FormatError: it is none.
+        UnreadableArrayError: its elements are of a kind that is not read here.
+    """
     members = _members(data, METADATA_NAME, 2)
     shape = _parse_extents(members, "shape", least=0)
     chunks = _parse_extents(members, "chunks", least=1)
@@ -182,11 +192,11 @@ def parse_metadata(data: bytes) -> ArrayMetadata:
             f"{separator!r:.40}"
         )
     if members.get("filters") not in (None, []):
-        raise FormatError(f"filters: expected none, found {members['filters']!r:.80}")
+        raise UnreadableArrayError(f"filters: expected none, found {members['filters']!r:.80}")
     compressor = members.get("compressor")
     if compressor is not None:
         if type(compressor) is not dict or compressor.get("id") not in _COMPRESSOR_IDS:
-            raise FormatError(
+            raise UnreadableArrayError(
                 f"compressor: expected null or one of {', '.join(_COMPRESSOR_IDS)}, found "
                 f"{compressor!r:.80}"
             )
@@ -201,6 +211,7 @@ def parse_metadata(data: bytes) -> ArrayMetadata:
         separator,
         MARK in members,
         is_zero(members.get("fill_value")),  # if it is null, TensorStore stores every chunk
+        fill_value=members.get("fill_value"),
     )
 
 
@@ -263,6 +274,7 @@ def parse_metadata3(data: bytes) -> ArrayMetadata:
 
     Raises:
         FormatError: it is none, or not of an array.
+        UnreadableArrayError: its elements are of a kind that is not read here.
         UnsupportedFormatError: its codecs or its keys are of a kind that is not read here.
     """
     members = _members(data, METADATA3_NAME, 3)
@@ -271,7 +283,9 @@ def parse_metadata3(data: bytes) -> ArrayMetadata:
     _require_understood(members)
     dtype = members.get("data_type")
     if type(dtype) is not str or dtype not in _DTYPES:
-        raise FormatError(f"data_type: {dtype!r:.80} is unknown; expected a number's or 'bool'")
+        raise UnreadableArrayError(
+            f"data_type: {dtype!r:.80} is unknown; expected a number's or 'bool'"
+        )
     shape = _parse_extents(members, "shape", least=0)
     grid = _configuration(members, "chunk_grid", "regular")
     chunks = _parse_extents(grid, "chunk_shape", least=1)
@@ -304,6 +318,7 @@ def parse_metadata3(data: bytes) -> ArrayMetadata:
         zero_fill=is_zero(members.get("fill_value")),
         key_prefix=prefix,
         shard=shard,
+        fill_value=members.get("fill_value"),
     )
 
 

@@ -27,6 +27,7 @@ from cordwood.formats.zarr.array_metadata import (
     parse_metadata,
     parse_metadata3,
 )
+from cordwood.formats.zarr.fill_values import fill_element
 from cordwood.formats.zarr.key_values import KeyValues, ValueLocation, ZeroChunks
 from cordwood.index import Box, Encoded, Piece, Pieces
 from cordwood.io.open_files import naming
@@ -61,14 +62,15 @@ class ArrayReader:
         values: the values of the checkpoint.
         messages: the texts of errors.
         version: of zarr, 2 or 3. None: the version of the metadata that exists.
-        zero_chunks: replaces chunks of zeros that were not stored. None: a missing chunk is an
+        zero_chunks: replaces chunks that were not stored. None: a missing chunk is an
             error. If `zero_chunks.is_certain` is False, an array must have all of its chunks or
             none.
         names_first: compare the names of all chunks before the size of any.
 
     Attributes:
         unstored: the number of missing chunks, by the name of the array.
-        assumed: the arrays without any chunk for which nothing says that the chunks were zeros.
+        assumed: the arrays with missing chunks for which nothing but the fill value of the array
+            says that they were not stored.
     """
 
     def __init__(
@@ -122,7 +124,8 @@ class ArrayReader:
             key = next(key for key, _ in _keys(metadata, outer) if key not in stored)
             self._values.find(array, key)  # its directory may be missing too
             raise self._missing(key)
-        zero_chunks = self._zero_chunks if metadata.zero_fill else None
+        may_lack = len(stored) < count or shard is not None
+        zero_chunks, element = self._substitute(metadata) if may_lack else (None, b"")
         if zero_chunks is not None:
             _require_few(count - len(stored))
         pieces = []
@@ -142,18 +145,29 @@ class ArrayReader:
                 if place is None:
                     if zero_chunks is None:
                         raise self._missing(f"a chunk within {key}")
-                    place = zero_chunks.location(metadata.compressor, chunk_bytes)
+                    place = zero_chunks.location(metadata.compressor, chunk_bytes, element)
                     zeros += 1
                 elif metadata.compressor is None and place.length != chunk_bytes:
                     raise wrong_size(self._messages, key, chunk_bytes, place.length)
                 pieces.append(Piece(part, *place))
         if zeros:
             self.unstored[array] = zeros
-        if unstored and zero_chunks is not None and not zero_chunks.is_certain:
+        if (
+            unstored
+            and zero_chunks is not None
+            and (not zero_chunks.is_certain or zero_chunks.with_fill_values)
+        ):
             self.assumed.append(array)
         if used < len(stored):
             raise self._extra(stored, metadata, outer)
         return tuple(pieces)
+
+    def _substitute(self, metadata: ArrayMetadata) -> tuple[ZeroChunks | None, bytes]:
+        """Return what replaces missing chunks, and their elements; None if none may be missing."""
+        if self._zero_chunks is None or not self._zero_chunks.with_fill_values:
+            return (self._zero_chunks if metadata.zero_fill else None), b""
+        element = fill_element(metadata.fill_value, metadata.dtype, big_endian=metadata.big_endian)
+        return (None, b"") if element is None else (self._zero_chunks, element)
 
     def _parts(
         self,

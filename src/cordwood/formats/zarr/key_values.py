@@ -1,4 +1,4 @@
-"""The metadata and chunks of arrays as values of keys: files, and zeros that were not stored.
+"""The metadata and chunks of arrays as values of keys: files, and chunks that were not stored.
 
 A key is the path of an array and, after a slash, the name of its metadata or of one of its chunks.
 `formats.orbax.ocdbt` has the values of a database.
@@ -196,8 +196,19 @@ _ZSTD_HEADER = b"\x28\xb5\x2f\xfd\xc0\x38"
 _RLE_BYTES = 1 << 17  # the largest block
 
 
+MAX_PATTERN_BYTES = 1 << 30  # of one chunk that is not zeros, or not of a codec that skips them
+_CODECS: Mapping[str, Mapping[str, Any]] = {
+    "blosc": {"id": "blosc", "cname": "lz4", "clevel": 1, "shuffle": 0},
+    "bz2": {"id": "bz2", "level": 1},
+    "gzip": {"id": "gzip", "level": 1},
+    "lz4": {"id": "lz4"},
+    "zlib": {"id": "zlib", "level": 1},
+    "zstd": {"id": "zstd", "level": 1},
+}
+
+
 class ZeroChunks:
-    """Chunks of zeros in memory. Each kind of chunk is made once, as one source.
+    """Chunks of zeros, or of a fill value, in memory. Each kind of chunk is made once, as a source.
 
     Args:
         sources: the list to which these sources are appended.
@@ -205,43 +216,74 @@ class ZeroChunks:
         is_certain: whether the checkpoint itself says that zeros were not stored: by a flag, or by
             a database that lists all keys under checksums. Otherwise a missing file may be a lost
             one.
+        with_fill_values: whether chunks of any fill value may be missing, and not of zeros alone.
     """
 
-    def __init__(self, sources: list[Source], memory: dict[int, Any], *, is_certain: bool) -> None:
+    def __init__(
+        self,
+        sources: list[Source],
+        memory: dict[int, Any],
+        *,
+        is_certain: bool,
+        with_fill_values: bool = False,
+    ) -> None:
         self.is_certain = is_certain
+        self.with_fill_values = with_fill_values
         self._memory = memory
         self._sources = sources
-        self._locations: dict[tuple[str | None, int], ValueLocation] = {}
+        self._locations: dict[tuple[str | None, int, bytes], ValueLocation] = {}
 
-    def location(self, compressor: str | None, size_bytes: int) -> ValueLocation:
-        """Return the location of a chunk of zeros that decodes to `size_bytes`.
+    def location(
+        self, compressor: str | None, size_bytes: int, element: bytes = b""
+    ) -> ValueLocation:
+        """Return the location of a chunk that decodes to `size_bytes`.
 
-        Raises LimitError for more than MAX_FILL_BYTES; UnsupportedFormatError for an unknown
-        compressor.
+        Args:
+            compressor: the codec of the chunk; None: raw.
+            size_bytes: a multiple of the size of an element.
+            element: the bytes of each element; none or zeros: all are zero.
+
+        Raises LimitError for more than MAX_FILL_BYTES, or MAX_PATTERN_BYTES;
+        UnsupportedFormatError for an unknown compressor.
         """
-        key = compressor, size_bytes
+        if not any(element):
+            element = b""
+        key = compressor, size_bytes, element
         if key not in self._locations:
             if size_bytes > MAX_FILL_BYTES:
                 raise LimitError(f"a chunk of {size_bytes} bytes that is not stored")
-            data = _encoded(compressor, size_bytes)
+            data = _encoded(compressor, size_bytes, element)
             number = len(self._sources)
-            self._sources.append(Source("zeros that were not stored", len(data)))
+            self._sources.append(Source("chunks that were not stored", len(data)))
             self._locations[key] = ValueLocation(number, 0, len(data))
             self._memory[number] = data
         return self._locations[key]
 
 
-def _encoded(compressor: str | None, size_bytes: int) -> Any:
-    """Return encoded zeros, without a pass over the zeros themselves."""
+def _encoded(compressor: str | None, size_bytes: int, element: bytes) -> Any:
+    """Return an encoded chunk; of zeros without a pass over the zeros, where the codec allows."""
+    if not element:
+        if compressor is None:
+            return zero_bytes(size_bytes)
+        if compressor == "zstd":
+            return _zstd(size_bytes)
+        if compressor in ("gzip", "zlib"):
+            return _zlib(size_bytes)
+    if size_bytes > MAX_PATTERN_BYTES:
+        raise LimitError(
+            f"a chunk of {size_bytes} bytes that is not stored; expected at most "
+            f"{MAX_PATTERN_BYTES} (MAX_PATTERN_BYTES)"
+        )
+    data = element * (size_bytes // len(element)) if element else bytes(size_bytes)
     if compressor is None:
-        return zero_bytes(size_bytes)
-    if compressor == "zstd":
-        return _zstd(size_bytes)
-    if compressor in ("gzip", "zlib"):
-        return _zlib(size_bytes)
-    raise UnsupportedFormatError(
-        f"a chunk of zeros that is not stored, where others are compressed with {compressor!r}"
-    )
+        return data
+    if compressor not in _CODECS:
+        raise UnsupportedFormatError(
+            f"a chunk that is not stored, where others are compressed with {compressor!r}"
+        )
+    import numcodecs
+
+    return bytes(numcodecs.get_codec(dict(_CODECS[compressor])).encode(data))
 
 
 def _zstd(size_bytes: int) -> bytes:

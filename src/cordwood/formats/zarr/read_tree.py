@@ -6,59 +6,176 @@ What lies in it beside arrays is passed over, unless it is a checkpoint too: tha
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from cordwood.errors import FormatError, LimitError, UnsupportedFormatError
+from cordwood.encoding.strict_json import parse_json
+from cordwood.errors import CorruptionError, FormatError, LimitError, UnsupportedFormatError
 from cordwood.formats.format_protocol import Opened
-from cordwood.formats.zarr.array_metadata import METADATA_NAME
-from cordwood.formats.zarr.read_index import open_arrays, read_arrays
-from cordwood.formats.zarr.tensorstore_index import Entry
-from cordwood.index import Index
+from cordwood.formats.zarr.array_metadata import (
+    METADATA3_NAME,
+    METADATA_NAME,
+    UnreadableArrayError,
+)
+from cordwood.formats.zarr.array_paths import nested_dicts
+from cordwood.formats.zarr.array_reader import ArrayReader, Messages, StoredArray, array_storage
+from cordwood.formats.zarr.key_values import FileValues, ZeroChunks
+from cordwood.formats.zarr.tensorstore_index import INDEX_NAME
+from cordwood.index import Index, Leaf, unreadable_leaf
+from cordwood.io.open_files import MemoryFile, ReadableFile, naming
 from cordwood.io.threads import gc_paused
+from cordwood.keypath import KeyPath, path_label
+from cordwood.message_text import first_names, printable
 from cordwood.storage.directory_reader import FOLDER, OTHER, ReadableDirectory, directory_at
 
 FORMAT = "zarr-tree"
 MAX_DEPTH = 64
 MAX_FOLDERS = 1 << 20
+MAX_GROUP_BYTES = 1 << 26  # of a `zarr.json`, with the metadata of all that is below a group
 
 _CHECKPOINTS = ("cordwood.json", "tensorstore_index.json", "_METADATA")  # have one of these
 _TENSORS = (".safetensors", ".safetensors.index.json")
 _OTHERS = {
-    "zarr.json": "zarr of version 3",
     "manifest.ocdbt": "OCDBT, a database of TensorStore's (Orbax and newer Levanter write it)",
 }
 
 
-def open_tree(path: str | os.PathLike[str], prefix: str | None) -> Opened:
-    """Return all arrays of the tree. Raises as `read_tree`; ValueError for a prefix."""
+_MESSAGES = Messages(
+    missing=(
+        "{key} is missing: the checkpoint is incomplete; copy or save it again (all chunks of an "
+        "array without a fill value are stored)"
+    ),
+    partly_missing="",
+    wrong_size=(
+        "{key}: expected {expected} bytes, found {actual}: it is damaged, or belongs to another "
+        "array; copy or save it again"
+    ),
+    extra=(
+        "{key} is no chunk of an array of shape {shape} in chunks of {chunks}: it, or the metadata "
+        "of the array, belongs to another checkpoint; copy or save it again"
+    ),
+)
+
+
+def open_tree(path: str | os.PathLike[str], prefix: str | None, *, warn: bool = True) -> Opened:
+    """Return all arrays of the tree. Raises as `read_tree`; ValueError for a prefix.
+
+    Args:
+        path: the directory.
+        prefix: None; such a tree has no items.
+        warn: warn of chunks that are missing, and are read as the fill value of their array.
+    """
     text = os.fspath(path)
     if prefix is not None:
         raise ValueError(
             f"{text}: prefix= is for directories of several trees; open the directory of that name"
         )
-    return open_arrays(directory_at(text), read_tree)
+    directory = directory_at(text)
+    try:
+        arrays = read_tree(directory)
+    except BaseException:
+        directory.close()
+        raise
+    if warn and arrays.assumed:
+        names = first_names([printable(path_label(key_path)) for key_path in arrays.assumed], 1)
+        warnings.warn(
+            f"{text}: not all chunks of {names} are stored: they are read as the fill value, as "
+            "zarr defines it; files that were lost would look the same; cordwood.verify lists them",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    files: list[ReadableFile] = [
+        MemoryFile(arrays.memory[number], f"{directory.name}: {source.name}")
+        if number in arrays.memory
+        else directory.owning_file(source.name, source.size_bytes)
+        for number, source in enumerate(arrays.tree.sources)
+    ]
+    if len(files) == len(arrays.memory):
+        directory.close()  # nothing more will be read, and no file closes it
+    return Opened(FORMAT, arrays.tree, files, unstored=arrays.unstored)
 
 
-def read_tree(directory: ReadableDirectory) -> Index:
-    """Return the index of a directory tree: nested dicts of jax arrays by its directories, sorted.
+class ArrayTree(NamedTuple):
+    """A tree of arrays: its index, and what its files do not hold.
 
-    An array is a directory with a `.zarray`; where one lies within another, the tree is one flat
-    dict of paths. What else lies in the tree is passed over. Nothing can be verified.
+    Attributes:
+        tree: the index; names of sources are relative to the directory.
+        memory: the bytes of sources that are not files, by the number of the source.
+        unstored: the number of chunks that are not stored, by the path of the leaf.
+        assumed: the paths of leaves for which files may have been lost.
+    """
+
+    tree: Index
+    memory: Mapping[int, Any]
+    unstored: Mapping[KeyPath, int]
+    assumed: Sequence[KeyPath]
+
+
+def read_tree(directory: ReadableDirectory) -> ArrayTree:
+    """Read a directory tree: nested dicts of jax arrays by its directories, sorted.
+
+    An array is a directory with a `.zarray`, or with a `zarr.json` that says so; where one lies
+    within another, the tree is one flat dict of paths. What else lies in the tree is passed over.
+    An array of a kind that is not read (text, filters, other codecs) is a leaf that cannot be read.
+    Chunks that are missing hold the fill value, as zarr defines it. Nothing can be verified.
 
     Raises:
-        FormatError: there is no array, or a `.zarray` or a chunk is not what it should be; or some
-            of it is a checkpoint of its own.
+        FormatError: there is no array, or the metadata of one or a chunk is not what it should be;
+            or some of it is a checkpoint of its own.
         LimitError: directories nest deeper than MAX_DEPTH, or are more than MAX_FOLDERS.
-        CorruptionError: a chunk is missing, a directory is a symbolic link, or cordwood wrote an
-            array, whose index is gone.
-        UnsupportedFormatError: there are arrays of zarr version 3, or in a database.
+        CorruptionError: a chunk is missing of an array without a fill value, a directory is a
+            symbolic link, or cordwood wrote an array, whose index is gone.
+        UnsupportedFormatError: there are arrays in a database.
     """
     with gc_paused():
         paths = _array_paths(directory)
         if not paths:
-            raise FormatError(f"{directory.name}: there is no {METADATA_NAME} in it")
-        index = read_arrays(directory, "", [Entry(path, None, None) for path in paths], None)
-        return index._replace(format=FORMAT)
+            raise FormatError(
+                f"{directory.name}: there is no {METADATA_NAME} in it, and no {METADATA3_NAME} of "
+                "an array"
+            )
+        values = FileValues(directory, are_listed=False)
+        chunks = ZeroChunks(values.sources, values.memory, is_certain=True, with_fill_values=True)
+        reader = ArrayReader(values, _MESSAGES, version=None, zero_chunks=chunks)
+        arrays = []
+        for path in paths:
+            with naming(f"{directory.name}/{path}", within=directory.name):
+                arrays.append(_read_array(path, reader))
+        structure, order, key_paths = nested_dicts(paths, "")
+        leaves = [_leaf(key, arrays[i]) for key, i in zip(key_paths, order, strict=True)]
+        index = Index(FORMAT, structure, tuple(leaves), tuple(values.sources), "dotted")
+    key_path_of = {
+        "" if paths[i] == "." else paths[i]: key for key, i in zip(key_paths, order, strict=True)
+    }
+    unstored = {key_path_of[array]: count for array, count in reader.unstored.items()}
+    return ArrayTree(
+        index, values.memory, unstored, [key_path_of[array] for array in reader.assumed]
+    )
+
+
+def _read_array(path: str, reader: ArrayReader) -> StoredArray | str:
+    """Return an array, or the reason why it cannot be read."""
+    array = "" if path == "." else path
+    name, data = reader.read_metadata(array)
+    try:
+        metadata = reader.parse(name, data)
+    except (UnreadableArrayError, UnsupportedFormatError) as e:
+        problem = str(e).partition("; expected")[0]
+        return f"{name}: {problem}; read it with zarr, and save numbers"
+    if metadata.marked:
+        raise CorruptionError(
+            f"cordwood wrote this array, and its part of {INDEX_NAME} is gone: restore the index, "
+            "or save the arrays again"
+        )
+    return StoredArray(metadata, reader.pieces(array, metadata))
+
+
+def _leaf(path: KeyPath, array: StoredArray | str) -> Leaf:
+    if isinstance(array, str):
+        return unreadable_leaf(path, array)
+    shape, dtype = array.metadata.shape, array.metadata.dtype
+    return Leaf(path, "jax", shape, dtype, array_storage(array, len(shape)))
 
 
 def _array_paths(directory: ReadableDirectory) -> list[str]:
@@ -72,13 +189,13 @@ def _array_paths(directory: ReadableDirectory) -> list[str]:
             raise LimitError(f"{directory.name}: more than {MAX_FOLDERS} directories (MAX_FOLDERS)")
         entries = directory.sizes(path)
         _require_no_checkpoint(entries, directory.name, path)
-        if METADATA_NAME in entries:
+        if METADATA_NAME in entries or (METADATA3_NAME in entries and _is_array3(directory, path)):
             paths.append(path)
         for name, what in _OTHERS.items():
             if name in entries:
                 raise UnsupportedFormatError(
                     f"{directory.name}/{path}: {name} says that this is {what}, which is not read "
-                    "here; expected arrays of zarr version 2"
+                    "here; expected arrays of zarr"
                 )
         if path.count("/") >= MAX_DEPTH:
             raise LimitError(f"{directory.name}/{path:.200}: nested deeper than {MAX_DEPTH}")
@@ -88,6 +205,22 @@ def _array_paths(directory: ReadableDirectory) -> list[str]:
             folders = sorted(name for name, size in entries.items() if size == FOLDER)
         waiting += [name if path == "." else f"{path}/{name}" for name in reversed(folders)]
     return paths
+
+
+def _is_array3(directory: ReadableDirectory, path: str) -> bool:
+    """Return whether a `zarr.json` is of an array, and not of a group."""
+    name = METADATA3_NAME if path == "." else f"{path}/{METADATA3_NAME}"
+    members = parse_json(
+        directory.read(name, limit_bytes=MAX_GROUP_BYTES),
+        f"{directory.name}/{name}",
+        allow_nan=True,
+    )
+    kind = members.get("node_type") if type(members) is dict else None
+    if kind not in ("array", "group"):
+        raise FormatError(
+            f"{directory.name}/{name}: node_type: expected 'array' or 'group', found {kind!r:.80}"
+        )
+    return bool(kind == "array")
 
 
 def _require_no_checkpoint(names: Collection[str], root: str, path: str) -> None:
