@@ -1,1 +1,5 @@
-CASES = []
+"""Files of arrays."""
+
+from tests.foreign_files.case import Case
+
+CASES: list[Case] = []

@@ -1,1 +1,5 @@
-CASES = []
+"""x."""
+
+from tests.foreign_files.case import Case
+
+CASES: list[Case] = []

@@ -6,6 +6,9 @@ layers/*/bias       `*` stands for any part of one key
 **/kernel           `**` stands for any number of keys
 layers/[0-3]/**     one character of a set; [!0-3] one character that is not in it
 !opt_state/**       excludes leaves that the other patterns select
+a%2Ab               %2A, %3F, %5B and %21 stand for the characters *, ?, [ and ! themselves
+
+A pattern that is exactly the name of a leaf or container, such as ['w'] or !x, means that one.
 
 New paths, of `rename`:
 
@@ -71,6 +74,29 @@ def _compiled(pattern: str, option: str) -> re.Pattern[str]:
         raise ValueError(f"{option}: {pattern!r} is not a pattern: {e}") from e
 
 
+class _ExactNames:
+    """The names of leaves and of containers: those are meant first, whatever characters they have.
+
+    Args:
+        names: the names of the leaves.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+
+    def __contains__(self, pattern: str) -> bool:
+        if not _WILD.search(pattern) and not pattern.startswith("!"):
+            return False  # it has no other meaning
+        return any(map(self._literal(pattern), self._names))
+
+    def matcher(self, pattern: str) -> Callable[[str], re.Match[str] | None] | None:
+        """Return the match of a name and of all below it; None for a pattern that is no name."""
+        return self._literal(pattern) if pattern in self else None
+
+    def _literal(self, pattern: str) -> Callable[[str], re.Match[str] | None]:
+        return re.compile(f"{re.escape(pattern)}(?P<rest>/.*)?", re.DOTALL).fullmatch
+
+
 def match_patterns(
     names: Sequence[str], select: Select, *, naming: Naming, where: str, option: str = "select"
 ) -> list[bool]:
@@ -93,14 +119,19 @@ def match_patterns(
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise TypeError(f"{option}: expected patterns that are str, found {pattern!r}")
-    including = [each for each in patterns if not each.startswith("!")]
-    excluding = [each for each in patterns if each.startswith("!")]
+    exact = _ExactNames(names)
+    excluding = [
+        each
+        for each in patterns
+        if each.startswith("!") and pattern_name(each, naming) not in exact
+    ]
+    including = [each for each in patterns if each not in excluding]
     selected = [not including] * len(names)
     problems = []
     for pattern in [*including, *excluding]:
-        keep = not pattern.startswith("!")
-        plain = pattern_name(pattern.removeprefix("!"), naming)
-        match = _compiled(plain, option).fullmatch
+        keep = pattern not in excluding
+        plain = pattern_name(pattern if keep else pattern[1:], naming)
+        match = exact.matcher(plain) or _compiled(plain, option).fullmatch
         hits = [i for i, name in enumerate(names) if match(name)]
         if not hits:
             match = _compiled(plain_pattern(plain), option).fullmatch
@@ -156,6 +187,7 @@ class _Rule(NamedTuple):
     match: Callable[[str], re.Match[str] | None]
     targets: tuple[str, ...]
     is_plain: bool = False  # it matches the plain form of names
+    is_literal: bool = False  # its targets have no wildcards
 
 
 def rename_key_paths(
@@ -173,8 +205,9 @@ def rename_key_paths(
     """
     if not isinstance(rename, Mapping):
         raise TypeError(f"rename: expected a dict of old and new key paths, found {rename!r:.80}")
-    rules = [_rule(pattern, targets, naming) for pattern, targets in rename.items()]
     names = [path_name(path, naming) for path in paths]
+    exact = _ExactNames(names)
+    rules = [_rule(pattern, targets, naming, exact) for pattern, targets in rename.items()]
     applied = _first_matches(rules, names, naming)
     unused = set(range(len(rules))).difference(number for number, _ in applied.values())
     plain = {i: _plain_rule(rules[i]) for i in unused if not any(map(rules[i].match, names))}
@@ -212,7 +245,7 @@ def _first_matches(
     return result
 
 
-def _rule(pattern: str, targets: str | Sequence[str], naming: Naming) -> _Rule:
+def _rule(pattern: str, targets: str | Sequence[str], naming: Naming, exact: _ExactNames) -> _Rule:
     is_sequence = isinstance(targets, Sequence) and not isinstance(targets, str)
     targets = cast("tuple[str, ...]", tuple(targets if is_sequence else [targets]))
     for text in (pattern, *targets):
@@ -220,6 +253,10 @@ def _rule(pattern: str, targets: str | Sequence[str], naming: Naming) -> _Rule:
             raise TypeError(f"rename: expected key paths that are str, found {text!r:.80}")
     if not targets:
         raise ValueError(f"rename: {pattern!r}: there is no new path; to leave it out, use select=")
+    literal = exact.matcher(pattern_name(pattern, naming))
+    if literal is not None:
+        new = tuple([listed_form(target) if "[" in target else target for target in targets])
+        return _Rule(pattern, literal, new, is_literal=True)
     listed, new = pattern, targets
     if is_jax_path(pattern):
         listed, new = listed_form(pattern), tuple(map(listed_form, targets))
@@ -257,8 +294,10 @@ def _new_path(
     kept = path[len(path) - rest.count("/") :] if rest else ()
     if not rule.pattern:
         kept = path
-    groups = iter(match.groups()[:-1])  # the last one is the rest
-    head = _WILDCARDS.sub(lambda _: (next(groups) or "").rstrip("/"), target)
+    head = target
+    if not rule.is_literal:
+        groups = iter(match.groups()[:-1])  # the last one is the rest
+        head = _WILDCARDS.sub(lambda _: (next(groups) or "").rstrip("/"), target)
     if rule.is_plain and naming == "dotted":  # the keys of the rest are one string
         head, kept = head + rest, ()
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-_TOKEN = re.compile(r"\*+|\[(!?+)(.[^\]]*+)\]|.", re.DOTALL)
+_TOKEN = re.compile(r"\*+|\[(!?+)(.[^\]]*+)\]|%(?:2A|3F|5B|5D|21)|.", re.DOTALL)
 _KEY_ENDS = "(?![^/])"
 
 
@@ -57,8 +57,10 @@ def _fixed_texts(part: str) -> list[str]:
 
 
 def _character_regex(token: re.Match[str]) -> str:
-    """Return the regular expression of `?`, a set or a character."""
+    """Return the regular expression of `?`, a set, a character, or one that is escaped."""
     text, negated, members = token[0], token[1], token[2]
+    if text[0] == "%" and len(text) > 1:
+        return re.escape(chr(int(text[1:], 16)))
     if members is None:
         return "[^/]" if text == "?" else re.escape(text)
     members = members.replace("\\", r"\\").replace("[", r"\[")
