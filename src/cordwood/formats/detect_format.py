@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from cordwood.errors import FormatError, IncompleteCheckpointError, UnsupportedFormatError
+from cordwood.formats.foreign_directories import foreign_directory
 from cordwood.formats.foreign_files import foreign_file, not_expected
 from cordwood.formats.format_protocol import (
     Format,
@@ -348,6 +349,11 @@ def not_a_checkpoint(place: str, text: str) -> OSError | IncompleteCheckpointErr
         return IncompleteCheckpointError(
             f"{text} is an empty directory: expected a directory with an index, or a checkpoint "
             "file"
+        )
+    foreign = foreign_directory(text, names)
+    if foreign is not None:
+        return IncompleteCheckpointError(
+            f"{text} is not a checkpoint that is read: it is {foreign}"
         )
     from cordwood.formats.packs.cordwood_json import INDEX_NAME, PACK_NAME
 

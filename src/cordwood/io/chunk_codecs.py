@@ -253,6 +253,21 @@ def chunk_encoder(compression: str) -> Encoder:
     return {"zstd": _compress_zstd, "blosc": _compress_blosc}[compression]
 
 
+def encode_bytes(compressor: str, data: bytes) -> bytes | None:
+    """Return bytes compressed as a chunk of any compressor that is read; None for another one."""
+    if compressor in ("gzip", "zlib"):
+        return zlib.compress(data)
+    if compressor == "bz2":
+        return bz2.compress(data)
+    if compressor == "lz4":
+        from numcodecs import lz4
+
+        return bytes(lz4.compress(data))
+    if compressor in ("blosc", "zstd"):
+        return chunk_encoder(compressor)(np.frombuffer(data, np.uint8))
+    return None
+
+
 def _compress_zstd(array: np.ndarray[Any, Any]) -> bytes:
     import zstandard
 

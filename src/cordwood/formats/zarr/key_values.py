@@ -197,14 +197,6 @@ _RLE_BYTES = 1 << 17  # the largest block
 
 
 MAX_PATTERN_BYTES = 1 << 30  # of one chunk that is not zeros, or not of a codec that skips them
-_CODECS: Mapping[str, Mapping[str, Any]] = {
-    "blosc": {"id": "blosc", "cname": "lz4", "clevel": 1, "shuffle": 0},
-    "bz2": {"id": "bz2", "level": 1},
-    "gzip": {"id": "gzip", "level": 1},
-    "lz4": {"id": "lz4"},
-    "zlib": {"id": "zlib", "level": 1},
-    "zstd": {"id": "zstd", "level": 1},
-}
 
 
 class ZeroChunks:
@@ -277,13 +269,14 @@ def _encoded(compressor: str | None, size_bytes: int, element: bytes) -> Any:
     data = element * (size_bytes // len(element)) if element else bytes(size_bytes)
     if compressor is None:
         return data
-    if compressor not in _CODECS:
+    from cordwood.io.chunk_codecs import encode_bytes
+
+    encoded = encode_bytes(compressor, data)
+    if encoded is None:
         raise UnsupportedFormatError(
             f"a chunk that is not stored, where others are compressed with {compressor!r}"
         )
-    import numcodecs
-
-    return bytes(numcodecs.get_codec(dict(_CODECS[compressor])).encode(data))
+    return encoded
 
 
 def _zstd(size_bytes: int) -> bytes:
