@@ -113,7 +113,7 @@ def write_hub_directory(path: Path) -> Any:
         "model-00001-of-00002.safetensors": {"embed.weight": np.ones((2, 3), np.float32)},
         "model-00002-of-00002.safetensors": {"lm_head.weight": np.zeros((3, 2), np.float32)},
     }
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for name, tensors in shards.items():
         safetensors.numpy.save_file(tensors, path / name, metadata={"format": "pt"})
         weight_map |= dict.fromkeys(tensors, name)

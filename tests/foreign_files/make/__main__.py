@@ -42,9 +42,9 @@ def write_golden(name: str, requirements: list[str]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     tool = name.rpartition("-")[0].replace("-", "_")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    settings = {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax"}
     command = [python, "-m", f"tests.foreign_files.make.{tool}", os.fspath(folder)]
-    subprocess.run(command, check=True, env=environment, cwd=ROOT)
+    subprocess.run(command, check=True, env={**os.environ, **settings}, cwd=ROOT)
     versions = subprocess.check_output([python, "-m", "pip", "freeze"], text=True)
     lines = [f"python=={sys.version.split()[0]}", *versions.splitlines()]
     (folder / "versions.txt").write_text("".join([f"{line}\n" for line in lines]))
