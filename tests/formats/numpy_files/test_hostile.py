@@ -10,11 +10,13 @@ import re
 import struct
 import zipfile
 import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import cordwood
 from cordwood.errors import (
     CordwoodError,
     CorruptionError,
@@ -341,3 +343,12 @@ def test_every_bit_and_every_cut(name: str) -> None:
             continue
         if name == "npz" and set(result) == {"a"} and isinstance(result["a"], np.ndarray):
             assert result["a"].tobytes() == expected.tobytes()
+
+
+def test_a_damaged_archive_has_one_reason(tmp_path: Path) -> None:
+    """It is not called an archive of another kind as well."""
+    path = tmp_path / "x.npz"
+    path.write_bytes(NPZ["a name twice"][0])
+    with pytest.raises(FormatError) as raised:
+        cordwood.load(path)
+    assert str(raised.value) == f"{path}: two members are called 'a.npy'"
