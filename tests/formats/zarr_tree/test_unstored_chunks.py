@@ -17,7 +17,7 @@ def write(path: Path, version: int, **options: Any) -> np.ndarray:
     """Write an array `w` of six chunks, of which the first is stored."""
     import zarr
 
-    group: Any = zarr.open_group(path, mode="w", zarr_format=version)  # type: ignore[arg-type]
+    group: Any = zarr.open_group(path, mode="w", zarr_format=version)
     array = group.create_array("w", shape=(6, 4), chunks=(2, 2), dtype="f4", **options)
     array[:2, :2] = 1
     return np.asarray(array[...])
