@@ -59,7 +59,7 @@ def test_escapes_are_the_characters_themselves(path: Path, pattern: Any, names: 
 
 
 def test_names_of_jax_key_paths(tmp_path: Path) -> None:
-    """As programs write them that save the leaves of a tree by `jax.tree_util.keystr`."""
+    """Programs that save the leaves of a tree by `jax.tree_util.keystr` write them."""
     tree = {"params": {"w": np.ones(2), "b": np.zeros(1)}, "step": np.array(3)}
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     arrays: dict[str, Any] = {jax.tree_util.keystr(path): leaf for path, leaf in leaves}

@@ -182,7 +182,7 @@ def test_detect_and_save(path: Path, tmp_path: Path) -> None:
 
 
 def test_a_line_of_json_in_front_is_the_metadata(tmp_path: Path) -> None:
-    """As equinox's documentation saves hyperparameters beside a model."""
+    """The documentation of equinox saves hyperparameters so."""
     path = tmp_path / "model.eqx"
     hyperparameters = {
         "width": 8,

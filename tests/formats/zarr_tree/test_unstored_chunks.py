@@ -54,7 +54,7 @@ def test_a_whole_tree_gives_no_warning(tmp_path: Path) -> None:
 
 
 def test_a_missing_chunk_of_eformers_directories_stays_an_error(tmp_path: Path) -> None:
-    """What is missing there is lost: eFormer stores every chunk."""
+    """A missing file there is lost: eFormer stores every chunk."""
     cordwood.save(tmp_path / "x", {"w": np.zeros(3)}, layout="zarr")
     (tmp_path / "x/w/0").unlink()
     with pytest.raises(CorruptionError, match="0 is missing: the checkpoint is incomplete"):
