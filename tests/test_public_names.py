@@ -78,7 +78,7 @@ SIGNATURES = {
     "load": [
         *["path", "like", "*", "mmap", "to", "verify", "strict", "cast"],
         *["select", "rename", "missing", "extra", "alias", "nest", "transpose"],
-        *["mesh", "rules", "shardings", "progress", "format", "prefix", "max_bytes"],
+        *["mesh", "rules", "shardings", "migrations", "progress", "format", "prefix", "max_bytes"],
     ],
     "convert": [
         *["source", "destination", "*", "select", "rename", "transpose", "cast", "lossy"],

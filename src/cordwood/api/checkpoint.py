@@ -375,7 +375,7 @@ class Checkpoint(Mapping[str, StoredLeaf]):
                     f"{self.path}: expected a key path, a str such as 'params/w', found "
                     f"{key_path!r:.80}"
                 ) from None
-            plain = plain_pattern(key_path)
+            plain = plain_pattern(key_path, self.index.naming)
             names = [name for name in self._by_name if plain_name(name, self.index.naming) == plain]
             if len(names) == 1:
                 return self._by_name[names[0]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Any, Literal, TypeVar, Unpack, overload
 
@@ -14,6 +15,7 @@ from cordwood.io.threads import gc_paused
 from cordwood.loading.leaf_reader import open_reader
 from cordwood.loading.load_request import Cast, Extra, LoadOptions, Missing, OpenAndReadOptions
 from cordwood.loading.load_tree import load_tree
+from cordwood.loading.migrations import Migration
 from cordwood.plan.path_patterns import Rename, Select
 from cordwood.plan.select_leaves import Transpose
 from cordwood.sharding.partition_rules import Rules
@@ -52,6 +54,7 @@ def load(
     mesh: Any = None,
     rules: Rules | None = None,
     shardings: Any = None,
+    migrations: Sequence[Migration] = (),
     progress: ProgressOption = None,
     format: str | None = None,
     prefix: str | None = None,
@@ -79,12 +82,14 @@ def load(
         verify: check digests. None: yes, unless `mmap` is true.
         strict: False ignores stored leaves that `like` lacks, and containers of other kinds.
             Shapes, dtypes and kinds of leaves are always checked.
-        cast: other dtypes. With `like`, True converts to its dtypes. Without `like`, a floating
+        cast: other dtypes. With `like`, True converts to its dtypes. With or without it, a floating
             dtype ("bf16", jnp.float32) for all floating arrays, or a mapping of patterns to
             dtypes, in which the first matching entry counts:
             `{"embed/ids": "int32", "**": "bf16"}`. A pattern casts floating arrays only. An integer
             array is cast only by an entry that is its whole key path, without wildcards (after
-            `rename`). A conversion from or to integers that would change a value is an error.
+            `rename`). The arrays that are cast have that dtype in the result, whatever the dtype in
+            `like` (floating for floating, integer for integer); all others are compared with
+            `like`. A conversion from or to integers that would change a value is an error.
         select: a pattern, or several: load only the leaves whose key paths (as `open` lists them)
             match one of them. `*` matches any part of a key, `**` any number of keys. A pattern
             that matches a container selects everything in it. A pattern that begins with '!'
@@ -121,6 +126,11 @@ def load(
             flat dict of them by key paths with '.' or '/'. An entry applies to all leaves under
             it. `shardings` takes precedence over `rules`, and `rules` over the shardings of
             `like`. Each process reads only what its own devices need, and reads it once.
+        migrations: other options for checkpoints that were saved before the tree changed, each a
+            dict of select, rename, transpose, cast, missing, extra and strict:
+            `[{"rename": {"opt/**": "opt/1/**"}}]`. They are tried in order, and only if the
+            checkpoint does not fit `like` without them; each takes the place of the same options
+            of the call. The log (INFO) says which one was used.
         progress: True for a bar in a terminal or a notebook; or a function that is called from
             time to time with a `cordwood.results.Progress`, which has the number of bytes that
             were read. None: neither.
@@ -150,7 +160,8 @@ def load(
         FileChangedError: another program wrote to a file in place while it was read.
         MismatchError: the checkpoint does not fit `like`; lists every leaf that differs. Or a
             64-bit leaf would become a jax array while jax's 64-bit types are off. Or a shape
-            cannot be cut as its sharding says. Or a pattern of `select`, `rename`, `cast` or
+            cannot be cut as its sharding says. Or it fits by no migration either: the message has
+            the problems of each. Or a pattern of `select`, `rename`, `cast` or
             `transpose` matches nothing, or nothing that it can change.
         ValueError: a mesh is missing, no rule matches a leaf, or a sharding matches no leaf.
     """
@@ -170,6 +181,7 @@ def load(
         mesh=mesh,
         rules=rules,
         shardings=shardings,
+        migrations=migrations,
         progress=progress,
     )
     open_options = OpenOptions(max_bytes, read_once=not mmap)  # then data is freed once it is read

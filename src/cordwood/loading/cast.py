@@ -38,7 +38,18 @@ def cast_targets(
 def cast_dtypes(
     leaves: Sequence[Leaf], paths: Sequence[KeyPath], cast: Cast, *, naming: Naming, where: str
 ) -> list[str]:
-    """Return the dtype of each leaf after the cast; the stored one if `cast` does not apply.
+    """Return the dtype of each leaf after the cast; raises as `requested_dtypes` does."""
+    requested = requested_dtypes(leaves, paths, cast, naming=naming, where=where)
+    return [
+        leaf.dtype if dtype is None else dtype
+        for leaf, dtype in zip(leaves, requested, strict=True)
+    ]
+
+
+def requested_dtypes(
+    leaves: Sequence[Leaf], paths: Sequence[KeyPath], cast: Cast, *, naming: Naming, where: str
+) -> list[str | None]:
+    """Return the dtype that `cast` requests for each leaf; None if it does not apply to a leaf.
 
     A single floating dtype applies to all floating arrays. In a mapping the first matching entry
     counts. An entry that is the exact key path of one leaf, without wildcards, applies to any
@@ -65,8 +76,7 @@ def cast_dtypes(
             'a mapping names integers that become others: {"tokens/ids": "int32"}'
         )
     return [
-        name if leaf.kind in _ARRAYS and dtypes.is_floating(leaf.dtype) else leaf.dtype
-        for leaf in leaves
+        name if leaf.kind in _ARRAYS and dtypes.is_floating(leaf.dtype) else None for leaf in leaves
     ]
 
 
@@ -77,9 +87,9 @@ def _by_pattern(
     *,
     naming: Naming,
     where: str,
-) -> list[str]:
+) -> list[str | None]:
     names = [path_name(path, naming) for path in paths]
-    results = [leaf.dtype for leaf in leaves]
+    results: list[str | None] = [None] * len(leaves)
     problems = []
     for pattern, dtype in reversed(list(cast.items())):
         parsed = dtypes.parse(dtype)
@@ -89,7 +99,7 @@ def _by_pattern(
         ]
         exact = pattern_name(pattern, naming)
         if exact not in names:  # another spelling of one of them
-            plain = plain_pattern(exact)
+            plain = plain_pattern(exact, naming)
             exact = next((name for name in names if plain_name(name, naming) == plain), exact)
         castable = [i for i in arrays if names[i] == exact or _is_inexact(leaves[i].dtype)]
         if arrays and not castable:
@@ -106,6 +116,17 @@ def _by_pattern(
         some = "" if len(problems) == len(cast) else " by some of its patterns"
         raise MismatchError(f"cast changes nothing of {where}{some}:\n" + "\n".join(problems[::-1]))
     return results
+
+
+def same_kind_of_number(one: str, other: str) -> bool:
+    """Return True if two dtypes are both floating, both complex or both integers."""
+    return bool(one and other) and _kind_of_number(one) == _kind_of_number(other)
+
+
+def _kind_of_number(dtype: str) -> str:
+    if dtypes.is_floating(dtype):
+        return "floating"
+    return "integer" if dtype.startswith(("int", "uint")) else dtype.rstrip("0123456789")
 
 
 def _is_inexact(dtype: str) -> bool:

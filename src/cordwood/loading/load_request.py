@@ -15,6 +15,7 @@ from cordwood.errors import MismatchError
 from cordwood.index import Leaf, LeafKind
 from cordwood.io.progress import ProgressOption, require_progress_option
 from cordwood.keypath import format_path
+from cordwood.loading.migrations import Migration, require_migrations
 from cordwood.message_text import first_lines
 from cordwood.plan.path_patterns import Rename, Select
 from cordwood.plan.select_leaves import Transpose
@@ -41,6 +42,7 @@ class TreeOptions(TypedDict, total=False):
     transpose: Transpose | None
     missing: Missing
     extra: Extra
+    migrations: Sequence[Migration]
     progress: ProgressOption
 
 
@@ -80,7 +82,13 @@ class LoadOptions(NamedTuple):
     mesh: Any = None
     rules: Rules | None = None
     shardings: Any = None
+    migrations: Sequence[Migration] = ()
     progress: ProgressOption = None
+
+    def attempts(self) -> list[LoadOptions]:
+        """Return the options to try, one after another: these, and those of each migration."""
+        plain = self._replace(migrations=())
+        return [plain, *(plain._replace(**migration) for migration in self.migrations)]
 
     @property
     def assigns_shardings(self) -> bool:
@@ -97,6 +105,9 @@ class LoadOptions(NamedTuple):
 
         Raises TypeError for a `progress` that is no function.
         """
+        require_migrations(self.migrations, has_like=like is not None)
+        for attempt in self.attempts()[1:]:
+            attempt.require_valid(like)
         to, cast, missing, extra = self.to, self.cast, self.missing, self.extra
         if to not in (None, "jax", "numpy"):
             raise ValueError(f'to={to!r}: expected "jax", "numpy" or None')
@@ -106,10 +117,6 @@ class LoadOptions(NamedTuple):
             raise ValueError(f'missing={missing!r}: expected "error" or "keep"')
         if extra not in ("error", "ignore"):
             raise ValueError(f'extra={extra!r}: expected "error" or "ignore"')
-        if like is not None and not isinstance(cast, bool):
-            raise ValueError(
-                f"cast={cast!r}: with `like`, which has dtypes, cast=True converts to those"
-            )
         if like is None and cast is True:
             raise ValueError(
                 'cast=True converts to the dtypes of `like`: pass one, or a dtype (cast="bf16")'

@@ -10,6 +10,7 @@ One file: the way of a load from its options to the tree.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from operator import itemgetter
@@ -44,6 +45,7 @@ from cordwood.loading.match_like import (
     match_by_position,
     match_like,
 )
+from cordwood.loading.migrations import migration_error
 from cordwood.loading.unreadable_leaves import require_readable
 from cordwood.message_text import counted, first_lines
 from cordwood.plan.keys_of_like import with_keys_of_like
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
 
 DeviceBoxes: TypeAlias = Mapping[int, Mapping[Any, Box]]  # by position of the target; by device
 
+_log = logging.getLogger("cordwood")
 _ON_DEVICE = frozenset({"jax", "prng_key"})
 
 
@@ -73,7 +76,54 @@ def load_tree(reader: LeafReader, like: Any, options: LoadOptions) -> Any:
     Raises what `cordwood.load` documents.
     """
     options.require_valid(like)
-    cast, mmap, name = options.cast, options.mmap, reader.path
+    part, matching, options = _matched(reader, like, options)
+    mmap, name, targets = options.mmap, reader.path, matching.targets
+    if options.assigns_shardings:
+        targets = assign_shardings(options, targets, matching.paths)
+    check_x64(name, targets, has_like=like is not None, cast=options.cast)
+    if part.stored is not reader.index:
+        targets = _stored_targets(reader, part, targets)
+    verify = not mmap if options.verify is None else options.verify
+    with ExitStack() as stack:
+        if options.progress is not None:
+            report = stack.enter_context(progress_display(options.progress, "loading"))
+            size_bytes = sum(map(target_size_bytes, targets))
+            stack.enter_context(report_progress(size_bytes, report))
+        values = restore_targets(reader, targets, mmap=mmap, verify=verify, alias=options.alias)
+    return matching.rebuild(values)
+
+
+def _matched(
+    reader: LeafReader, like: Any, options: LoadOptions
+) -> tuple[SelectedLeaves, Matching, LoadOptions]:
+    """Return the leaves to load, what to make of them, and the options by which they fit `like`.
+
+    Migrations are tried in order, if the checkpoint does not fit without them. Nothing is read.
+    """
+    problems = []
+    for number, attempt in enumerate(options.attempts(), start=-1):
+        try:
+            result = _matched_by(reader, like, attempt)
+        except MismatchError as e:
+            problems.append(e)
+            continue
+        if number >= 0:
+            _log.info(
+                "%s does not fit as it is, and is loaded by migrations[%d] = %.200r",
+                reader.path,
+                number,
+                options.migrations[number],
+            )
+        return *result, attempt
+    if options.migrations:
+        raise migration_error(reader.path, options.migrations, problems)
+    raise problems[0]
+
+
+def _matched_by(
+    reader: LeafReader, like: Any, options: LoadOptions
+) -> tuple[SelectedLeaves, Matching]:
+    cast, name = options.cast, reader.path
     part = _selected(reader, options)
     index = part.stored
     if like is None:
@@ -101,19 +151,7 @@ def load_tree(reader: LeafReader, like: Any, options: LoadOptions) -> Any:
     if not isinstance(cast, bool):
         paths = [target.leaf.key_path for target in targets]
         targets = cast_targets(targets, paths, cast, naming=index.naming, where=name)
-    if options.assigns_shardings:
-        targets = assign_shardings(options, targets, matching.paths)
-    check_x64(name, targets, has_like=like is not None, cast=cast)
-    if index is not reader.index:
-        targets = _stored_targets(reader, part, targets)
-    verify = not mmap if options.verify is None else options.verify
-    with ExitStack() as stack:
-        if options.progress is not None:
-            report = stack.enter_context(progress_display(options.progress, "loading"))
-            size_bytes = sum(map(target_size_bytes, targets))
-            stack.enter_context(report_progress(size_bytes, report))
-        values = restore_targets(reader, targets, mmap=mmap, verify=verify, alias=options.alias)
-    return matching.rebuild(values)
+    return part, matching._replace(targets=targets)
 
 
 def _selected(reader: LeafReader, options: LoadOptions) -> SelectedLeaves:

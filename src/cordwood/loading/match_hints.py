@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from cordwood import dtypes
 from cordwood.index import Index, Leaf, LeafSpec, Naming
 from cordwood.keypath import KeyPath, format_path
 from cordwood.plan.path_patterns import path_name
@@ -118,6 +119,22 @@ def optimizer_hint(paths: Sequence[KeyPath]) -> str:
     )
 
 
+def cast_hint(leaf: Leaf, spec: LeafSpec, cast: Any) -> str:
+    """Return the `cast` that converts an array to the dtype that `like` has.
+
+    >>> from cordwood.index import Inline
+    >>> leaf = Leaf(("ids",), "numpy", (3,), "int64", Inline(None))
+    >>> cast_hint(leaf, LeafSpec(("ids",), "numpy", (3,), "int32"), "bf16")
+    'cast={"ids": "int32", "**": "bfloat16"} converts it'
+    """
+    if isinstance(cast, bool):
+        return "cast=True converts it"
+    entries = cast if isinstance(cast, Mapping) else {"**": cast}
+    entries = {format_path(leaf.key_path): spec.dtype, **entries}
+    shown = ", ".join([f'"{name}": "{dtypes.parse(each)}"' for name, each in entries.items()])
+    return f"cast={{{shown}}} converts it"
+
+
 def python_number_hint(leaf: Leaf, spec: LeafSpec) -> str:
     """Return advice where one side has a Python number and the other an array of shape ()."""
     if spec.kind != "int" or not leaf.dtype.startswith(("int", "uint")):
@@ -183,6 +200,67 @@ def prng_key_hint(leaf: Leaf, spec: LeafSpec) -> str:
             "jax.random.key_data on the loaded key)"
         )
     return ""
+
+
+class Move(NamedTuple):
+    """The place of what one side has in a container, and the other one level or more deeper."""
+
+    container: KeyPath  # that both sides have
+    nesting: Nesting  # in it
+    needs_keep: bool  # `like` has more leaves there
+    needs_ignore: bool  # the checkpoint has more leaves there
+
+    @property
+    def hint(self) -> str:
+        """Return how to load what has moved."""
+        outer = format_path(self.container)
+        inner = format_path((*self.container, *self.nesting.container))
+        if self.nesting.is_deeper:
+            text = (
+                f"the checkpoint has under {inner} what `like` has under {outer}: pass "
+                f'rename={{"{inner}": "{outer}"}}'
+            )
+        else:
+            text = (
+                f"the checkpoint has under {outer} what `like` has under {inner}: pass "
+                f'rename={{"{outer}/**": "{inner}/**"}}'
+            )
+        text += ', missing="keep"' if self.needs_keep else ""
+        return text + (', extra="ignore"' if self.needs_ignore else "")
+
+
+def find_move(
+    absent: Sequence[KeyPath],
+    unmatched: Sequence[KeyPath],
+    matched: Sequence[KeyPath],
+    name_of: Callable[[KeyPath], Hashable],
+) -> Move | None:
+    """Return the one container in which all leaves that differ have moved up or down; or None.
+
+    Args:
+        absent: the key paths of leaves that only `like` has.
+        unmatched: the key paths of leaves that only the checkpoint has.
+        matched: the key paths of leaves that both have.
+        name_of: returns the name by which a key path is compared.
+    """
+    paths = [*absent, *unmatched]
+    container = paths[0] if absent and unmatched else ()
+    for path in paths:
+        same = [one == other for one, other in zip(container, path, strict=False)]
+        container = container[: [*same, False].index(False)]
+    stop = len(container)
+    if not container or any(path[:stop] == container for path in matched):
+        return None
+    inner_absent = [path[stop:] for path in absent]
+    inner_unmatched = [path[stop:] for path in unmatched]
+    nestings = find_nestings(inner_absent, inner_unmatched, name_of)
+    if not nestings:
+        turned = find_nestings(inner_unmatched, inner_absent, name_of)
+        nestings = [each._replace(is_deeper=not each.is_deeper) for each in turned]
+    if len(nestings) != 1:
+        return None
+    more = len(absent) - len(unmatched)
+    return Move(container, nestings[0], needs_keep=more > 0, needs_ignore=more < 0)
 
 
 class Nesting(NamedTuple):

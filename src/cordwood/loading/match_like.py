@@ -29,12 +29,15 @@ from cordwood.index import (
     leaf_text,
 )
 from cordwood.keypath import KeyPath, format_path, path_label
+from cordwood.loading.cast import requested_dtypes, same_kind_of_number
 from cordwood.loading.load_request import LoadOptions, Missing, Target
 from cordwood.loading.match_hints import (
     NO_COMMON_NAME,
     RENAME_ADVICE,
     Nesting,
+    cast_hint,
     equinox_hint,
+    find_move,
     find_nestings,
     joined_names,
     nesting_hint,
@@ -117,6 +120,7 @@ def match_like(
     targets: list[Target] = []
     filled: list[int] = []
     misshapen: dict[int, tuple[Leaf, LeafSpec]] = {}  # by the position of the problem
+    requested = _dtypes_of_cast(index, options, name=name)
     seen = set()
     has_arrays = False
     kept = set()  # names of leaves that stay as they are in `like`
@@ -145,6 +149,7 @@ def match_like(
             # The text is filled in once all unmatched stored leaves are known.
             problems.append(Problem(key, ""))
             continue
+        spec = _as_cast(spec, leaf, requested.get(key))
         problem = describe_mismatch(leaf, spec, options)
         if problem:
             if leaf.key_path in transposed:
@@ -201,6 +206,14 @@ def match_like(
         first = ""
         if has_none and not nestings and not any(is_unwanted for *_, is_unwanted in absent):
             first, texts = _first_line(texts)
+        if not nestings and absent and index.naming not in SEPARATORS:
+            move = find_move(
+                [path for _, path, _ in absent],
+                list(unmatched.values()),
+                [target.leaf.key_path for target in targets],
+                partial(match_name, naming=index.naming),
+            )
+            advice = f"\n{move.hint}" if move is not None else ""
         kinds = dict(zip(flat.paths, map(type, flat.leaves), strict=True))
         if not advice and any(kinds[path] in (bool, int, float) for _, path, _ in absent):
             advice = equinox_hint(like)
@@ -210,6 +223,28 @@ def match_like(
     if len(filled) == len(flat.leaves):
         return Matching(targets, flat.paths, rebuild)
     return _keeping_others(flat, filled, targets, rebuild)
+
+
+def _dtypes_of_cast(index: Index, options: LoadOptions, *, name: str) -> dict[Any, str]:
+    """Return the dtypes that `cast` requests, whatever those of `like` are, by match names."""
+    if isinstance(options.cast, bool):
+        return {}
+    paths = [leaf.key_path for leaf in index.leaves]
+    requested = requested_dtypes(index.leaves, paths, options.cast, naming=index.naming, where=name)
+    return {
+        match_name(path, index.naming): dtype
+        for path, dtype in zip(paths, requested, strict=True)
+        if dtype is not None
+    }
+
+
+def _as_cast(spec: LeafSpec, leaf: Leaf, requested: str | None) -> LeafSpec:
+    """Return the spec with the stored dtype, which the load casts, if `like` allows for that."""
+    if requested is None or not spec.dtype:
+        return spec
+    if requested == spec.dtype or same_kind_of_number(leaf.dtype, spec.dtype):
+        return spec._replace(dtype=leaf.dtype)
+    return spec
 
 
 def _keeping_others(
@@ -374,7 +409,7 @@ def describe_mismatch(leaf: Leaf, spec: LeafSpec, options: LoadOptions) -> str |
         if leaf.shape != spec.shape:
             return expected
         if leaf.dtype != spec.dtype and not cast:
-            return f"{expected} (cast=True converts it)"
+            return f"{expected} ({cast_hint(leaf, spec, options.cast)})"
         return None
     if leaf.shape == spec.shape == () and {leaf.kind, spec.kind} & _NUMBERS and not keys:
         return None if cast else f"{expected} ({python_number_hint(leaf, spec)})"
@@ -450,7 +485,11 @@ def match_by_position(index: Index, like: Any, options: LoadOptions, *, name: st
     problems: list[str] = []
     targets = []
     filled = []
-    for i, leaf in zip(order, index.leaves, strict=False):
+    named = [
+        leaf._replace(key_path=flat.paths[i]) for i, leaf in zip(order, index.leaves, strict=False)
+    ]
+    requested = _dtypes_of_cast(index._replace(leaves=tuple(named)), options, name=name)
+    for i, leaf in zip(order, named, strict=False):
         path = flat.paths[i]
         if leaf.kind == "unreadable":
             if options.missing == "error":
@@ -458,7 +497,7 @@ def match_by_position(index: Index, like: Any, options: LoadOptions, *, name: st
                 problems.append(f"{path_label(path)}: {leaf.storage.value.reason}{_KEEPS_UNREAD}")
             continue
         spec = describe_leaf(path, flat.leaves[i], abstract=True)
-        leaf = leaf._replace(key_path=path)
+        spec = _as_cast(spec, leaf, requested.get(match_name(path, index.naming)))
         if spec.kind == "prng_key" and (leaf.shape, leaf.dtype) == (spec.shape, "uint32"):
             leaf = leaf._replace(kind="prng_key", prng_impl=spec.prng_impl)
         problem = _difference(leaf, spec, options)

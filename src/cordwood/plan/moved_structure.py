@@ -186,4 +186,6 @@ def _node_of(container: _Container) -> tuple[Node, list[Key]]:
     if source.keys == node_keys:
         return source, keys
     was = source.kind if source.kind in ("list", "tuple") else ""
+    if not was and int in map(type, keys) and DictKey not in map(type, keys):
+        was = "list"  # its keys are positions
     return Node("dict", len(node_keys), node_keys, was), keys

@@ -134,7 +134,7 @@ def match_patterns(
         match = exact.matcher(plain) or _compiled(plain, option).fullmatch
         hits = [i for i, name in enumerate(names) if match(name)]
         if not hits:
-            match = _compiled(plain_pattern(plain), option).fullmatch
+            match = _compiled(plain_pattern(plain, naming), option).fullmatch
             hits = [i for i, name in enumerate(names) if match(plain_name(name, naming))]
         if not hits:
             sign = "" if keep else "!"
@@ -210,7 +210,9 @@ def rename_key_paths(
     rules = [_rule(pattern, targets, naming, exact) for pattern, targets in rename.items()]
     applied = _first_matches(rules, names, naming)
     unused = set(range(len(rules))).difference(number for number, _ in applied.values())
-    plain = {i: _plain_rule(rules[i]) for i in unused if not any(map(rules[i].match, names))}
+    plain = {
+        i: _plain_rule(rules[i], naming) for i in unused if not any(map(rules[i].match, names))
+    }
     if plain:
         rules = [plain.get(i, rule) for i, rule in enumerate(rules)]
         applied = _first_matches(rules, names, naming)
@@ -278,9 +280,9 @@ def _rule_matcher(pattern: str) -> Callable[[str], re.Match[str] | None]:
     return re.compile(pattern_regex(pattern) + rest, re.DOTALL).fullmatch
 
 
-def _plain_rule(rule: _Rule) -> _Rule:
+def _plain_rule(rule: _Rule, naming: Naming) -> _Rule:
     """Return a rule that matches the plain form of names."""
-    return rule._replace(match=_rule_matcher(plain_pattern(rule.pattern)), is_plain=True)
+    return rule._replace(match=_rule_matcher(plain_pattern(rule.pattern, naming)), is_plain=True)
 
 
 def _listed(pattern: str) -> str:

@@ -30,12 +30,14 @@ def plain_name(name: str, naming: Naming) -> str:
     return "/".join(map(_plain_key, name.split("/")))
 
 
-def plain_pattern(pattern: str) -> str:
+def plain_pattern(pattern: str, naming: Naming = "exact") -> str:
     """Return a pattern or a key path, spelled in any way, in its plain form.
 
     >>> plain_pattern("[0].blocks['w']/**"), plain_pattern("(0)/blocks/*")
     ('0/blocks/w/**', '0/blocks/*')
     """
+    if naming == "slashed":  # as `open` lists a name that the format has joined
+        pattern = pattern.replace("%2F", "/")
     return "/".join([_plain_key(key) for part in pattern.split("/") for key in _keys_of(part)])
 
 

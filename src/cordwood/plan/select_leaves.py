@@ -209,7 +209,7 @@ def _select_and_rename(
             left_out.update(new)
     if rename:
         placed = _without_empty_in_the_way(placed, index.naming)
-        _check_names(placed)
+        _check_names(placed, index.naming)
     items, paths = [item for item, _ in placed], [path for _, path in placed]
     structure, order, moved = moved_structure(items, paths)
     leaves = [index.leaves[items[i].number]._replace(key_path=paths[i]) for i in order]
@@ -239,21 +239,24 @@ def _without_empty_in_the_way(
     return result
 
 
-def _check_names(placed: Sequence[tuple[Item, KeyPath]]) -> None:
+def _check_names(placed: Sequence[tuple[Item, KeyPath]], naming: Naming) -> None:
     """Raise MismatchError if two items have one new path, or one is above another."""
     first: dict[KeyPath, KeyPath] = {}  # the old path of the first item of each new path
     problems: dict[str, KeyPath] = {}  # and the old path of the item that is to be left out
-    for item, new in placed:
+    for item, path in placed:
+        new = _split(path, naming)
         other = first.setdefault(new, item.path)
         if other is not item.path:
             names = f"{format_path(other)} and {format_path(item.path)}"
-            problems[f"{names}: {path_label(new)}"] = other if other == new else item.path
+            in_place = _split(other, naming) == new
+            problems[f"{names}: {path_label(path)}"] = other if in_place else item.path
     for new, old in first.items():
         for stop in range(len(new)):
             other = first.get(new[:stop], old)
             if other is not old:
                 line = f"{format_path(other)}: {path_label(new[:stop])}, a leaf and above it"
-                problems[f"{line} {format_path(old)}"] = other if other == new[:stop] else old
+                in_place = _split(other, naming) == new[:stop]
+                problems[f"{line} {format_path(old)}"] = other if in_place else old
     if not problems:
         return
     text = f"rename gives one name twice:\n{first_lines(list(problems), _SHOWN)}"
@@ -262,6 +265,14 @@ def _check_names(placed: Sequence[tuple[Item, KeyPath]]) -> None:
         shown = ", ".join([f'"!{pattern}"' for pattern in patterns])
         text += f'\nto leave one of them out, pass for example select=["**", {shown}]'
     raise MismatchError(text)
+
+
+def _split(path: KeyPath, naming: Naming) -> KeyPath:
+    """Return the keys of a path; those that the format joins are split, and are strings."""
+    separator = {"dotted": ".", "slashed": "/"}.get(naming)
+    if separator is None or not path:
+        return path
+    return tuple(separator.join(map(str, path)).split(separator))
 
 
 def _patterns_of(chosen: Collection[KeyPath], paths: Sequence[KeyPath]) -> list[str] | None:

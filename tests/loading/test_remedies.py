@@ -1,0 +1,496 @@
+"""Every remedy that an error of a load proposes is executed here, and works.
+
+A remedy is an option of a call in the text of a message. `test_every_remedy_has_a_row` reads the
+messages in the source: a new one needs a function here.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import cordwood
+from cordwood.errors import MismatchError, PrefixError
+from cordwood.testing import assert_trees_equal
+from tests.loading.tree_writers import ARRAYS_ONLY, WRITERS, Writer
+from tests.shardings import mesh_of
+
+SOURCE = Path(cordwood.__file__).parent
+OPTIONS = (
+    *("select", "rename", "transpose", "cast", "missing", "extra", "like", "to", "mesh"),
+    *("prefix", "nest", "migrations", "items", "strict"),
+)
+IN_A_MESSAGE = re.compile(rf"\b({'|'.join(OPTIONS)})=")
+
+Test: TypeAlias = Callable[[Path, Writer], None]
+ROWS: dict[str, tuple[Test, tuple[str, ...]]] = {}
+# Texts that name an argument that is wrong, and propose no value for it.
+NAMES_AN_ARGUMENT = {"to=", "missing=", "extra=", "cast=", "nest=True: ", " and rename="}
+CKPT = Path("a")
+
+
+def remedy(*parts: str, formats: tuple[str, ...] = tuple(WRITERS)) -> Callable[[Test], Test]:
+    """Register the test of messages with these parts, for some formats."""
+
+    def register(test: Test) -> Test:
+        for part in parts:
+            ROWS[part] = test, formats
+        return test
+
+    return register
+
+
+def error_of(kind: type[Exception], *args: Any, **options: Any) -> str:
+    """Return the message of a load that is refused."""
+    with pytest.raises(kind) as error:
+        cordwood.load(*args, **options)
+    return str(error.value)
+
+
+def proposed(text: str, *, only: str = "") -> dict[str, Any]:
+    """Return the options that the last line of a message, or one with a text, proposes."""
+    lines = [line for line in text.splitlines() if only in line]
+    options = {}
+    for match in IN_A_MESSAGE.finditer(lines[-1]):
+        rest = lines[-1][match.end() :]
+        for stop in range(1, len(rest) + 1):
+            try:
+                options[match[1]] = ast.literal_eval(rest[:stop])
+            except (SyntaxError, ValueError):
+                continue
+            if rest[0] in "[{\"'(" or not rest[stop : stop + 1].isalnum():
+                break
+    return options
+
+
+def refused(*args: Any, only: str = "", **options: Any) -> dict[str, Any]:
+    """Return the options that the error of a load proposes."""
+    return proposed(error_of(MismatchError, *args, **options), only=only)
+
+
+KEYED = tuple(
+    name for name in WRITERS if name not in ARRAYS_ONLY
+)  # hints about containers need keys
+
+
+@remedy('select="', '", rename={"', formats=KEYED)
+def a_part_is_the_tree(tmp_path: Path, write: Writer) -> None:
+    for number, tree in enumerate([{"o": (jnp.ones(2), [jnp.zeros(3)]), "x": jnp.ones(1)}]):
+        (folder := tmp_path / str(number)).mkdir()
+        path = write(folder, tree)
+        options = refused(path, like=tree["o"])
+        assert options == {"select": "o", "rename": {"o": ""}}
+        assert_trees_equal(cordwood.load(path, like=tree["o"], **options), tree["o"])
+
+
+@remedy(". Choose one of them by select= and rename=, for example: ", formats=KEYED)
+def one_of_several_parts_is_the_tree(tmp_path: Path, write: Writer) -> None:
+    tree = {"ema": {"w": (jnp.ones(2),)}, "params": {"w": (jnp.zeros(2),)}}
+    path = write(tmp_path, tree)
+    options = refused(path, like=tree["ema"], only="for example")
+    assert options == {"select": "ema", "rename": {"ema": ""}}
+    assert_trees_equal(cordwood.load(path, like=tree["ema"], **options), tree["ema"])
+
+
+@remedy(': pass rename={"": "', formats=KEYED)
+def the_tree_is_a_part_of_like(tmp_path: Path, write: Writer) -> None:
+    for number, part in enumerate([{"w": [jnp.ones(2)]}, (jnp.ones(2), {"b": jnp.zeros(1)})]):
+        (folder := tmp_path / str(number)).mkdir()
+        path = write(folder, part)
+        for like in ({"params": part}, {"a": [{"b": part}]}):
+            options = refused(path, like=like)
+            assert_trees_equal(cordwood.load(path, like=like, **options), like)
+
+
+def _adam() -> Any:
+    return optax.adam(1e-3)
+
+
+@remedy('rename={"', '": "', '/**": "', ', missing="keep"', ', extra="ignore"', formats=KEYED)
+def a_part_has_moved_into_a_wrapper_or_out_of_it(tmp_path: Path, write: Writer) -> None:
+    params = {"w": jnp.ones(2)}
+    number = 0
+    for wrapper, inner in (
+        (optax.chain(optax.clip(1.0), _adam()), lambda state: state[1]),
+        (optax.MultiSteps(_adam(), 2), lambda state: state.inner_opt_state),
+        (optax.apply_if_finite(_adam(), 2), lambda state: state.inner_state),
+    ):
+        states = [
+            {"opt_state": optimizer.init(params), "params": params}
+            for optimizer in (_adam(), wrapper)
+        ]
+        for stored, like in (states, states[::-1]):
+            number += 1
+            (folder := tmp_path / str(number)).mkdir()
+            path = write(folder, jax.tree.map(lambda leaf: leaf + 1, stored))
+            loaded = cordwood.load(path, like=like, **refused(path, like=like))
+            plain, wrapped = (loaded, stored) if like is states[0] else (stored, loaded)
+            expected = inner(wrapped["opt_state"])
+            actual = plain["opt_state"]
+            one, other = (actual, expected) if like is states[0] else (expected, actual)
+            assert_trees_equal(one, jax.tree.map(lambda leaf: leaf + 1, other))
+
+
+@remedy(
+    ': to begin with a fresh optimizer, keep its state of `like` by select="!',
+    '", missing="keep" (docs/how-to/optax.md)',
+)
+def another_optimizer_begins_fresh(tmp_path: Path, write: Writer) -> None:
+    params = {"b": jnp.ones(3), "w": jnp.ones(2)}
+    state = {"opt_state": _adam().init(params), "params": params}
+    fresh = {"opt_state": optax.sgd(0.1, momentum=0.9).init(params), "params": params}
+    path = write(tmp_path, state)
+    if write in (WRITERS[name] for name in ("dotted", "npz")):
+        options: dict[str, Any] = {"select": "!opt_state", "missing": "keep"}
+    else:
+        options = refused(path, like=fresh)
+    assert options == {"select": "!opt_state", "missing": "keep"}
+    assert_trees_equal(cordwood.load(path, like=fresh, **options), fresh)
+
+
+@remedy(' (missing="keep" keeps the value of `like`)')
+def a_leaf_that_is_missing_is_kept(tmp_path: Path, write: Writer) -> None:
+    path = write(tmp_path, {"a": jnp.ones(2)})
+    for rest in (jnp.zeros(2), [jnp.zeros(1)], (jnp.zeros(1), {"x": jnp.ones(1)})):
+        like = {"a": jnp.ones(2), "qqqqqqq": rest}
+        options = refused(path, like=like, only="keeps the value")
+        assert options == {"missing": "keep"}
+        assert_trees_equal(cordwood.load(path, like=like, **options), like)
+
+
+@remedy(' (extra="ignore" skips it)')
+def a_leaf_that_is_too_much_is_ignored(tmp_path: Path, write: Writer) -> None:
+    rests = (jnp.zeros(2), [jnp.zeros(1)], (jnp.zeros(1), {"x": jnp.ones(1)}))
+    for number, rest in enumerate(rests):
+        (folder := tmp_path / str(number)).mkdir()
+        path = write(folder, {"a": jnp.ones(2), "qqqqqqq": rest})
+        options = refused(path, like={"a": jnp.ones(2)}, only="skips it")
+        assert options == {"extra": "ignore"}
+        loaded = cordwood.load(path, like={"a": jnp.zeros(2)}, **options)
+        assert_trees_equal(loaded, {"a": jnp.ones(2)})
+
+
+@remedy(', and `like` has no value for missing="keep" to keep, only a shape and a dtype')
+def a_missing_leaf_needs_a_value(tmp_path: Path, write: Writer) -> None:
+    path = write(tmp_path, {"a": jnp.ones(2)})
+    like = {"a": jnp.ones(2), "b": jnp.zeros(1)}
+    abstract = jax.eval_shape(lambda: like)
+    assert "`like` has no value" in error_of(MismatchError, path, like=abstract, missing="keep")
+    assert_trees_equal(cordwood.load(path, like=like, missing="keep"), like)
+
+
+@remedy("use rename= (docs/how-to/hugging-face.md)")
+def no_leaf_has_the_same_name(tmp_path: Path, write: Writer) -> None:
+    path = write(tmp_path, {"aaa": [jnp.ones(2)], "bbb": jnp.zeros(1)})
+    like = {"xxx": [jnp.ones(2)], "yyy": jnp.zeros(1)}
+    options: Any
+    for options in ({}, {"missing": "keep", "extra": "ignore"}):
+        assert "use rename=" in error_of(MismatchError, path, like=like, **options)
+    loaded = cordwood.load(path, like=like, rename={"aaa": "xxx", "bbb": "yyy"})
+    assert_trees_equal(loaded, like)
+
+
+@remedy("cast=True converts it")
+def another_dtype_is_cast(tmp_path: Path, write: Writer) -> None:
+    path = write(tmp_path, {"a": (jnp.ones(2), jnp.arange(3))})
+    like = {"a": (jnp.ones(2, jnp.bfloat16), jnp.arange(3, dtype=jnp.int8))}
+    options = refused(path, like=like)
+    assert options == {"cast": True}
+    assert_trees_equal(cordwood.load(path, like=like, **options), like)
+
+
+@remedy("cast={", "} converts it")
+def another_dtype_beside_a_cast_is_named(tmp_path: Path, write: Writer) -> None:
+    path = write(tmp_path, {"a": (jnp.ones(2), jnp.arange(3))})
+    like = {"a": (jnp.ones(2), jnp.arange(3, dtype=jnp.int8))}
+    expected = {"a": (jnp.ones(2, jnp.bfloat16), jnp.arange(3, dtype=jnp.int8))}
+    for cast in ("bf16", {"a/0": "bf16"}):
+        options = refused(path, like=like, cast=cast)
+        assert_trees_equal(cordwood.load(path, like=like, **options), expected)
+
+
+@remedy("(0) into `like`, or pass like=jax.eval_shape(f), where f() creates the state; cast=True")
+def a_step_counter_is_an_array(tmp_path: Path, write: Writer) -> None:
+    path = write(tmp_path, {"n": jnp.int32(7), "w": jnp.ones(2)})
+
+    def create() -> Any:
+        return {"n": 0, "w": jnp.ones(2)}
+
+    options = refused(path, like=create(), only="eval_shape")
+    assert options["cast"] is True
+    assert cordwood.load(path, like=create(), cast=True)["n"] == 7
+    assert cordwood.load(path, like={**create(), "n": jnp.int32(0)})["n"] == 7
+    assert cordwood.load(path, like=jax.eval_shape(create))["n"] == 7
+
+
+@remedy(" (that is its transpose, as PyTorch stores it: pass transpose=")
+def weights_of_pytorch_are_transposed(tmp_path: Path, write: Writer) -> None:
+    kernel, conv = jnp.arange(6.0).reshape(2, 3), jnp.arange(24.0).reshape(2, 3, 4)
+    path = write(tmp_path, {"a": [{"w": kernel}], "b": {"c": conv}})
+    like = {"a": [{"w": kernel.T}], "b": {"c": conv}}
+    options = refused(path, like=like)
+    assert_trees_equal(cordwood.load(path, like=like, **options), like)
+    like = {"a": [{"w": kernel}], "b": {"c": conv.transpose(2, 1, 0)}}
+    options = refused(path, like=like)
+    assert_trees_equal(cordwood.load(path, like=like, **options), like)
+
+
+@remedy(
+    ", and patterns by themselves are for matrices: leave it out with '!...', or say the order of "
+    "its axes (of a convolution of PyTorch, transpose=",
+    formats=("packs", "msgpack", "npz"),
+)
+def a_convolution_needs_an_order_of_axes(tmp_path: Path, write: Writer) -> None:
+    tree = {"c": jnp.ones((2, 3, 4)), "w": jnp.ones((2, 3))}
+    path = write(tmp_path, tree)
+    options = refused(path, transpose="**")
+    assert options == {"transpose": {"c": (2, 1, 0)}}
+    assert cordwood.load(path, **options)["c"].shape == (4, 3, 2)
+    assert cordwood.load(path, transpose=["**", "!c"])["w"].shape == (3, 2)
+
+
+@remedy('\nto leave one of them out, pass for example select=["**", ')
+def two_leaves_get_one_name(tmp_path: Path, write: Writer) -> None:
+    path = write(tmp_path, {"a": (jnp.ones(2),), "b": (jnp.zeros(2),), "c": jnp.ones(1)})
+    like = {"b": (jnp.zeros(2),), "c": jnp.zeros(1)}
+    options = refused(path, like=like, rename={"a": "b"})
+    loaded = cordwood.load(path, like=like, rename={"a": "b"}, **options)
+    assert_trees_equal(loaded, {"b": (jnp.ones(2),), "c": jnp.ones(1)})
+
+
+@remedy(": there is no new path; to leave it out, use select=")
+def a_rule_without_a_new_path(tmp_path: Path, write: Writer) -> None:
+    path = write(tmp_path, {"a": jnp.ones(2), "b": jnp.zeros(1)})
+    error_of(ValueError, path, rename={"b": []})
+    loaded = cordwood.load(path, like={"a": jnp.ones(2)}, select="!b")
+    assert_trees_equal(loaded, {"a": jnp.ones(2)})
+
+
+@remedy(
+    ' (rename={"**/value": "**"} loads the values of flax.nnx variables)',
+    ' (rename={"**": "**/value"} loads into the values of flax.nnx variables)',
+    formats=("packs", "msgpack", "flax", "orbax"),
+)
+def variables_of_nnx_and_their_values(tmp_path: Path, write: Writer) -> None:
+    values = {"kernel": jnp.ones(2), "layers": [{"bias": jnp.zeros(2)}]}
+    variables = jax.tree.map(lambda leaf: {"value": leaf}, values)
+    for number, (stored, like) in enumerate([(values, variables), (variables, values)]):
+        (folder := tmp_path / str(number)).mkdir()
+        path = write(folder, stored)
+        options = refused(path, like=like, only="flax.nnx")
+        assert_trees_equal(cordwood.load(path, like=like, **options), like)
+
+
+@remedy(
+    "a `like` of 32-bit arrays and cast=True",
+    ', or leave leaves out: select=["**", "!',
+    ' in all), and jax\'s 64-bit types are off: load with to="numpy", or call '
+    'jax.config.update("jax_enable_x64", True) first, or pass ',
+    'cast="',
+    formats=("packs", "msgpack", "npz", "dotted"),
+)
+def leaves_of_64_bits(tmp_path: Path, write: Writer) -> None:
+    tree = {"n": {"i": np.arange(2)}, "w": np.ones(2, np.float32)}
+    path = write(tmp_path, tree)
+    like = {"n": {"i": jnp.arange(2)}, "w": jnp.ones(2)}
+    error_of(MismatchError, path, like={"n": {"i": np.arange(2)}, "w": like["w"]}, to="jax")
+    assert_trees_equal(cordwood.load(path, like=like, cast=True), like)
+    text = error_of(MismatchError, path, to="jax")
+    first = text.splitlines()[0]
+    options = proposed(first)
+    assert options["to"] == "numpy"
+    for option in ("cast", "select"):
+        loaded = cordwood.load(path, to="jax", **{option: options[option]})
+        assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(loaded))
+    cordwood.load(path, to="numpy")
+    (folder := tmp_path / "wide").mkdir()
+    wide = write(folder, {"w": np.ones(2)})
+    options = proposed(error_of(MismatchError, wide, to="jax").splitlines()[0])
+    assert options["cast"] == "float32"
+    loaded = cordwood.load(wide, to="jax", cast=options["cast"])
+    assert_trees_equal(loaded, {"w": jnp.ones(2)})
+
+
+ONE = ("packs",)
+
+
+@remedy(
+    'cast=True converts to the dtypes of `like`: pass one, or a dtype (cast="bf16")', formats=ONE
+)
+def a_cast_without_like(tmp_path: Path, write: Writer) -> None:
+    path = write(tmp_path, {"w": jnp.ones(2)})
+    options = proposed(error_of(ValueError, path, cast=True))
+    assert cordwood.load(path, cast=options["cast"])["w"].dtype == jnp.bfloat16
+    like = {"w": jnp.ones(2, jnp.float16)}
+    assert_trees_equal(cordwood.load(path, like=like, cast=True), like)
+
+
+@remedy('to="numpy" has no use for a mesh, rules or shardings: leave one out', formats=ONE)
+def numpy_and_a_mesh(tmp_path: Path, write: Writer) -> None:
+    path = write(tmp_path, {"w": jnp.ones(8)})
+    mesh = mesh_of(8)
+    error_of(ValueError, path, to="numpy", mesh=mesh)
+    assert isinstance(cordwood.load(path, to="numpy")["w"], np.ndarray)
+    assert cordwood.load(path, mesh=mesh)["w"].sharding.mesh == mesh
+
+
+@remedy(
+    "rules give partition specs, which need a mesh: pass mesh=",
+    " is a partition spec, which needs a mesh: pass mesh=",
+    ". Rules do not use the wildcards of select=; '.*' matches all leaves",
+    formats=ONE,
+)
+def rules_and_specs_need_a_mesh(tmp_path: Path, write: Writer) -> None:
+    path = write(tmp_path, {"w": jnp.ones(8)})
+    mesh = mesh_of(8)
+    wrong: Any
+    for wrong in ({"rules": [(".*", P("x"))]}, {"shardings": {"w": P("x")}}):
+        assert "pass mesh=" in error_of(ValueError, path, **wrong)
+        assert cordwood.load(path, mesh=mesh, **wrong)["w"].sharding.spec == P("x")
+    error_of(ValueError, path, mesh=mesh, rules=[("*", P("x"))])
+    loaded = cordwood.load(path, mesh=mesh, rules=[(".*", P("x"))])
+    assert loaded["w"].sharding.spec == P("x")
+
+
+@remedy(
+    "without names or structure: pass like=, a tree like the one that was saved "
+    "(equinox.filter_eval_shape makes one that takes no memory)",
+    formats=ONE,
+)
+def arrays_without_names_need_a_like(tmp_path: Path, write: Writer) -> None:
+    def create() -> Any:
+        return eqx.nn.Linear(2, 3, key=jax.random.key(0))
+
+    eqx.tree_serialise_leaves(tmp_path / "a.eqx", create())
+    error_of(MismatchError, tmp_path / "a.eqx")
+    loaded = cordwood.load(tmp_path / "a.eqx", like=eqx.filter_eval_shape(create))
+    assert_trees_equal(loaded, create())
+
+
+@remedy(
+    " has a key that is joined by '.': only the keys of one flat dict are taken apart; load it "
+    "without nest=True, or with rename=",
+    " is a leaf too; load it without nest=True",
+    "nest=True is for names as they are; rename has made paths of some",
+    formats=ONE,
+)
+def names_that_cannot_be_nested(tmp_path: Path, write: Writer) -> None:
+    path = write(tmp_path, {"m": {"a.b": jnp.ones(2)}})
+    error_of(ValueError, path, nest=True)
+    assert_trees_equal(cordwood.load(path), {"m": {"a.b": jnp.ones(2)}})
+    loaded = cordwood.load(path, rename={"m/*.*": "m/*/*"})
+    assert_trees_equal(loaded, {"m": {"a": {"b": jnp.ones(2)}}})
+    (folder := tmp_path / "both").mkdir()
+    both = write(folder, {"a": jnp.ones(1), "a.b": jnp.ones(2)})
+    with pytest.raises(cordwood.errors.FormatError, match="load it without nest=True"):
+        cordwood.load(both, nest=True)
+    assert set(cordwood.load(both)) == {"a", "a.b"}
+    (folder := tmp_path / "dotted").mkdir()
+    dotted = WRITERS["dotted"](folder, {"a": {"b": jnp.ones(2), "c": jnp.ones(1)}})
+    error_of(ValueError, dotted, nest=True, rename={"a.b": "x/y"})
+    assert set(cordwood.load(dotted, rename={"a.b": "x/y"})) == {"x", "a.c"}
+    assert set(cordwood.load(dotted, nest=True)) == {"a"}
+
+
+@remedy("; name the tree: prefix=", formats=ONE)
+def one_of_several_trees(tmp_path: Path, write: Writer) -> None:
+    for prefix in ("ema", "model"):
+        cordwood.save(tmp_path / "a", {"w": jnp.ones(2)}, prefix=prefix)
+    options = proposed(error_of(PrefixError, tmp_path / "a"))
+    assert options == {"prefix": "ema"}
+    cordwood.load(tmp_path / "a", **options)
+
+
+@remedy(
+    '. To restore the tree without it, leave it out of items=; missing="keep" keeps the tree that '
+    "is given",
+    formats=ONE,
+)
+def a_step_lacks_an_item(tmp_path: Path, write: Writer) -> None:
+    tree = {"w": jnp.ones(2)}
+    with cordwood.CheckpointManager(tmp_path / "run") as manager:
+        manager.save(1, tree)
+        with pytest.raises(MismatchError) as error:
+            manager.restore(like=tree, items={"ema": tree})
+        options: Any = proposed(str(error.value))
+        assert options == {"missing": "keep"}
+        restored = manager.restore(like=tree, items={"ema": tree}, **options)
+        assert restored is not None
+        assert restored.items["ema"] is tree
+        assert manager.restore(like=tree) is not None
+
+
+@remedy(" does not fit `like`, neither as it is nor by any of migrations=:\n")
+def no_migration_fits(tmp_path: Path, write: Writer) -> None:
+    path = write(tmp_path, {"a": (jnp.ones(2),)})
+    like = {"b": (jnp.ones(2),)}
+    error_of(MismatchError, path, like=like, migrations=[{"rename": {"x": "b"}}])
+    loaded = cordwood.load(path, like=like, migrations=[{"rename": {"a": "b"}}])
+    assert_trees_equal(loaded, like)
+
+
+CASES = {
+    f"{test.__name__}-{name}": (test, name) for test, formats in ROWS.values() for name in formats
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_remedy_works(case: str, tmp_path: Path) -> None:
+    test, name = CASES[case]
+    test(tmp_path, WRITERS[name])
+
+
+def texts_with_remedies(path: Path) -> list[str]:
+    """Return the texts in a module, without its docstrings, that name an option of a load."""
+    tree = ast.parse(path.read_text())
+    docstrings = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            first = node.body[0]
+            if isinstance(first, ast.Expr):
+                docstrings.add(first.value)
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and node not in docstrings
+        and IN_A_MESSAGE.search(node.value)
+    ]
+
+
+MODULES = [
+    *sorted(SOURCE.glob("loading/*.py")),
+    *sorted(SOURCE.glob("plan/*.py")),
+    SOURCE / "errors.py",
+    SOURCE / "manager" / "step_items.py",
+]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_every_remedy_has_a_row(path: Path) -> None:
+    texts = [text for text in texts_with_remedies(path) if text not in NAMES_AN_ARGUMENT]
+    without = [text for text in texts if not any(part in text for part in ROWS)]
+    assert not without, "execute what these messages propose in a function of this module"
+
+
+def test_every_row_is_of_a_message() -> None:
+    texts: Mapping[str, bool] = {
+        node.value: True
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    assert [part for part in ROWS if not any(part in text for text in texts)] == []
+    assert set(ARRAYS_ONLY) <= set(WRITERS)
