@@ -104,6 +104,16 @@ def test_names_with_dots_become_paths() -> None:
     assert part(tree, rename=rename, naming="dotted") == expected
 
 
+def test_a_joined_name_may_begin_with_another() -> None:
+    tree = {"a": 1, "a.b": 2, "c": 3}
+    assert part(tree, rename={"c": "d"}, naming="dotted") == {"a": 1, "a.b": 2, "d": 3}
+    with pytest.raises(MismatchError, match=r"twice:\n  a\.b and c: a/b\n") as error:
+        part(tree, rename={"c": "a/b"}, naming="dotted")
+    select = ["**", "!a", "!a.b"]
+    assert str(error.value).endswith('select=["**", "!a", "!a.b"]')
+    assert part(tree, select=select, rename={"c": "a/b"}, naming="dotted") == {"a": {"b": 3}}
+
+
 def test_names_with_slashes_are_paths() -> None:
     tree = {"params/dense/w": 1, "params/b": 2, "step": 3}
     index = index_of(tree)._replace(naming="slashed")

@@ -149,7 +149,8 @@ def match_like(
             # The text is filled in once all unmatched stored leaves are known.
             problems.append(Problem(key, ""))
             continue
-        spec = _as_cast(spec, leaf, requested.get(key))
+        if requested:
+            spec = _as_cast(spec, leaf, requested.get(key))
         problem = describe_mismatch(leaf, spec, options)
         if problem:
             if leaf.key_path in transposed:

@@ -25,9 +25,7 @@ def with_keys_of_like(
         paths: of its leaves.
     """
     index = part.stored
-    if not part.moved or part.moved.isdisjoint(
-        {leaf.key_path for leaf in index.leaves}.difference(paths)
-    ):
+    if not part.moved:
         return part
     like_prefixes: dict[tuple[str, ...], KeyPath | None] = {}  # None: several of them
     for item in items_of(structure, paths):
@@ -39,13 +37,14 @@ def with_keys_of_like(
     stored = {item.path for item in items}
     new_paths = []
     for item in items:
-        path = item.path
-        if path in part.moved:
-            plain = _plain(path)
-            stop = next(n for n in range(len(path), -1, -1) if plain[:n] in like_prefixes)
-            typed = (*(like_prefixes[plain[:stop]] or path[:stop]), *path[stop:])
-            path = path if typed in stored else typed
-        new_paths.append(path)
+        path: KeyPath = ()
+        for depth, key in enumerate(item.path):
+            typed = like_prefixes.get(_plain((*path, key)))
+            is_guess = item.path[:depth] in part.moved  # the kind of the container of this key
+            path = typed if is_guess and typed is not None else (*path, key)
+        new_paths.append(item.path if path in stored else path)
+    if new_paths == [item.path for item in items]:
+        return part
     result = moved_structure(items, new_paths)
     leaf_numbers = [items[i].number for i in result.order]
     leaves = [

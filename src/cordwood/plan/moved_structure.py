@@ -55,6 +55,8 @@ def items_of(structure: Structure, leaf_paths: Sequence[KeyPath]) -> list[Item]:
         if node.kind != "leaf" and node.size:
             inside = (*above, StoredContainer(node))
             keys: Sequence[Key] = node.keys or range(node.size)
+            if _holds_positions(node):
+                keys = [getattr(key, "value", key) for key in keys]
             stack.extend([((*path, key), inside) for key in reversed(keys)])
             continue
         for container in above:
@@ -183,9 +185,17 @@ def _node_of(container: _Container) -> tuple[Node, list[Key]]:
             return Node("tuple" if "tuple" in kinds else "list", len(keys)), keys
     node_keys: tuple[Any, ...] = tuple(DictKey(key) if type(key) is int else key for key in keys)
     (source,) = sources if len(sources) == 1 else [Node("dict")]
-    if source.keys == node_keys:
+    has_positions = int in map(type, keys)
+    if source.keys == node_keys and has_positions >= _holds_positions(source):
         return source, keys
-    was = source.kind if source.kind in ("list", "tuple") else ""
-    if not was and int in map(type, keys) and DictKey not in map(type, keys):
-        was = "list"  # its keys are positions
+    was = ""
+    if has_positions and source.kind in ("list", "tuple"):
+        was = source.kind
+    elif has_positions and DictKey not in map(type, keys):
+        was = "list"
     return Node("dict", len(node_keys), node_keys, was), keys
+
+
+def _holds_positions(node: Node) -> bool:
+    """Return True for a dict of some elements of a list or tuple, by their positions."""
+    return node.kind == "dict" and node.type_name in ("list", "tuple")

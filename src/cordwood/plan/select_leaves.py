@@ -250,13 +250,14 @@ def _check_names(placed: Sequence[tuple[Item, KeyPath]], naming: Naming) -> None
             names = f"{format_path(other)} and {format_path(item.path)}"
             in_place = _split(other, naming) == new
             problems[f"{names}: {path_label(path)}"] = other if in_place else item.path
-    for new, old in first.items():
-        for stop in range(len(new)):
-            other = first.get(new[:stop], old)
-            if other is not old:
-                line = f"{format_path(other)}: {path_label(new[:stop])}, a leaf and above it"
-                in_place = _split(other, naming) == new[:stop]
-                problems[f"{line} {format_path(old)}"] = other if in_place else old
+    old_paths = {path: item.path for item, path in placed}
+    for item, path in placed:
+        for stop in range(len(path)):
+            above = old_paths.get(path[:stop])
+            if above is not None and above is not item.path:
+                line = f"{format_path(above)}: {path_label(path[:stop])}, a leaf and above it"
+                in_place = above == path[:stop]
+                problems[f"{line} {format_path(item.path)}"] = above if in_place else item.path
     if not problems:
         return
     text = f"rename gives one name twice:\n{first_lines(list(problems), _SHOWN)}"
