@@ -21,7 +21,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import cordwood
-from cordwood.errors import MismatchError, PrefixError
+from cordwood.errors import MismatchError, PrefixError, UnsupportedFormatError
 from cordwood.testing import assert_trees_equal
 from tests.loading.tree_writers import ARRAYS_ONLY, WRITERS, Writer
 from tests.shardings import mesh_of
@@ -410,6 +410,25 @@ def one_of_several_trees(tmp_path: Path, write: Writer) -> None:
     options = proposed(error_of(PrefixError, tmp_path / "a"))
     assert options == {"prefix": "ema"}
     cordwood.load(tmp_path / "a", **options)
+
+
+@remedy('\nload the others with select=["**", ', formats=ONE)
+def a_leaf_that_cannot_be_read(tmp_path: Path, write: Writer) -> None:
+    np.savez(tmp_path / "a.npz", names=np.array(["a", "b"]), w=np.ones(2))
+    text = error_of(UnsupportedFormatError, tmp_path / "a.npz")
+    assert set(cordwood.load(tmp_path / "a.npz", **proposed(text))) == {"w"}
+
+
+@remedy(' (missing="keep" keeps that of `like`)', formats=ONE)
+def a_leaf_of_like_that_cannot_be_read(tmp_path: Path, write: Writer) -> None:
+    with (tmp_path / "a.eqx").open("wb") as file:
+        for array in (np.ones(2), np.array(["a", "b"])):
+            np.save(file, array)
+    like = [np.zeros(2), np.zeros(1)]
+    options = refused(tmp_path / "a.eqx", like=like)
+    assert options == {"missing": "keep"}
+    loaded = cordwood.load(tmp_path / "a.eqx", like=like, **options)
+    assert_trees_equal(loaded, [np.ones(2), np.zeros(1)])
 
 
 @remedy(
