@@ -128,15 +128,17 @@ def release(path: Path) -> None:
     cordwood.release_memory()
 
 
-def save(path: Path) -> None:
-    cordwood.save(path, {"w": np.ones(3)})
+def save_where_memory_is_short(path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(buffers, "available_memory_bytes", lambda: buffers._limit_bytes - 1)
+        cordwood.save(path, {"w": np.ones(3)})
 
 
 def save_async(path: Path) -> None:
     cordwood.save_async(path, {"w": np.ones(3)}).wait()
 
 
-@pytest.mark.parametrize("give_back", [release, save, save_async])
+@pytest.mark.parametrize("give_back", [release, save_where_memory_is_short, save_async])
 def test_what_gives_kept_memory_back(
     tmp_path: Path, path: Path, give_back: Callable[[Path], None]
 ) -> None:
@@ -145,6 +147,17 @@ def test_what_gives_kept_memory_back(
     assert kept_bytes() == 20 * MIB
     give_back(tmp_path / "saved.safetensors")
     assert kept_bytes() == 0
+
+
+def test_a_save_that_the_caller_waits_for_leaves_the_memory_to_the_next_load(
+    tmp_path: Path, path: Path
+) -> None:
+    first = cordwood.load(path)
+    place = first["b"].ctypes.data
+    del first
+    cordwood.save(tmp_path / "saved.safetensors", {"w": np.ones(3)})
+    assert kept_bytes() == 20 * MIB
+    assert cordwood.load(path)["b"].ctypes.data == place
 
 
 def test_no_more_is_kept_than_the_bound(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

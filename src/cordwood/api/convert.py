@@ -311,6 +311,7 @@ def convert(
                 compression,
                 max_shard_bytes,
                 files=beside_weights.files,
+                page_cache=True,
             )
             structure = part.selected.stored.structure
             tree = FlatTree(structure, tuple(leaf_paths(structure)), leaves.leaves, ())

@@ -18,7 +18,7 @@ from cordwood.formats.format_protocol import (
     plan_save,
 )
 from cordwood.formats.registry import DEFAULT, format_for_saving
-from cordwood.io.buffers import release_memory
+from cordwood.io.buffers import release_memory, release_memory_if_short
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.progress import (
     ProgressMeter,
@@ -46,6 +46,7 @@ from cordwood.processes.rendezvous import (
     Rendezvous,
     current_processes,
 )
+from cordwood.storage.page_cache import require_page_cache_option
 from cordwood.storage.paths import absolute_path, local_or_url, parse_url
 
 
@@ -60,6 +61,7 @@ def save(
     prefix: str | None = None,
     max_shard_bytes: int | None = None,
     metadata: Mapping[str, str] | None = None,
+    page_cache: bool = True,
     progress: ProgressOption = None,
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> None:
@@ -97,6 +99,9 @@ def save(
             one file; a larger array has its own file. None: 1 GiB, or more if a process would write
             more than 16 files; for the hub, all in one file.
         metadata: strings to store beside the tree (safetensors and directories only).
+        page_cache: True if the files may stay in the page cache of this host, so that the next load
+            of them here does not read the disk. Where the tree is larger than an eighth of the
+            available memory, they are written past it (O_DIRECT) all the same. False: always.
         progress: True for a bar in a terminal or a notebook; or a function that is called from
             time to time with a `cordwood.results.Progress`, which has the number of bytes of the
             tree whose writing has begun. None: neither.
@@ -124,8 +129,9 @@ def save(
         path, format=format, layout=layout, prefix=prefix, exports=True
     )
     strings = {} if metadata is None else metadata
-    options = SaveOptions(prefix, strings, compression, max_shard_bytes)
-    release_memory()
+    require_page_cache_option(page_cache)
+    options = SaveOptions(prefix, strings, compression, max_shard_bytes, page_cache=page_cache)
+    release_memory_if_short()
     with (
         after_interrupted_saves(path),
         rendezvous_for(path, saved_format, options, timeout_seconds) as rendezvous,
@@ -160,6 +166,7 @@ def save_async(
     compression: Literal["zstd", "blosc"] | None = None,
     prefix: str | None = None,
     metadata: Mapping[str, str] | None = None,
+    page_cache: bool = False,
     staging_bytes: int | None = None,
     device_copies: bool = False,
     progress: ProgressOption = None,
@@ -191,6 +198,9 @@ def save_async(
         compression: with format="zarr", "zstd" or "blosc", as in `save`.
         prefix: the name of this tree in a directory of several.
         metadata: strings to store beside the tree.
+        page_cache: True if the files may stay in the page cache of this host, as in `save`. It is
+            for programs that load each save here soon, such as an evaluation; the copy takes
+            processor time from a training loop.
         staging_bytes: the most host memory for copies of arrays on accelerators, in bytes, for all
             saves of this process together; a single shard may be larger. It matters on
             accelerators only. None: a quarter of the memory of the machine (or of its container),
@@ -220,7 +230,9 @@ def save_async(
     >>> tree["w"] += 1  # a step of training
     >>> pending.wait()
     """
-    options = SaveOptions(prefix, {} if metadata is None else metadata, compression)
+    require_page_cache_option(page_cache)
+    strings = {} if metadata is None else metadata
+    options = SaveOptions(prefix, strings, compression, page_cache=page_cache)
     pending = run_in_worker(
         lambda: _save_async(
             path,

@@ -191,6 +191,7 @@ class SaveOptions(NamedTuple):
         items: more trees by prefix, which are committed with this one. Trees of other prefixes are
             then dropped. None: this tree alone is saved, and those of other prefixes stay.
         files: files that are written beside the tree, by their names.
+        page_cache: True if the files may stay in the page cache (`storage/page_cache.py`).
     """
 
     prefix: str | None = None
@@ -200,6 +201,7 @@ class SaveOptions(NamedTuple):
     linking: Linking | None = None
     items: Mapping[str, Any] | None = None
     files: Mapping[str, bytes] = {}
+    page_cache: bool = False
 
 
 class SavePlan(NamedTuple):

@@ -4,13 +4,13 @@ A program that loads again and again (an evaluation job, a loop over checkpoints
 give 1.5 GB back, and the system would have to find and zero as much for the next load. Kept memory
 is marked as free (MADV_FREE): the kernel takes it first when memory is short, and until then it
 counts as resident. It is reused only for a buffer of the same size. Before a load allocates, it
-gives back the kept memory that it cannot use; a save gives back all of it.
+gives back the kept memory that it cannot use. A save gives back all of it where memory is short; a
+save in the background always does, because a training loop seldom loads again.
 """
 
 from __future__ import annotations
 
 import mmap
-import os
 import tracemalloc
 import weakref
 from collections import Counter
@@ -19,6 +19,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
+
+from cordwood.io.machine_memory import available_memory_bytes, machine_memory_bytes
 
 PAGE_BYTES = 4096  # of memory and of files: what direct I/O is aligned to
 _MOST_BYTES = 4 << 30
@@ -32,27 +34,6 @@ class _Kept:
 
 
 _kept = _Kept()
-
-
-def machine_memory_bytes() -> int:
-    """Return the memory of the machine, or of the control groups of the process if that is less."""
-    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    groups: list[str] = []
-    with suppress(OSError), open("/proc/self/cgroup") as file:
-        groups = file.read().splitlines()
-    for line in groups:  # "0::/job/step" in version 2, "4:memory:/job/step" in version 1
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        root, name = "/sys/fs/cgroup", "memory.max"
-        if controllers:
-            root, name = "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
-        parts = [part for part in path.split("/") if part]
-        for depth in range(len(parts) + 1):  # a group has the limits of those around it, too
-            folder = "/".join([root, *parts[:depth]])
-            with suppress(OSError, ValueError), open(f"{folder}/{name}") as file:  # or "max"
-                limits.append(int(file.read()))
-    return min(limits)
 
 
 def most_kept_bytes() -> int:
@@ -93,8 +74,9 @@ def release_memory() -> None:
 
     cordwood keeps the memory of loaded arrays of 4 MiB and more after they are dropped: at most
     4 GiB, and at most an eighth of the machine's memory. The kernel takes it where memory is
-    short, but until then it counts as resident. A `save` releases it, too. Arrays that are in use
-    are not touched.
+    short, but until then it counts as resident. `save` releases it, too, if less memory than this
+    is available; `save_async` and a manager's saves always do. Arrays that are in use are not
+    touched.
 
     Example:
         >>> import cordwood
@@ -105,6 +87,12 @@ def release_memory() -> None:
 
 
 _limit_bytes = most_kept_bytes()
+
+
+def release_memory_if_short() -> None:
+    """Give back the kept memory if the machine has less available memory than may be kept."""
+    if _kept.pages and available_memory_bytes() < _limit_bytes:
+        release_memory()
 
 
 _SLOW_NANOSECONDS_PER_BYTE = 1.0  # free huge pages: 0.15, small ones: 0.4, given back: above 2

@@ -38,6 +38,7 @@ from cordwood.policies import (
     as_save_policy,
 )
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
+from cordwood.storage.page_cache import require_page_cache_option
 from cordwood.storage.paths import parse_url
 
 _NOT_SAVED = "%s: step %d is not saved: the policy does not ask for it"
@@ -104,6 +105,8 @@ class CheckpointManager(StepReader):
         preemption_seconds: how long the job may run after SIGTERM. The next `save` after the signal
             saves whatever the policy says, if there is time, waits for the commit, and then
             `preempted` is true: end the loop. None: do not handle SIGTERM.
+        page_cache: True if the files of steps may stay in the page cache of this host, as in
+            `cordwood.save_async`: for an evaluation here that loads each step soon.
         staging_bytes: the most host memory for copies of arrays on accelerators, as in
             `cordwood.save_async`.
         device_copies: True if the arrays may be copied on their devices where `staging_bytes` has
@@ -139,12 +142,14 @@ class CheckpointManager(StepReader):
         on_save: Callable[[SaveReport], None] | None = None,
         rewrite_every: int = 32,
         preemption_seconds: float | None = None,
+        page_cache: bool = False,
         staging_bytes: int | None = None,
         device_copies: bool = False,
         timeout_seconds: float = TIMEOUT_SECONDS,
         progress: ProgressOption = None,
     ) -> None:
         require_progress_option(progress)
+        require_page_cache_option(page_cache)
         staging = checked_options(staging_bytes, device_copies)
         super().__init__(root, timeout_seconds=timeout_seconds)
         if parse_url(self.root) is not None:
@@ -162,6 +167,7 @@ class CheckpointManager(StepReader):
             self._keep_policy,
             on_save,
             rewrite_every=rewrite_every,
+            page_cache=page_cache,
             staging=staging,
             timeout_seconds=timeout_seconds,
             progress=progress,

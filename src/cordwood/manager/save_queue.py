@@ -111,6 +111,7 @@ class SaveQueue:
         on_save: Callable[[SaveReport], None] | None,
         *,
         rewrite_every: int,
+        page_cache: bool,
         staging: StagingOptions,
         timeout_seconds: float,
         progress: ProgressOption,
@@ -129,6 +130,7 @@ class SaveQueue:
                 f"rewrite_every: expected an int of at least 1, found {rewrite_every!r:.80}"
             )
         self._rewrite_every = rewrite_every
+        self._page_cache = page_cache
         self._staging = staging
         self._timeout_seconds = timeout_seconds
         self._progress = progress
@@ -230,7 +232,7 @@ class SaveQueue:
             tree,
             saved_format,
             rendezvous,
-            SaveOptions(metadata=metadata, items=items),
+            SaveOptions(metadata=metadata, items=items, page_cache=self._page_cache),
             base="" if base is None else base.entry,
             staging=self._staging,
             progress=self._progress,

@@ -49,6 +49,7 @@ from cordwood.storage.file_locks import (
     unlock,
     wait_for_lock,
 )
+from cordwood.storage.page_cache import fits_page_cache
 from cordwood.storage.paths import (
     stale_stages,
     temporary_of,
@@ -116,9 +117,15 @@ class LocalStorage:
 
     @contextmanager
     def transaction(
-        self, *, others_commit: bool, timeout_seconds: float | None = None
+        self,
+        *,
+        others_commit: bool,
+        timeout_seconds: float | None = None,
+        page_cache: bool = False,
     ) -> Iterator[LocalTransaction]:
-        save = LocalTransaction(self._path, self._rules, others_commit, timeout_seconds)
+        save = LocalTransaction(
+            self._path, self._rules, others_commit, timeout_seconds, page_cache=page_cache
+        )
         if not others_commit and not os.path.lexists(f"{self._path}/{self._rules.index_name}"):
             with suppress(OSError):  # left by a killed first save in the zarr layout
                 if stale_stages(self._path):
@@ -215,8 +222,15 @@ class LocalTransaction(SaveStep):
     """A save in progress."""
 
     def __init__(
-        self, path: str, rules: NamingRules, others_commit: bool, timeout_seconds: float | None
+        self,
+        path: str,
+        rules: NamingRules,
+        others_commit: bool,
+        timeout_seconds: float | None,
+        *,
+        page_cache: bool = False,
     ) -> None:
+        self._page_cache = page_cache
         self._timeout_seconds = timeout_seconds
         self._path = path
         self._rules = rules
@@ -246,10 +260,12 @@ class LocalTransaction(SaveStep):
     def write(self, files: Sequence[NewDataFile], leaves: Leaves) -> list[HeaderDigest]:
         calls = syscalls.current()
         sealed = []
+        size_bytes = sum([plan.size_bytes for _, plan in files])
+        direct = not (self._page_cache and fits_page_cache(size_bytes))
         for name, plan in files:
             file = self._create(name)
             try:
-                header = fill_file(file, plan, leaves)
+                header = fill_file(file, plan, leaves, direct=direct)
                 # Never retried: see `storage.atomic_file.atomic_file`.
                 file.doing = "flushing it to the disk"
                 calls.fsync(file.fd)

@@ -109,6 +109,7 @@ class ObjectStorage:
         *,
         others_commit: bool,
         timeout_seconds: float | None = None,  # noqa: ARG002  (there are no locks to wait for)
+        page_cache: bool = False,  # noqa: ARG002  (nothing is written to a disk)
     ) -> Iterator[ObjectTransaction]:
         save = ObjectTransaction(self._store, self._rules, others_commit=others_commit)
         try:

@@ -89,6 +89,7 @@ class StagingDirectory(SaveStep):
     Args:
         path: the directory that it will replace.
         encode: compresses a chunk; None for raw chunks.
+        page_cache: True if the files may stay in the page cache, where they are few.
         timeout_seconds: the longest wait for a lock of another process; None: no limit.
 
     The constructor raises:
@@ -104,8 +105,10 @@ class StagingDirectory(SaveStep):
         *,
         encode: Encoder | None = None,
         timeout_seconds: float | None = None,
+        page_cache: bool = False,
     ) -> None:
         self._encode = encode
+        self._page_cache = page_cache
         self._timeout_seconds = timeout_seconds
         self._is_shared = False
         self._lock = -1
@@ -178,7 +181,9 @@ class StagingDirectory(SaveStep):
         if not self.path:
             self.begin()
         self.make_directories(dict.fromkeys([os.path.dirname(file.path) for file in files]))
-        written = write_new_files(self.path, files, leaves, self._encode)
+        written = write_new_files(
+            self.path, files, leaves, self._encode, page_cache=self._page_cache
+        )
         if self._is_shared:
             for file in files:
                 self.mark_unsynced(file.path)  # another process may have created its directory

@@ -195,13 +195,18 @@ class Storage(Protocol):
         ...
 
     def transaction(
-        self, *, others_commit: bool, timeout_seconds: float | None = None
+        self,
+        *,
+        others_commit: bool,
+        timeout_seconds: float | None = None,
+        page_cache: bool = False,
     ) -> AbstractContextManager[StorageTransaction]:
         """Save in the block; after an exception remove what it wrote, unless an index refers to it.
 
         Args:
             others_commit: True if another process commits what this one writes.
             timeout_seconds: the longest wait for a lock of another save; None: no limit.
+            page_cache: True if the files may stay in the page cache of this host.
         """
         ...
 

@@ -2,8 +2,8 @@
 
 **One large file** is written in units: ranges of a few MiB. A thread fills a page-aligned buffer
 with a unit from the leaves, hashes its blocks, and writes it past the page cache (O_DIRECT) where
-the file system supports that: a durable file is then written to the disk once, without the page
-cache. The tree is copied only through those buffers. The header, with the digests, comes last.
+the file system supports that, unless the file is to stay in the page cache. The tree is copied only
+through those buffers. The header, with the digests, comes last.
 
 **Many files of a new directory** are written one by each thread. Large raw chunks are written past
 the page cache, too. Small ones are written to the page cache from the memory of the leaf. The
@@ -48,6 +48,7 @@ from cordwood.plan.file_plan import (
 from cordwood.sharding.boxes import is_contiguous, shape_of
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import WritableFile, atomic_file
+from cordwood.storage.page_cache import fits_page_cache
 from cordwood.storage.syscalls import close_quietly, open_fd, opened_fd, write_all
 
 _UNIT_BYTES = 4 << 20
@@ -67,7 +68,9 @@ _NO_DIRECT = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP)
 _NO_FALLOCATE = (errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 
-def write_file(path: str | os.PathLike[str], plan: FilePlan, leaves: Leaves) -> None:
+def write_file(
+    path: str | os.PathLike[str], plan: FilePlan, leaves: Leaves, *, page_cache: bool = False
+) -> None:
     """Write the file that `plan` describes to `path`, durably and atomically.
 
     Args:
@@ -76,25 +79,29 @@ def write_file(path: str | os.PathLike[str], plan: FilePlan, leaves: Leaves) -> 
         leaves: the leaves. Each is taken when its first byte is needed, and released right after
             its last byte. Arrays may have any strides and byte order: C order and little-endian is
             written.
+        page_cache: True if the file may stay in the page cache, where it is small.
 
     Raises what `storage.atomic_file.atomic_file` raises, and ValueError for a plan whose sizes
     disagree with each other or with the leaves.
     """
     leaves.expect(leaves_of(plan.segments))
+    cached = page_cache and fits_page_cache(plan.size_bytes)
     with atomic_file(path) as temporary:
-        fill_file(temporary, plan, leaves)
+        fill_file(temporary, plan, leaves, direct=not cached)
 
 
-def fill_file(file: WritableFile, plan: FilePlan, leaves: Leaves) -> bytes:
+def fill_file(file: WritableFile, plan: FilePlan, leaves: Leaves, *, direct: bool = True) -> bytes:
     """Write the file that `plan` describes into an open, empty file; return its header.
 
-    The leaves expect its segments. Nothing is flushed.
+    The leaves expect its segments. Nothing is flushed. A large file is written past the page cache,
+    unless `direct` is False.
 
     Raises OSError as the system does, ValueError as `write_file` does, and what `check_stop`
     raises, which is called every few MiB.
     """
     ends = segment_offsets(plan)
-    digests = _write_data(file, plan, ends, FileContents(plan.segments, ends, leaves.part))
+    contents = FileContents(plan.segments, ends, leaves.part)
+    digests = _write_data(file, plan, ends, contents, direct=direct)
     header = build_header(plan, digests)
     file.doing = "writing the header"
     file.write(memoryview(header), 0)
@@ -128,7 +135,12 @@ def write_stream(
 
 
 def _write_data(
-    temporary: WritableFile, plan: FilePlan, ends: list[int], contents: FileContents
+    temporary: WritableFile,
+    plan: FilePlan,
+    ends: list[int],
+    contents: FileContents,
+    *,
+    direct: bool,
 ) -> Digests:
     base, size = plan.header_bytes, plan.size_bytes
     values = bytearray(DIGEST_BYTES * block_count(size - base, BLOCK_BYTES))
@@ -151,6 +163,8 @@ def _write_data(
                 values[at : at + len(digests)] = digests
             with slots:
                 target.write(unit, start)
+                if not target.is_direct:
+                    target.start_writeback(start, len(unit))
 
         return work
 
@@ -159,7 +173,7 @@ def _write_data(
     threads = _THREADS_FOR_SMALL if many_small else _THREADS
     try:
         if size >= _DIRECT_BYTES:
-            if base % PAGE_BYTES == 0:
+            if direct and base % PAGE_BYTES == 0:
                 target.open_direct()
             temporary.doing = "reserving its space"
             target.reserve(size)
@@ -188,6 +202,8 @@ def write_new_files(
     files: Sequence[PlannedFile],
     leaves: Leaves,
     encode: Encoder | None,
+    *,
+    page_cache: bool = False,
 ) -> list[WrittenFile]:
     """Create new files. When this returns, their bytes are on the disk.
 
@@ -198,6 +214,7 @@ def write_new_files(
         files: the files; the chunk files of one leaf must follow one another.
         leaves: the leaves; each is released after its last chunk.
         encode: compresses a chunk; None for raw chunks.
+        page_cache: True if the files may stay in the page cache, where they are small in all.
 
     Raises OSError as the system does, with the name of the file; and what `check_stop` raises,
     which is called between files.
@@ -205,6 +222,7 @@ def write_new_files(
     leaves.expect([file.leaf for file in files if isinstance(file, ChunkFile)])
     waiting: list[deque[tuple[str, int]]] = []
     results = [WrittenFile(0, b"")] * len(files)
+    direct = not (page_cache and fits_page_cache(sum([_size(file) for file in files])))
     # The large ones first, so that no thread is left with one at the end.
     order = sorted(range(len(files)), key=lambda i: -_bulk(files[i]))
 
@@ -220,7 +238,9 @@ def write_new_files(
             try:
                 fd = open_fd(path, _CREATE_FLAGS)
                 unflushed.append((path, fd))
-                results[order[task]] = _write_chunk_file(path, fd, file, leaves, encode, scratch)
+                results[order[task]] = _write_chunk_file(
+                    path, fd, file, leaves, encode, scratch, direct=direct
+                )
                 if len(unflushed) > _OPEN_FILES:
                     _flush(*unflushed[0])
                     close_quietly(unflushed.popleft()[1])
@@ -272,8 +292,13 @@ def adopt_files(folder: str, paths: Sequence[str]) -> list[WrittenFile]:
 
 def _bulk(file: PlannedFile) -> int:
     """Return the size of a large file, 0 for a small one: sorting keeps the order of those."""
-    size = math.prod(file.shape) * file.itemsize if isinstance(file, ChunkFile) else 0
+    size = _size(file)
     return size if size >= _UNIT_BYTES else 0
+
+
+def _size(file: PlannedFile) -> int:
+    """Return the bytes of a chunk before compression; 0 for a small file."""
+    return math.prod(file.shape) * file.itemsize if isinstance(file, ChunkFile) else 0
 
 
 def _flush(path: str, fd: int) -> None:
@@ -291,6 +316,8 @@ def _write_chunk_file(
     leaves: Leaves,
     encode: Encoder | None,
     scratch: ScratchBuffer,
+    *,
+    direct: bool,
 ) -> WrittenFile:
     target = DirectFile(path, fd)
     if isinstance(file, SmallFile):
@@ -300,12 +327,13 @@ def _write_chunk_file(
         if isinstance(part, LazyArray):
             size = math.prod(file.shape) * file.itemsize
             if encode is None and size >= _DIRECT_CHUNK_BYTES and _leads(file):
-                return _write_raw(target, file, part, scratch)  # read in parts, never as a whole
+                # Read in parts, never as a whole.
+                return _write_raw(target, file, part, scratch, direct=direct)
             part = np.asarray(part)
         if encode is not None:
             data = encode(_padded(part, file.shape))
             return _write_units(target, len(data), lambda a, b: memoryview(data)[a:b])
-        return _write_raw(target, file, part, scratch)
+        return _write_raw(target, file, part, scratch, direct=direct)
     finally:
         target.close_direct()
 
@@ -315,12 +343,15 @@ def _write_raw(
     file: ChunkFile,
     part: np.ndarray[Any, Any] | LazyArray,
     scratch: ScratchBuffer,
+    *,
+    direct: bool,
 ) -> WrittenFile:
     size = math.prod(file.shape) * file.itemsize
     if part.nbytes != size and not _leads(file):
         part = _padded(np.asarray(part), file.shape)
     if size >= _DIRECT_CHUNK_BYTES:
-        target.open_direct()
+        if direct:
+            target.open_direct()
         target.reserve(size)
     elif part.nbytes == size and is_little_endian(part) and part.flags.c_contiguous:
         source = part.reshape(-1).view(np.uint8).data

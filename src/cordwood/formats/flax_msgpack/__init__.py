@@ -101,7 +101,7 @@ class FlaxMsgpackFormat(NamedTuple):
         from cordwood.storage.write_files import write_file, write_stream
         from cordwood.tree.flatten import FlatTree, build_tree
 
-        del options, rendezvous
+        del rendezvous
         if type(tree) is FlatTree:
             tree = build_tree(tree.structure, tree.leaves)
         plan, arrays = plan_state(to_state_dict(tree))
@@ -109,7 +109,7 @@ class FlaxMsgpackFormat(NamedTuple):
 
         def write(leaves: Leaves) -> None:
             if compression is None:
-                write_file(path, plan, leaves)
+                write_file(path, plan, leaves, page_cache=options.page_cache)
             else:
                 from cordwood.formats.flax_msgpack.compression import compress
 

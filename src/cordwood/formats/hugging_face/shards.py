@@ -51,6 +51,7 @@ from cordwood.plan.assign_to_files import shards_by_size
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.atomic_file import atomic_file
 from cordwood.storage.directories import list_names
+from cordwood.storage.page_cache import fits_page_cache
 from cordwood.storage.paths import kind_at, path_exists
 from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
 from cordwood.storage.write_files import fill_file
@@ -357,11 +358,12 @@ def plan_save(
 
     def write(leaves: Leaves) -> None:
         stage = StagingDirectory(path, timeout_seconds=rendezvous.timeout_seconds)
+        cached = options.page_cache and fits_page_cache(sum([plan.size_bytes for plan in plans]))
         with stage.abandon_on_error():
             stage.begin()
             for file, plan in zip(files, plans, strict=True):
                 with atomic_file(f"{stage.path}/{file}") as temporary:
-                    fill_file(temporary, plan, leaves)
+                    fill_file(temporary, plan, leaves, direct=not cached)
                 stage.mark_unsynced(file)
             if len(shards) > 1:
                 stage.create_file(INDEX_NAME, [index])

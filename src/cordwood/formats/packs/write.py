@@ -101,7 +101,7 @@ def plan_save(
         rendezvous: of the processes, not entered yet.
         save_id: for tests.
     """
-    prefix, metadata, _, max_shard_bytes, linking, items, _ = options
+    prefix, metadata, _, max_shard_bytes, linking, items, _, page_cache = options
     store = store_at(path, to_save=True)
     file_sizes = store.file_sizes
     if max_shard_bytes is not None:
@@ -139,7 +139,9 @@ def plan_save(
 
     def write(leaves: Leaves) -> None:
         transaction = store.transaction(
-            others_commit=rendezvous.index > 0, timeout_seconds=rendezvous.timeout_seconds
+            others_commit=rendezvous.index > 0,
+            timeout_seconds=rendezvous.timeout_seconds,
+            page_cache=page_cache,
         )
         with rendezvous, transaction as save:
             common_id, base = save_id or new_save_id(), "" if linking is None else linking.base

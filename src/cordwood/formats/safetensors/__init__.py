@@ -70,7 +70,7 @@ class SafetensorsFormat:
         flat = flatten(tree)
         specs = [describe_leaf(p, leaf) for p, leaf in zip(flat.paths, flat.leaves, strict=True)]
         plan = plan_save(flat.structure, specs, metadata=options.metadata)
-        return SavePlan(flat.leaves, partial(write_file, path, plan))
+        return SavePlan(flat.leaves, partial(write_file, path, plan, page_cache=options.page_cache))
 
     def refuse_foreign(self, path: Path) -> None:
         from cordwood.formats.safetensors.header import read_header

@@ -84,11 +84,20 @@ def plan_save(
     sizes = chunk_bytes_of_leaves(item.files, item.writers, rendezvous.index, len(leaves))
     # Leaves are taken when they are written; until then nothing here holds them.
     item = item._replace(tree=item.tree._replace(leaves=()))
-    return SavePlan(leaves, lambda leaves: save_item(path, item, leaves, rendezvous), sizes)
+
+    def write(leaves: Leaves) -> None:
+        save_item(path, item, leaves, rendezvous, page_cache=options.page_cache)
+
+    return SavePlan(leaves, write, sizes)
 
 
 def save_item(
-    path: str | os.PathLike[str], item: ItemPlan, leaves: Leaves, rendezvous: Rendezvous
+    path: str | os.PathLike[str],
+    item: ItemPlan,
+    leaves: Leaves,
+    rendezvous: Rendezvous,
+    *,
+    page_cache: bool = False,
 ) -> None:
     """Save a tree as one item of a directory, durably and atomically.
 
@@ -99,11 +108,17 @@ def save_item(
         item: the plan of the tree.
         leaves: the leaves of the tree.
         rendezvous: of the processes that save it; not entered yet.
+        page_cache: True if the files may stay in the page cache.
 
     Raises as `cordwood.save`.
     """
     encode = None if item.compression is None else chunk_encoder(item.compression)
-    stage = StagingDirectory(path, encode=encode, timeout_seconds=rendezvous.timeout_seconds)
+    stage = StagingDirectory(
+        path,
+        encode=encode,
+        timeout_seconds=rendezvous.timeout_seconds,
+        page_cache=page_cache,
+    )
 
     def commit(written: list[WrittenFile]) -> None:
         files = zip(item.files, written, strict=True)
