@@ -35,6 +35,7 @@ class Claim(NamedTuple):
 CLAIMS = [
     Claim("cordwood.save_to_file, durable", FLAX_SAVE, 6.0, BIG),
     Claim("cordwood.save .msgpack, durable", FLAX_SAVE, 6.0, BIG),
+    Claim(SAVE, "safetensors.flax.save_file + fsync", 1.0, BIG),
     Claim(SAVE, "safetensors.flax.save_file, no fsync", 1.0, BIG),
     Claim(SAVE, BARE_WRITE, 0.8, BIG),
     Claim(LOAD, FLAX_LOAD, 8.0, BIG),

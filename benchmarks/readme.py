@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from benchmarks import in_turns
 from benchmarks.pages import HERE, read_rows
 from benchmarks.resume import (
     FLAX,
@@ -39,6 +40,10 @@ class Row(NamedTuple):
     ratio: str
 
 
+def _in_turns(peer: str, ours: str) -> str:
+    return f"load: {peer} / {ours}"
+
+
 _ORBAX, _EFORMER = "orbax StandardCheckpointer", "eformer tree_serialize / tree_deserialize"
 _FLAX_SAVE, _SAVE = "flax.to_bytes + write + fsync", "cordwood.save .safetensors, durable"
 _PACKS = "cordwood packs"
@@ -59,6 +64,14 @@ ROWS = [
         for what, peer, row in [
             ("`.safetensors`", "safetensors.flax", f"{SAFETENSORS} / {OURS}"),
             ("a directory", "Orbax", f"{ORBAX} / {OURS_DIRECTORY}"),
+        ]
+    ],
+    *[
+        Row(f"load after a save in one process, {what}", peer, "resume.md", "in turns", row)
+        for what, peer, row in [
+            ("`.safetensors`", "safetensors.flax", _in_turns(in_turns.SAFETENSORS, in_turns.OURS)),
+            ("`.msgpack`", "flax", _in_turns(in_turns.FLAX, in_turns.OURS_MSGPACK)),
+            ("a directory", "Orbax", _in_turns(in_turns.ORBAX, in_turns.OURS_DIRECTORY)),
         ]
     ],
     *[
@@ -85,6 +98,13 @@ ROWS = [
         "single_file.md",
         "gpt2",
         f"{_FLAX_SAVE} / cordwood.save .msgpack, durable",
+    ),
+    Row(
+        "save one file, both flush it to the disk",
+        "safetensors.flax + fsync",
+        "single_file.md",
+        "gpt2",
+        f"safetensors.flax.save_file + fsync / {_SAVE}",
     ),
     Row(
         "save one file (cordwood flushes it to the disk, safetensors.flax does not)",

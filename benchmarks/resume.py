@@ -7,7 +7,8 @@ A training run that resumes makes one load, in a new process. The time depends o
 the machine: the host of a virtual machine takes back memory that was free for a while. So each
 contender runs in its own processes: after it has idled for three seconds
 ("cold"), after another process has touched and freed twice the memory that the tree takes
-("warm"), and six times in a row, with nothing touched before ("repeated").
+("warm"), and six times in a row, with nothing touched before ("repeated"). At last all contenders
+save and load in turns in one process, on a smaller tree (`benchmarks/in_turns.py`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+from benchmarks import in_turns  # noqa: E402
+
 PACKAGES = ["cordwood", "flax", "safetensors", "orbax-checkpoint", "eformer", "jax", "numpy"]
 IDLE_SECONDS = 3.0
 REPEATS = 6
@@ -49,8 +52,11 @@ is a new process that has imported its packages and started jax's CPU backend. T
 warm. Cold: the process idles for 3 s before its clock starts. Warm: immediately before the load,
 another process touches and frees twice the memory of the tree. Repeated: six loads in one process,
 each tree dropped before the next load; the figure is the median of the second and later loads, in
-half as many rounds. No memory is touched before the cold and the repeated loads. Trust the ratios,
-not the absolute numbers."""
+half as many rounds. No memory is touched before the cold and the repeated loads. In turns: in one
+process, each library saves a smaller tree to a new path and then loads it; the figures are medians
+over several processes of the second and later rounds, and nothing is warmed. There cordwood's saves
+are on the disk when they return, and the others' are not. Trust the ratios, not the absolute
+numbers."""
 
 
 class Claim(NamedTuple):
@@ -71,6 +77,16 @@ CLAIMS = [
     Claim("repeated", OURS_DIRECTORY, ORBAX, 1),
     Claim("repeated", OURS_DIRECTORY, EFORMER, 1),
 ]
+
+CLAIMS_IN_TURNS = [
+    Claim("load", in_turns.OURS, in_turns.SAFETENSORS, 2),
+    Claim("load", in_turns.OURS_MSGPACK, in_turns.FLAX, 3),
+    Claim("load", in_turns.OURS_DIRECTORY, in_turns.ORBAX, 3),
+    Claim("save", in_turns.OURS_MSGPACK, in_turns.FLAX, 1),
+    Claim("save", in_turns.OURS_DIRECTORY, in_turns.ORBAX, 1),
+]
+IN_TURNS_WIDTH = 410  # of the model: 0.54 GB
+RUNS_IN_TURNS = 5
 
 
 def prepare(tree: Any, folder: Path) -> None:
@@ -195,6 +211,20 @@ def measure(folder: Path, rounds: int) -> dict[str, dict[str, float]]:
     return medians
 
 
+def measure_in_turns(folder: Path, runs: int, tree: str) -> dict[str, dict[str, float]]:
+    """Return the medians (seconds) of saves and loads by contender, over `runs` processes."""
+    times: dict[str, dict[str, list[float]]] = {"save": {}, "load": {}}
+    for _ in range(runs):
+        for name, pairs in json.loads(_in_child(folder, "--in-turns", "--tree", tree)).items():
+            times["save"].setdefault(name, []).extend([save for save, _ in pairs])
+            times["load"].setdefault(name, []).extend([load for _, load in pairs])
+    print("measured in turns", file=sys.stderr, flush=True)
+    return {
+        what: {name: statistics.median(each) for name, each in by_name.items()}
+        for what, by_name in times.items()
+    }
+
+
 def _warm_page_cache(folder: Path) -> None:
     buffer = bytearray(1 << 20)
     for path in folder.rglob("*"):
@@ -209,6 +239,13 @@ def _in_child(folder: Path, *arguments: str) -> str:
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
     return done.stdout.splitlines()[-1] if done.stdout else ""
+
+
+def _tree_in_turns(name: str) -> Any:
+    from benchmarks.directory_trees import smoke
+    from benchmarks.trees import gpt2_adam
+
+    return smoke() if name == "smoke" else gpt2_adam(IN_TURNS_WIDTH)
 
 
 def page(
@@ -232,6 +269,23 @@ def page(
     return "\n".join(lines)
 
 
+def page_in_turns(medians: Mapping[str, Mapping[str, float]], size_bytes: int, runs: int) -> str:
+    """Return the section of the saves and loads in turns, in Markdown."""
+    from benchmarks.pages import table
+
+    processes = f"{runs} processes of {in_turns.ROUNDS} rounds"
+    lines = ["", "## in turns", "", f"A tree of {size_bytes / 1e9:.3f} GB, {processes}.", ""]
+    for what in ("load", "save"):
+        lines += [*table(f"{what}, in turns", medians[what], size_bytes), ""]
+    lines += ["| ratio | measured | at least | |", "|---|---:|---:|---|"]
+    for claim in CLAIMS_IN_TURNS:
+        ratio = medians[claim.mode][claim.other] / medians[claim.mode][claim.ours]
+        met = "met" if ratio >= claim.target else "**not met**"
+        name = f"{claim.mode}: {claim.other} / {claim.ours}"
+        lines.append(f"| {name} | {ratio:.2f} | {claim.target:g} | {met} |")
+    return "\n".join([*lines, ""])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tree", choices=["gpt2", "smoke"], default="gpt2")
@@ -240,11 +294,16 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=HERE / "resume.md")
     for inner in ("--inside", "--contender", "--mode"):  # of the children
         parser.add_argument(inner, help=argparse.SUPPRESS)
+    parser.add_argument("--in-turns", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
 
     if options.contender:
         seconds = run_contender(options.contender, options.mode, Path(options.inside))
         print(json.dumps(seconds))
+        return
+    if options.in_turns:
+        pairs = in_turns.run_in_turns(_tree_in_turns(options.tree), Path(options.inside))
+        print(json.dumps(pairs))
         return
     if options.inside:
         from benchmarks.directory_trees import smoke
@@ -252,15 +311,22 @@ def main() -> None:
 
         prepare(smoke() if options.tree == "smoke" else gpt2_adam(), Path(options.inside))
         return
+    import jax
+
     from benchmarks.pages import hardware, page_head, versions_of
 
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="cordwood-bench-") as folder:
         _in_child(Path(folder), "--tree", options.tree)
         size_bytes = (Path(folder) / "ours.safetensors").stat().st_size
         medians = measure(Path(folder), options.rounds)
+    with tempfile.TemporaryDirectory(dir=options.folder, prefix="cordwood-bench-") as folder:
+        runs = min(options.rounds, RUNS_IN_TURNS)
+        turns = measure_in_turns(Path(folder), runs, options.tree)
+    turns_bytes = sum([leaf.nbytes for leaf in jax.tree.leaves(_tree_in_turns(options.tree))])
     title = "Loads in a new process, and repeated loads: cordwood beside its peers"
     head = page_head(title, _HOW, versions_of(PACKAGES), hardware(options.folder))
     text = page(medians, size_bytes, options.rounds, head)
+    text += page_in_turns(turns, turns_bytes, runs)
     if options.tree == "gpt2":
         options.output.write_text(text)
     print(text)

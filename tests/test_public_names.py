@@ -69,11 +69,11 @@ NAMES = [(module, name) for module, names in NAMESPACES.items() for name in name
 SIGNATURES = {
     "save": [
         *["path", "tree", "*", "format", "layout", "compression", "prefix"],
-        *["max_shard_bytes", "metadata", "progress", "timeout_seconds"],
+        *["max_shard_bytes", "metadata", "page_cache", "progress", "timeout_seconds"],
     ],
     "save_async": [
         *["path", "tree", "*", "format", "layout", "compression", "prefix", "metadata"],
-        *["staging_bytes", "device_copies", "progress", "timeout_seconds"],
+        *["page_cache", "staging_bytes", "device_copies", "progress", "timeout_seconds"],
     ],
     "load": [
         *["path", "like", "*", "mmap", "to", "verify", "strict", "cast"],
@@ -104,7 +104,8 @@ SIGNATURES = {
     ],
     "CheckpointManager": [
         *["root", "*", "save", "keep", "background", "on_save", "rewrite_every"],
-        *["preemption_seconds", "staging_bytes", "device_copies", "timeout_seconds", "progress"],
+        *["preemption_seconds", "page_cache", "staging_bytes", "device_copies"],
+        *["timeout_seconds", "progress"],
     ],
     "to_bytes": ["target"],
     "from_bytes": ["target", "encoded_bytes"],
