@@ -259,6 +259,10 @@ def run_tasks(
             if failure is None:
                 failure = error
 
+    # The frames of a helper outlive its last task for a moment. They must not keep arrays alive, so
+    # they refer to workers only here, and this is cleared when the last task has ended.
+    makers = [make_worker]
+    workers: dict[int, Callable[[int], None]] = {}
     outer_check = current_stop_check()
 
     def check() -> None:
@@ -268,17 +272,16 @@ def run_tasks(
 
     def help_out() -> None:
         _stop_check.set(check)
-        try:
-            worker = make_worker()
-            while (task := take(1)) is not None:
-                try:
-                    worker(task)
-                except BaseException as e:  # noqa: BLE001  (handed to the caller below)
-                    fail(e)
-                finally:
-                    finish()
-        except BaseException as e:  # noqa: BLE001
-            fail(e)
+        me = threading.get_ident()
+        while (task := take(1)) is not None:
+            try:
+                if me not in workers:
+                    workers[me] = makers[0]()
+                workers[me](task)
+            except BaseException as e:  # noqa: BLE001  (handed to the caller below)
+                fail(e)
+            finally:
+                finish()
 
     def wait() -> None:
         # A helper that has not taken a task yet will get none.
@@ -309,6 +312,8 @@ def run_tasks(
                 break
         except BaseException as e:  # noqa: BLE001  (raised below, when it is safe)
             fail(e)
+    makers.clear()
+    workers.clear()
     if failure is not None:
         try:
             raise failure
