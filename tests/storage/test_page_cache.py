@@ -1,4 +1,4 @@
-"""Which saves go through the page cache, and which past it."""
+"""The choice between the page cache and direct I/O, save by save."""
 
 from __future__ import annotations
 
