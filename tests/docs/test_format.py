@@ -79,7 +79,12 @@ def test_limits_of_orbax_checkpoints() -> None:
     )
     assert f"2^{array_reader.MAX_SHARD_INDEX_BYTES.bit_length() - 1} bytes (`MAX_SHARD_I" in TEXT
     assert f"2^{ocdbt.MAX_KEY_BYTES.bit_length() - 1} bytes\n(`MAX_KEY_BYTES`)" in TEXT
-    assert f"Observed with {WRITTEN_BY}" in TEXT
+    golden = DOCS.parent / "tests" / "foreign_files" / "golden"
+    versions = {each.name.removeprefix("orbax-") for each in golden.glob("orbax-*")}
+    assert WRITTEN_BY in versions
+    listed = re.search(r"Those of ([\d., and]+) are among the\s+golden files", TEXT)
+    assert listed is not None
+    assert set(re.findall(r"\d[\d.]+\d", listed[1])) == versions
 
 
 def test_limits_of_numpy_files() -> None:

@@ -36,6 +36,7 @@ _NO_GOOGLE_CREDENTIALS = (
     "application-default login"
 )
 _MISSING_BUCKET = ("NoSuchBucket", "ContainerNotFound")
+_NO_TAG = "ETag Header missing"  # every store tells the tag of what it has stored
 _WEB_PAGE = ("<!DOCTYPE html", "<!doctype html", "<html", "<HTML")
 NO_STORE = (
     "the endpoint answers with a web page: it is not the address of an object store (the console "
@@ -101,6 +102,8 @@ def is_missing_bucket(error: BaseException) -> bool:
 def request_error(error: Exception, where: str, doing: str) -> OSError:
     """Return the exception of ours for one of obstore."""
     text = str(error)
+    if _NO_TAG in text:
+        return StorageError(errno.EIO, NO_STORE, where)
     failure = failure_of(error)
     hint = next((hint for mark, hint in _HINTS.items() if mark in text), "")
     if not hint and not failure.status:
