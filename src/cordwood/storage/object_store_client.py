@@ -427,15 +427,17 @@ class ObjectStore:
         import obstore
 
         async def collect(store: Any) -> list[Any]:
-            return [await obstore.list_with_delimiter_async(store, prefix.rstrip("/") or None)]
+            answer = await obstore.list_with_delimiter_async(store, prefix.rstrip("/") or None)
+            return [answer] if answer["common_prefixes"] or answer["objects"] else []
 
         try:
-            (answer,) = self._list(collect)
+            answers = self._list(collect)
         except StorageError as e:
             if e.__cause__ is None or odd_key_of(e.__cause__) is None:
                 raise
             return None
-        return list(answer["common_prefixes"]), list(answer["objects"])
+        folders = [folder for answer in answers for folder in answer["common_prefixes"]]
+        return folders, [each for answer in answers for each in answer["objects"]]
 
     def _warn_of(self, odd: Collection[str]) -> None:
         """Log a warning about keys that are passed over, once for each of them."""
