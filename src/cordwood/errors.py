@@ -86,7 +86,7 @@ class FileChangedError(CordwoodError, OSError):
 class IncompleteCheckpointError(CordwoodError, FileNotFoundError):
     """A directory has no index: no save to it has finished, or it is not a checkpoint.
 
-    If it is the root of a run, add the step (`run/100`, or `run/latest` in the command). If a save
+    If it is the root of a run, add the step (`run/100`, or `run/latest`). If a save
     was killed, load another step; `cordwood gc PATH` removes what the save has left.
     """
 

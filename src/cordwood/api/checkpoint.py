@@ -295,6 +295,7 @@ def open(
     Args:
         path: a file, a directory, or the URL of a directory in an object store. The suffix of a
             file gives its format; if the suffix is unknown, the bytes of the file do.
+            `run/latest` is the newest complete step of `run`, `run/best` the best by its metric.
         format: the name of the format, for a file whose suffix does not give it. For a directory,
             no other format is looked for.
         prefix: the name of one tree of a directory, or of one item of an Orbax checkpoint. None:

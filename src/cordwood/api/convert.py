@@ -53,6 +53,7 @@ from cordwood.io.threads import (
 )
 from cordwood.loading.cast import cast_dtypes
 from cordwood.loading.load_request import Cast
+from cordwood.loading.locate_step import checkpoint_path
 from cordwood.loading.unreadable_leaves import require_readable
 from cordwood.message_text import counted, first_names, printable, size_text
 from cordwood.plan.path_patterns import Rename, Select
@@ -252,7 +253,8 @@ def convert(
         raise ValueError(f"{path}: to_prefix= is for directories; a file holds one tree")
     if is_directory and (format, layout) == (None, None) and parse_url(path) is None:
         refuse_unknown_suffix(path)
-    name = source.path if isinstance(source, Checkpoint) else local_or_url(source)
+    source = source if isinstance(source, Checkpoint) else checkpoint_path(source)
+    name = source.path if isinstance(source, Checkpoint) else source
     if is_same_path(name, os.fspath(path)):
         raise ValueError(f"{name} would be converted into itself: write to another path")
     raise_unreported_failures()

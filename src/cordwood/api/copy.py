@@ -53,6 +53,7 @@ from cordwood.io.threads import (
     reading_threads,
     wait_for_saves,
 )
+from cordwood.loading.locate_step import checkpoint_path
 from cordwood.message_text import counted, printable, size_text
 from cordwood.public_names import document_fields
 from cordwood.storage.atomic_file import atomic_file, finish_file
@@ -183,7 +184,7 @@ def copy(
     0
     """
     began = time.monotonic()
-    source, destination = _text(source), _text(destination)
+    source, destination = _text(checkpoint_path(source)), _text(destination)
     for outer, inner in ((source, destination), (destination, source)):
         if is_same_path(outer, inner) or is_within(inner, outer):
             raise ValueError(

@@ -22,12 +22,12 @@ from cordwood.formats.registry import DEFAULT
 from cordwood.formats.stored_step import listed, sorted_steps
 from cordwood.io.open_files import LocalFile
 from cordwood.io.stale_handles import retry_stale
+from cordwood.loading.locate_step import checkpoint_path
 from cordwood.message_text import counted
 from cordwood.public_names import document_fields
 from cordwood.storage.paths import (
     NOTHING_ON_THE_WEB,
     kind_at,
-    local_or_url,
     locate_directory,
     parse_url,
 )
@@ -77,11 +77,10 @@ def detect(path: str | os.PathLike[str]) -> Detected:
     >>> detect("example.safetensors")[:2]
     ('safetensors', 'a safetensors file')
     """
-    path = local_or_url(path)
-    text = os.fspath(path)
-    if parse_url(path) is not None:
+    text = checkpoint_path(path)
+    if parse_url(text) is not None:
         return _in_a_store(text)
-    place = locate_directory(path)
+    place = locate_directory(text)
     what = kind_at(place)
     if what == "a folder":
         format = format_of_directory(place)

@@ -51,6 +51,7 @@ from cordwood.index import ARRAY_KINDS, Index, Leaf, Naming, leaf_text
 from cordwood.io.progress import ProgressOption, Report, progress_display, report_progress
 from cordwood.io.threads import gc_paused
 from cordwood.keypath import path_label
+from cordwood.loading.locate_step import checkpoint_path
 from cordwood.loading.match_like import (
     Container,
     containers_by_name,
@@ -65,7 +66,7 @@ from cordwood.plan.select_leaves import SelectedLeaves
 from cordwood.plan.split_arrays import Part, chunks_of
 from cordwood.public_names import document_fields
 from cordwood.sharding.boxes import element_count, whole_box
-from cordwood.storage.paths import is_path, local_or_url
+from cordwood.storage.paths import is_path
 
 Values: TypeAlias = bool | Literal["digests"]
 What: TypeAlias = Literal[
@@ -408,7 +409,8 @@ def diff(
     1 difference between a = example.safetensors and b = the tree; 1 leaf equal:
       w: float32[4]: 1 of 4 elements differ, max abs 1, max rel 1
     """
-    every = [stored_trees(local_or_url(each)) if is_path(each) else None for each in (a, b)]
+    a, b = [checkpoint_path(each) if is_path(each) else each for each in (a, b)]
+    every = [stored_trees(each) if isinstance(each, str) else None for each in (a, b)]
     all_trees = select is None and rename is None
     pairs = pair_trees(every[0], every[1], prefix=prefix, all_trees=all_trees)
     diffs = []

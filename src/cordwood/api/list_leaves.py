@@ -29,6 +29,7 @@ from cordwood.index import (
 )
 from cordwood.io.threads import gc_paused
 from cordwood.keypath import KeyPath, format_paths
+from cordwood.loading.locate_step import checkpoint_path
 from cordwood.plan.path_patterns import Select, match_patterns, pattern_name
 from cordwood.storage.paths import is_link, kind_at, local_or_url, parse_url
 
@@ -70,6 +71,7 @@ def list_leaves(
     Raises whatever `cordwood.open` does.
     """
     with gc_paused():
+        path = checkpoint_path(path)
         quick = quick_look(path, prefix=prefix, format=format)
         if quick is not None:
             detected_format, (leaves, metadata) = quick
@@ -181,9 +183,8 @@ def quick_look(
 
     Raises what `cordwood.open` raises for an index.
     """
-    path = local_or_url(path)
-    text = os.fspath(path)
-    if format is not None or parse_url(path) is not None:
+    text = local_or_url(path)
+    if format is not None or parse_url(text) is not None:
         return None
     format_of_path = by_suffix(text)
     if format_of_path is None:

@@ -67,6 +67,7 @@ def load(
     Args:
         path: a file, a directory, or the URL of a directory in an object store. The suffix of a
             file gives its format; if the suffix is unknown, the bytes of the file do.
+            `run/latest` is the newest complete step of `run`, `run/best` the best by its metric.
         like: a tree with the expected structure, shapes and dtypes; its leaves are arrays or
             jax.ShapeDtypeStructs. The result has its types, kinds of arrays, shardings and weak
             types. Static fields of its nodes, and functions, classes and PyTreeDefs among its

@@ -32,6 +32,7 @@ from cordwood.io.progress import ProgressOption, progress_display, report_progre
 from cordwood.io.stale_handles import retry_stale
 from cordwood.keypath import format_path
 from cordwood.loading.leaf_reader import explaining_format
+from cordwood.loading.locate_step import checkpoint_path
 from cordwood.message_text import counted, first_names, printable, size_text
 from cordwood.public_names import document_fields
 from cordwood.storage.directories import size_on_disk
@@ -167,7 +168,7 @@ def verify(
         IncompleteCheckpointError: the directory has no index.
     """
     ((_, verification),) = verify_each(
-        [path], sample, seed, resume, progress, format, max_bytes, catch=()
+        [checkpoint_path(path)], sample, seed, resume, progress, format, max_bytes, catch=()
     )
     assert isinstance(verification, Verification)
     return verification

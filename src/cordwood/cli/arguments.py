@@ -11,14 +11,12 @@ from typing import Any
 
 import click
 
-_LATEST = "latest"
-_MAX_STEPS = 20  # steps that the search for the newest complete step opens
 _MAX_KEYS = 200  # completions; if more keys match, their containers are offered
 _PLAIN = re.compile(r"[\w./%+,-]+")  # keys that need no quotes in a shell
 
 
 class _Source(click.Path):
-    """The path of a checkpoint to read; `run/latest` means the newest complete step in `run`."""
+    """The path of a checkpoint to read; `run/latest` and `run/best` mean a step in `run`."""
 
     def convert(
         self,
@@ -26,8 +24,9 @@ class _Source(click.Path):
         param: click.Parameter | None,  # noqa: ARG002
         ctx: click.Context | None,  # noqa: ARG002
     ) -> str:
-        path = value.rstrip("/")
-        return newest_step(path) if path.rpartition("/")[2] == _LATEST else value
+        from cordwood.loading.locate_step import checkpoint_path, is_nickname
+
+        return checkpoint_path(value) if is_nickname(value) else value
 
 
 class _LocalPath(click.Path):
@@ -73,30 +72,6 @@ cast_option = partial(
     metavar="DTYPE|PATTERN=DTYPE",
     callback=lambda _ctx, _param, values: cast_of(values),
 )
-
-
-def newest_step(path: str) -> str:
-    """Return the path of the newest complete step, for a path that ends in `latest`.
-
-    Return the path unchanged if something exists there, or if no step is complete.
-    """
-    from cordwood.api.detect import detect
-    from cordwood.errors import CordwoodError
-    from cordwood.storage.paths import kind_at, parse_url
-
-    root = path.rpartition("/")[0] or "."
-    try:
-        if parse_url(path) is None and kind_at(path) != "nothing":
-            return path
-        for step in reversed(detect(root).steps[-_MAX_STEPS:]):
-            try:
-                detect(f"{root}/{step}")
-            except (CordwoodError, OSError):
-                continue
-            return f"{root}/{step}"
-    except (CordwoodError, OSError):  # the command reports the error for the path itself
-        pass
-    return path
 
 
 def complete_key(

@@ -38,7 +38,7 @@ Exit codes:
   130  interrupted
 
 \b
-`run/latest` is the newest complete step in the directory `run`.
+`run/latest` is the newest complete step in the directory `run`; `run/best` the best by its metric.
 
 \b
 Set up completion for bash (use zsh_source or fish_source for zsh and fish):

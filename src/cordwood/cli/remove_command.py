@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import click
 
-from cordwood.cli.arguments import PATH, newest_step
+from cordwood.cli.arguments import PATH
 from cordwood.cli.output import json_option, print_answer
 from cordwood.message_text import counted, printable, size_text
 
@@ -17,8 +18,6 @@ Examples:
   cordwood rm run --dry-run        show what would be removed of a run
   cordwood rm s3://bucket/run/100 --yes
 """
-
-_NICKNAMES = ("latest", "best")
 
 
 @click.command("rm", epilog=EXAMPLES, short_help="Remove a checkpoint or a run.")
@@ -32,7 +31,8 @@ def rm_command(path: str, dry_run: bool, yes: bool, as_json: bool) -> None:
     It may be of any tool, a file or a directory, on a disk or in a store. Show what it is, its size
     and the number of its files, and ask. Remove nothing if something lies inside that is no part of
     the checkpoint, and nothing that is no checkpoint. A step that a job has pinned, or is saving,
-    stays. `run/latest` is refused, because it may be another step by then: name the step.
+    stays. `run/latest` and `run/best` are refused, because they may be another step by then: name
+    the step.
     """
     from cordwood.api.remove import plan_removal, remove
 
@@ -73,16 +73,15 @@ def _confirmed() -> bool:
 
 
 def _refuse_nickname(path: str) -> None:
-    """Raise UsageError for `run/latest`, unless something of that name exists."""
-    root, _, name = path.rstrip("/").rpartition("/")
-    if name not in _NICKNAMES:
-        return
-    step = newest_step(f"{root}/latest" if root else "latest") if name == "latest" else path
-    from cordwood.storage.paths import kind_at, parse_url
+    """Raise UsageError for `run/latest` and `run/best`, unless something of that name exists."""
+    from cordwood.loading.locate_step import checkpoint_path, is_nickname
 
-    if parse_url(path) is None and kind_at(path) != "nothing":
+    if not is_nickname(path):
         return
-    now = f", which is {step} now" if step != path.rstrip("/") else ""
+    step = path
+    with suppress(OSError, ValueError):
+        step = checkpoint_path(path)
+    now = f", which is {step} now" if step != path else ""
     raise click.UsageError(
         f"{path}{now}, may be another step in a moment: name the step that is to be removed"
     )

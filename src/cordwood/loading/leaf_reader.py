@@ -22,10 +22,11 @@ from cordwood.io.check_digests import SourceDigests, block_bytes
 from cordwood.io.import_in_thread import import_in_thread
 from cordwood.io.open_files import LocalFile
 from cordwood.io.threads import run_in_worker
+from cordwood.loading.locate_step import checkpoint_path
 from cordwood.plan.load_boxes import plan_boxes
 from cordwood.plan.load_plan import Placement
 from cordwood.sharding.boxes import shape_of, slices, whole_box
-from cordwood.storage.paths import local_or_url, parse_url
+from cordwood.storage.paths import parse_url
 
 if TYPE_CHECKING:
     from cordwood.io.execute_load import LoadMemory
@@ -53,7 +54,7 @@ def open_reader(
 def _open_reader(
     path: str | os.PathLike[str], format: str | None, prefix: str | None, options: OpenOptions
 ) -> LeafReader:
-    path = local_or_url(path)
+    path = checkpoint_path(path)
 
     def read(detected_format: Format) -> LeafReader:
         with explaining_format(path, detected_format):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from cordwood.api.detect import detect
 from cordwood.errors import (
@@ -23,6 +23,7 @@ from cordwood.formats.detect_format import format_in, steps_in
 from cordwood.formats.format_protocol import Place, has_runs
 from cordwood.formats.orbax import ORBAX
 from cordwood.formats.orbax.locate_trees import is_unfinished
+from cordwood.formats.orbax.saved_metrics import saved_metrics
 from cordwood.formats.packs import PACKS, store_at
 from cordwood.formats.packs.cordwood_json import RULES, data_bytes_of, decode_index
 from cordwood.formats.registry import DEFAULT
@@ -41,10 +42,8 @@ from cordwood.formats.stored_step import (
 )
 from cordwood.formats.zarr import ZARR
 from cordwood.io.threads import reading_threads, run_tasks
-from cordwood.manager.step_items import read_json
 from cordwood.policies import SavedStep
 from cordwood.storage.directories import modified_seconds, size_on_disk
-from cordwood.storage.directory_reader import ReadableDirectory
 from cordwood.storage.paths import parse_url
 from cordwood.storage.step_storage import (
     StepEntry,
@@ -62,7 +61,6 @@ OURS = "cordwood.save"  # the tool of steps that no manager saved, and cordwood 
 _TOOLS = {"packs": OURS, "zarr": "eFormer"}  # by the format; of others, the format
 # The files that eFormer writes last: its Checkpointer, and its AsyncCheckpointManager alone.
 _EFORMER_LAST = ("metadata.json", "checkpoint_metadata.json")
-_MAX_METRICS_BYTES = 1 << 20
 _MAX_UNSUMMARIZED = 16  # steps of an object store that are read one by one
 _MAX_SUMMARIZED_RECORD = 4096  # characters; longer ones are read from the index
 _MAX_DETECTED = 1000  # entries of a root without steps
@@ -448,7 +446,8 @@ def _step_of_other_tool(name: str, place: Place, entry: StepEntry) -> Step | Non
             if format is None:
                 return None
             finished = not (has_runs(format) and format.is_unfinished(place))
-            metrics = _metrics_of_orbax(place, number) if format is ORBAX and finished else None
+            stored = saved_metrics(place) if format is ORBAX and finished else None
+            metrics = None if stored is None else SavedStep(number, *stored)
             if word == "run-" and not any(map(place.has, _EFORMER_LAST)):
                 return None  # its save has not finished
         except (OSError, CordwoodError):
@@ -466,41 +465,6 @@ def _step_of_other_tool(name: str, place: Place, entry: StepEntry) -> Step | Non
         entry.is_link,
         metrics,
     )
-
-
-def _metrics_of_orbax(place: Place, step: int) -> SavedStep | None:
-    """Return the time and the metrics that Orbax's CheckpointManager saved; None: no metrics.
-
-    The metrics are in `metrics/metrics`, as JSON; the time of the commit is in
-    `_CHECKPOINT_METADATA`. A value that is not a number, or is too large for a float, is left out.
-    """
-
-    def members(directory: ReadableDirectory, name: str) -> dict[str, Any]:
-        try:
-            value = read_json(directory, name, limit_bytes=_MAX_METRICS_BYTES)
-        except (OSError, CordwoodError):
-            return {}
-        return value if type(value) is dict else {}
-
-    with place.opened() as directory:
-        if not directory.has("metrics/metrics"):
-            return None
-        metrics = members(directory, "metrics/metrics")
-        about = members(directory, "_CHECKPOINT_METADATA")
-    every = {name: _as_float(value) for name, value in metrics.items()}
-    numbers = {name: number for name, number in every.items() if number is not None}
-    nanoseconds = _as_float(about.get("commit_timestamp_nsecs"))
-    return SavedStep(step, (nanoseconds or 0.0) / 1e9, numbers) if numbers else None
-
-
-def _as_float(value: Any) -> float | None:
-    """Return a number as a float; None for anything else."""
-    if type(value) not in (int, float):
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return None
 
 
 class OtherCheckpoint(NamedTuple):

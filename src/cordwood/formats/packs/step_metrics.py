@@ -67,6 +67,15 @@ def metrics_if_same_save(index: bytes, other: bytes) -> Mapping[str, float] | No
     return {**one, **two} if bare[0] == bare[1] and agree else None
 
 
+def record_of_index(index: bytes, *, name: str) -> Record | None:
+    """Return the record in the index of a step; None if no manager saved it.
+
+    `name` is the path or URL of the step, for errors.
+    """
+    with naming(f"{name}/{INDEX_NAME}"):
+        return _record_of(decode_index(index))
+
+
 def _record_of(items: Mapping[str, Any]) -> Record | None:
     """Return the record of a step; None if no manager saved it."""
     item = items.get("")

@@ -1,0 +1,234 @@
+"""`run/latest` and `run/best`: the step that such a path means, in every call that reads."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Literal, NamedTuple, cast
+
+from cordwood.errors import CordwoodError
+from cordwood.formats.detect_format import (
+    format_in,
+    format_in_store,
+    format_of_file,
+    place_at,
+    steps_in,
+)
+from cordwood.formats.format_protocol import Format, Place, has_runs, steps_beside
+from cordwood.formats.orbax import ORBAX
+from cordwood.formats.orbax.saved_metrics import StepMetrics, saved_metrics
+from cordwood.formats.packs import PACKS, store_at
+from cordwood.formats.packs.step_metrics import record_of_index
+from cordwood.formats.stored_step import MAX_STEPS_OPENED, number_in_name
+from cordwood.io.log import log
+from cordwood.io.open_files import LocalFile
+from cordwood.io.threads import reading_threads, run_in_worker, run_tasks
+from cordwood.message_text import printable
+from cordwood.policies import SavedStep, sort_by_metric
+from cordwood.storage.paths import (
+    is_folder,
+    local_or_url,
+    locate_directory,
+    parse_url,
+    path_exists,
+    stale_stages,
+)
+
+_NICKNAME = re.compile(r"(?:(.*?)/)?(latest|best(?::[^/].*)?)", re.DOTALL)
+_MODES = ("min", "max")
+_MOST_NAMES = 8  # metrics in an error
+
+
+class _Nickname(NamedTuple):
+    """A path such as `run/latest`, in its parts."""
+
+    path: str
+    root: str
+    name: str  # "latest", "best", "best:loss" or "best:accuracy:max"
+
+    @property
+    def metric(self) -> tuple[str, Literal["min", "max"]]:
+        """The metric, "" if the path names none, and which value is best."""
+        metric = self.name.partition(":")[2]
+        before, _, mode = metric.rpartition(":")
+        is_mode = mode in _MODES
+        return (before if is_mode else metric), cast(
+            "Literal['min', 'max']", mode if is_mode else "min"
+        )
+
+
+def checkpoint_path(path: str | os.PathLike[str]) -> str:
+    """Return the path or URL that a caller of a reading call means, as `local_or_url`.
+
+    `run/latest` is the newest complete step in the directory or URL `run`. `run/best` is the step
+    with the least value of the only metric that its steps have, `run/best:loss` of the metric
+    `loss`, and `run/best:accuracy:max` the step with the greatest. Of equal steps it is the newer.
+    An entry of `run` that has such a name is itself. If `run` holds no complete step, the path is
+    returned as it is. A web server lists nothing, so a path below it is never another.
+
+    Raises:
+        ValueError: the steps have several metrics, and the path names none.
+        FileNotFoundError: no step has metrics, or none has this one.
+        OSError: the run cannot be listed, or the metrics of a step cannot be read.
+    """
+    text = local_or_url(path)
+    nickname = _parse(text)
+    if nickname is None:
+        return text
+    # In a worker, as `open_reader`: this imports modules of formats.
+    step = run_in_worker(lambda: _step(nickname))
+    return text if step is None else step
+
+
+def is_nickname(path: str | os.PathLike[str]) -> bool:
+    """Return True if a path means a step by its rank, and nothing of that name exists."""
+    nickname = _parse(local_or_url(path))
+    return nickname is not None and not _is_entry(nickname)
+
+
+def _parse(text: str) -> _Nickname | None:
+    match = _NICKNAME.fullmatch(text.rstrip("/"))
+    if match is None:
+        return None
+    root = match[1] or ("/" if text.startswith("/") else ".")
+    if "://" in text:
+        url = parse_url(text)
+        if url is None or url.is_web or "://" not in root:
+            return None  # it is a bucket
+    return _Nickname(text, root, match[2])
+
+
+def _is_entry(nickname: _Nickname) -> bool:
+    """Return True if something of that name exists, or a save to it has not finished."""
+    first = nickname.name.partition("/")[0]
+    if parse_url(nickname.root) is None:
+        path = f"{nickname.root}/{first}"
+        return path_exists(locate_directory(path)) or bool(stale_stages(path))
+    with suppress(FileNotFoundError):
+        return place_at(nickname.root).has(first)
+    return False
+
+
+def _step(nickname: _Nickname) -> str | None:
+    """Return the path of the step; None if the path is itself, or nothing can be chosen."""
+    if _is_entry(nickname):
+        return None
+    is_local = parse_url(nickname.root) is None
+    root = locate_directory(nickname.root) if is_local else nickname.root
+    if is_local and not is_folder(root):
+        return None
+    try:
+        place = place_at(root)
+        format = format_in(place)
+        names = steps_in(place) if format is None else steps_beside(format, place)
+    except (CordwoodError, FileNotFoundError, NotADirectoryError):
+        return None  # the call reports the error for the path itself
+    if not names:
+        return None
+    name = (
+        _newest(place, names) if nickname.name == "latest" else _best(nickname, place, list(names))
+    )
+    return None if name is None else f"{nickname.root.rstrip('/')}/{name}"
+
+
+def _format_of_step(place: Place, name: str) -> Format | None:
+    """Return the format of a complete step; None if its save has not finished."""
+    child = place.child(name)
+    try:
+        if name in place.folders:
+            format = format_in(child)
+            unfinished = format is not None and has_runs(format) and format.is_unfinished(child)
+            return None if unfinished else format
+        if place.directory is not None:
+            return format_in_store(child.path)
+        with LocalFile(child.path) as file:
+            return format_of_file(file)
+    except (CordwoodError, FileNotFoundError, NotADirectoryError):
+        return None  # also if it was just deleted
+
+
+def _newest(place: Place, names: Sequence[str]) -> str | None:
+    newer: list[str] = []
+    for name in reversed(names[-MAX_STEPS_OPENED:]):
+        if _format_of_step(place, name) is not None:
+            if newer:
+                text = printable(", ".join(newer))
+                log.info("%s: the newest complete step is %s, not %s", place.path, name, text)
+            return name
+        newer.append(name)
+    return None
+
+
+# The best step
+
+
+def _best(nickname: _Nickname, place: Place, names: Sequence[str]) -> str:
+    metric, mode = nickname.metric
+    steps = _measured(place, names)
+    metrics = sorted({name for step in steps for name in step.metrics})
+    if not metrics:
+        raise FileNotFoundError(
+            errno.ENOENT,
+            f"no step of {place.path} has metrics by which the best could be chosen: "
+            "CheckpointManager.save takes metrics=, add_metrics adds them later",
+            nickname.path,
+        )
+    listed = ", ".join(metrics[:_MOST_NAMES]) + (", ..." if len(metrics) > _MOST_NAMES else "")
+    if not metric and len(metrics) > 1:
+        best = f"{nickname.root.rstrip('/')}/best:{metrics[0]}"
+        raise ValueError(
+            f"{nickname.path}: the steps have several metrics ({printable(listed)}): name one, as "
+            f"{printable(best)} for the least value, or {printable(best)}:max for the greatest"
+        )
+    ranked = sort_by_metric(steps, metric or metrics[0], mode)
+    if not ranked:
+        raise FileNotFoundError(
+            errno.ENOENT,
+            f"no step of {place.path} has a value of the metric {metric or metrics[0]!r}; their "
+            f"metrics are {printable(listed)}",
+            nickname.path,
+        )
+    name = names[ranked[0].step]
+    log.info(
+        "%s is %s: %s %.6g is the %s of %d steps",
+        *(nickname.path, name, metric or metrics[0], ranked[0].metrics[metric or metrics[0]]),
+        *("least" if mode == "min" else "greatest", len(ranked)),
+    )
+    return name
+
+
+def _measured(place: Place, names: Sequence[str]) -> list[SavedStep]:
+    """Return the complete steps that have metrics, numbered by their positions in `names`."""
+    metrics: dict[int, StepMetrics] = {}
+
+    def look(number: int) -> None:
+        stored = _metrics(place, names[number])
+        if stored is not None:
+            metrics[number] = stored
+
+    threads = reading_threads(latency_bound=place.directory is not None)
+    run_tasks(len(names), threads=threads, make_worker=lambda: look)
+    return [SavedStep(number, *metrics[number]) for number in sorted(metrics)]
+
+
+def _metrics(place: Place, name: str) -> StepMetrics | None:
+    format = _format_of_step(place, name)
+    child = place.child(name)
+    if format is ORBAX:
+        return saved_metrics(child)
+    if format is not PACKS:
+        return None
+    try:
+        index = store_at(child.path).read_index()
+        record = None if index is None else record_of_index(index, name=child.path)
+    except FileNotFoundError:  # it has just been deleted
+        return None
+    except CordwoodError as e:
+        log.warning("%s is not compared with the other steps: %s", child.path, e)
+        return None
+    if record is None or record.step != number_in_name(name):
+        return None
+    return StepMetrics(record.time, record.metrics)
