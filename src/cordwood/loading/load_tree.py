@@ -46,6 +46,7 @@ from cordwood.loading.match_like import (
     match_like,
 )
 from cordwood.loading.migrations import migration_error
+from cordwood.loading.nnx_like import warn_of_lost_ties, with_kinds_of_nnx
 from cordwood.loading.unreadable_leaves import require_readable
 from cordwood.message_text import counted, first_lines
 from cordwood.plan.keys_of_like import with_keys_of_like
@@ -54,6 +55,7 @@ from cordwood.plan.select_leaves import SelectedLeaves, permute_shape, select_le
 from cordwood.sharding.boxes import element_count
 from cordwood.sharding.partition_rules import explain_sharding_error
 from cordwood.tree.flatten import build_tree, flatten
+from cordwood.tree.nnx_modules import has_nnx
 
 if TYPE_CHECKING:
     from cordwood.loading.transfer_ring import TransferRing
@@ -131,10 +133,13 @@ def _matched_by(
     elif index.naming == "positions":
         matching = match_by_position(index, like, options, name=name)
     else:
-        if part.moved and index.naming == "exact":
+        if part.moved or has_nnx():
             flat = flatten(like)
-            part = with_keys_of_like(part, flat.structure, flat.paths)
-            index = part.stored
+            warn_of_lost_ties(flat)
+            part = with_kinds_of_nnx(part, flat)
+            if part.moved and index.naming == "exact":
+                part = with_keys_of_like(part, flat.structure, flat.paths)
+        index = part.stored
         transposed = {index.leaves[i].key_path for i in part.axes}
         matching = match_like(
             index,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from cordwood.index import Structure
 from cordwood.keypath import DictKey, KeyPath
-from cordwood.plan.moved_structure import items_of, moved_structure
+from cordwood.plan.moved_structure import Item, items_of, moved_structure
 from cordwood.plan.select_leaves import SelectedLeaves
 
 
@@ -31,24 +31,38 @@ def with_keys_of_like(
     for item in items_of(structure, paths):
         for stop in range(len(item.path) + 1):
             prefix = item.path[:stop]
-            if like_prefixes.setdefault(_plain(prefix), prefix) != prefix:
-                like_prefixes[_plain(prefix)] = None
+            if like_prefixes.setdefault(plain_keys(prefix), prefix) != prefix:
+                like_prefixes[plain_keys(prefix)] = None
     items = items_of(index.structure, [leaf.key_path for leaf in index.leaves])
     stored = {item.path for item in items}
     new_paths = []
     for item in items:
         path: KeyPath = ()
         for depth, key in enumerate(item.path):
-            typed = like_prefixes.get(_plain((*path, key)))
+            typed = like_prefixes.get(plain_keys((*path, key)))
             is_guess = item.path[:depth] in part.moved  # the kind of the container of this key
             path = typed if is_guess and typed is not None else (*path, key)
         new_paths.append(item.path if path in stored else path)
     if new_paths == [item.path for item in items]:
         return part
-    result = moved_structure(items, new_paths)
+    return with_items(part, items, new_paths)
+
+
+def with_items(
+    part: SelectedLeaves, items: Sequence[Item], paths: Sequence[KeyPath]
+) -> SelectedLeaves:
+    """Return the selected leaves under these paths.
+
+    Args:
+        part: the selected leaves.
+        items: those of its index that stay.
+        paths: their new paths.
+    """
+    index = part.stored
+    result = moved_structure(items, paths)
     leaf_numbers = [items[i].number for i in result.order]
     leaves = [
-        index.leaves[number]._replace(key_path=new_paths[i])
+        index.leaves[number]._replace(key_path=paths[i])
         for i, number in zip(result.order, leaf_numbers, strict=True)
     ]
     return part._replace(
@@ -59,5 +73,6 @@ def with_keys_of_like(
     )
 
 
-def _plain(path: KeyPath) -> tuple[str, ...]:
+def plain_keys(path: KeyPath) -> tuple[str, ...]:
+    """Return the keys of a path as text, whatever their types are."""
     return tuple([str(key.value) if isinstance(key, DictKey) else str(key) for key in path])

@@ -18,6 +18,7 @@ from cordwood.index import ARRAY_KINDS, LEAF, MAX_DEPTH, LeafSpec, Node, Structu
 from cordwood.keypath import DictKey, Key, KeyPath, format_path, is_dict_key, path_label
 from cordwood.sharding.boxes import ShardGrid, shard_grid, single_process_grid
 from cordwood.tree.leaves import describe_leaf, is_jax_array, is_tree_def, name_of_path
+from cordwood.tree.nnx_modules import NnxBuilder, is_module, is_state, split_module
 
 Builder: TypeAlias = Callable[[list[Any]], Any]
 
@@ -212,6 +213,11 @@ def open_registered(value: Any) -> RegisteredNode | None:
     tree_util = getattr(sys.modules.get("jax"), "tree_util", None)
     if tree_util is None:
         return None
+    if is_module(value):
+        graphdef, state = split_module(value)
+        node = open_registered(state)
+        assert node is not None
+        return node._replace(unflatten=NnxBuilder(node.unflatten, value, graphdef))
     root = iter([False])  # all below is a leaf: even the node itself, if it is its own child
     entries, treedef = tree_util.tree_flatten_with_path(value, is_leaf=lambda _: next(root, True))
     if len(entries) == 1 and not entries[0][0]:
@@ -219,7 +225,7 @@ def open_registered(value: Any) -> RegisteredNode | None:
     return RegisteredNode(
         keys=[_key(path[0]) for path, _ in entries],
         children=[child for _, child in entries],
-        unflatten=treedef.unflatten,
+        unflatten=NnxBuilder(treedef.unflatten) if is_state(value) else treedef.unflatten,
     )
 
 
