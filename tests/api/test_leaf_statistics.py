@@ -108,16 +108,29 @@ def test_a_sample_of_a_large_leaf_reads_a_few_blocks(tmp_path: Path) -> None:
     assert reports[-1].done_bytes <= 32 << 20, "16 blocks, rounded out to blocks of digests"
 
 
-def test_packed_elements_are_read_whole_and_once(tmp_path: Path) -> None:
+def test_a_sample_of_packed_elements_reads_a_few_blocks(tmp_path: Path) -> None:
     """Two elements in a byte, as other tools write them into safetensors files."""
     header = b'{"x":{"dtype":"F4","shape":[4000,4000],"data_offsets":[0,8000000]}}     '
     data = np.full(8_000_000, 0x21, np.uint8).tobytes()
     path = tmp_path / "c.safetensors"
     path.write_bytes(len(header).to_bytes(8, "little") + header + data)
-    reports: list[Any] = []
-    got = statistics_of(path, "x", sampled=True, progress=reports.append)
-    assert (got.min, got.max, got.size, got.complete) == (0.5, 1, 16_000_000, True)
-    assert reports[-1].done_bytes < 9_000_000
+    sample, whole = [statistics_of(path, "x", sampled=sampled) for sampled in (True, False)]
+    assert (whole.min, whole.max, whole.size, whole.complete) == (0.5, 1, 16_000_000, True)
+    assert (sample.min, sample.max, sample.complete) == (0.5, 1, False)
+    assert sample.size <= 5 << 20
+    assert whole.first == sample.first == (0.5, 1, 0.5, 1, 0.5, 1, 0.5, 1)
+
+
+@pytest.mark.parametrize("layout", [{}, {"layout": "zarr"}])
+def test_the_first_elements_are_those_in_c_order(
+    tmp_path: Path, layout: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts, or chunks, that are narrower than a row do not change them."""
+    monkeypatch.setattr(module, "_PART_ELEMENTS", 3)
+    array = np.arange(24.0).reshape(4, 6)
+    assert statistics_of(saved(tmp_path, array, **layout), "x").first == (*range(8),)
+    np.save(tmp_path / "c.npy", np.asfortranarray(array))
+    assert statistics_of(tmp_path / "c.npy", "").first == (*range(8),)
 
 
 def test_bfloat16_and_complex(tmp_path: Path) -> None:

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import takewhile
+from operator import sub
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,9 +29,10 @@ from cordwood.api.array_change import (
 from cordwood.api.checkpoint import Checkpoint
 from cordwood.api.diff import LeafDiff, What, with_statistics
 from cordwood.api.diff_operands import CheckpointOperand, map_parts
-from cordwood.index import ARRAY_KINDS, Box, Inline, Leaf, Pieces, leaf_text
+from cordwood.index import ARRAY_KINDS, Box, Inline, Leaf, leaf_text
 from cordwood.io.progress import Report, report_progress
 from cordwood.keypath import format_path, path_label
+from cordwood.loading.read_in_parts import cut_array, read_in_parts
 from cordwood.plan.split_arrays import Part, all_boxes, chunks_of, sample_boxes
 from cordwood.sharding.boxes import element_count, shape_of, whole_box
 
@@ -111,28 +115,18 @@ def leaf_statistics(
     leaf = checkpoint._find_leaf(key_path)
     if leaf.kind not in ARRAY_KINDS or leaf.dtype.startswith(("datetime", "timedelta")):
         raise TypeError(f"{key_path} is of kind {leaf.kind} {leaf.dtype}: no array of numbers")
-    storage = leaf.storage
-    packed = isinstance(storage, Pieces) and storage.encoding not in ("raw", "swapped")
-    whole = packed or isinstance(storage, Inline)
     item = dtypes.itemsize(leaf.dtype)
     chunks = chunks_of(leaf)
     sample = None
-    if sampled and not whole:
+    if sampled and not isinstance(leaf.storage, Inline):
         sample = sample_boxes(leaf.shape, item_bytes=item, chunk_shape=chunks)
     (leaf,) = checkpoint._reader.with_pieces([leaf], {} if sample is None else {0: sample})
     size = math.prod(leaf.shape)
     count = size if sample is None else sum(map(element_count, sample))
-    is_kept = count * item <= _KEPT_BYTES or whole
+    is_kept = count * item <= _KEPT_BYTES
     if sample is None or count == size:
-        sample = [whole_box(leaf.shape)] if whole else _boxes(leaf.shape, item, chunks)
-
-    def read() -> Iterator[tuple[Box, Array]]:
-        if isinstance(leaf.storage, Inline):
-            yield whole_box(leaf.shape), np.asarray(leaf.storage.value)
-            return
-        for box in sample:
-            yield box, checkpoint._reader.read([leaf], {0: [box]})[0]
-
+        sample = _boxes(leaf.shape, item, chunks)
+    read = partial(read_in_parts, checkpoint._reader, leaf, sample, part_elements=_PART_ELEMENTS)
     with report_progress(count * item * (1 if is_kept else 2), progress):
         kept = list(read()) if is_kept else None
         parts = read if kept is None else lambda: iter(kept)
@@ -157,11 +151,10 @@ def _statistics(
 ) -> LeafStatistics:
     size = nan = zero = finite = 0
     low, high = math.inf, -math.inf
-    first: list[Any] = []
+    first: dict[int, Any] = {}
     heat = HeatMapSums(shape) if with_heat_map else None
     for box, array in parts():
-        if not size:
-            first = array.reshape(-1)[:_FIRST].tolist()
+        first |= _first_elements(shape, box, array)
         size += array.size
         values = _numbers(array)
         if heat is not None and values.size:
@@ -175,7 +168,8 @@ def _statistics(
     counts = np.zeros(bins, np.int64)
     heat_map = None if heat is None else heat.finish()
     inf = size - nan - finite
-    result = LeafStatistics(size, nan, inf, zero, tuple(first), is_complete, heat_map)
+    values_of_first = [first[i] for i in takewhile(first.__contains__, range(_FIRST))]
+    result = LeafStatistics(size, nan, inf, zero, tuple(values_of_first), is_complete, heat_map)
     if not finite:
         return result
     mean, std, l2 = low, 0.0, abs(low) * math.sqrt(finite)
@@ -192,6 +186,17 @@ def _statistics(
         histogram=tuple(counts.tolist()),
         l2=l2 / math.sqrt(share),
     )
+
+
+def _first_elements(shape: Sequence[int], box: Box, array: Array) -> dict[int, Any]:
+    """Return those of the first elements of an array that are in a box, by their position."""
+    places = zip(*np.unravel_index(range(min(_FIRST, math.prod(shape))), shape), strict=True)
+    elements = {}
+    for position, place in enumerate(places):
+        ends = zip(box.start, place, box.stop, strict=True)
+        if all(low <= index < high for low, index, high in ends):
+            elements[position] = array[tuple(map(sub, place, box.start))].tolist()
+    return elements
 
 
 def _moments(
@@ -387,13 +392,16 @@ def compare_leaves(
     strip = np.zeros((2, segments))  # of each segment: the sum of |b - a|, and how many they are
 
     def measured(box: Box, x: Array, y: Array) -> tuple[ArrayChange, Array]:
-        change = changes_of(x, y)
-        finite = ~np.isnan(change)
-        segment_of = (_positions(box, leaf.shape) * segments // whole_size)[finite]
-        # Divided before they are summed, so that the sum is finite.
-        weights = np.abs(change[finite]) / whole_size
-        rows = [np.bincount(segment_of, each, minlength=segments) for each in (weights, None)]
-        return measure_change(x, y), np.stack(rows)
+        total, sums = NO_CHANGE, np.zeros((2, segments))
+        for part, a, b in _cut_pair(box, x, y):
+            change = changes_of(a, b)
+            finite = ~np.isnan(change)
+            segment_of = (_positions(part, leaf.shape) * segments // whole_size)[finite]
+            # Divided before they are summed, so that the sum is finite.
+            weights = np.abs(change[finite]) / whole_size
+            rows = [np.bincount(segment_of, each, minlength=segments) for each in (weights, None)]
+            total, sums = combine_changes(total, measure_change(a, b)), sums + np.stack(rows)
+        return total, sums
 
     with report_progress(4 * size * item, progress):
         change = NO_CHANGE
@@ -404,9 +412,12 @@ def compare_leaves(
         if change.low <= change.high:
             low, high = np.clip((change.low, change.high), -_MOST, _MOST).tolist()
 
-            def binned(_: Box, x: Array, y: Array) -> Array:
-                change = changes_of(x, y)
-                return bin_counts(change[~np.isnan(change)], low, high, bins)
+            def binned(box: Box, x: Array, y: Array) -> Array:
+                sums = np.zeros(bins, np.int64)
+                for _, a, b in _cut_pair(box, x, y):
+                    change = changes_of(a, b)
+                    sums += bin_counts(change[~np.isnan(change)], low, high, bins)
+                return sums
 
             counts = np.zeros(bins, np.int64)
             for _, counts_of_part in map_parts(binned, parts, one, other, {i: j}):
@@ -417,6 +428,14 @@ def compare_leaves(
     difference = with_statistics(blank, change, leaf, size=size)
     means = [total / n * whole_size if n else None for total, n in strip.T.tolist()]
     return LeafComparison(difference, histogram, tuple(means), complete, size * item)
+
+
+def _cut_pair(box: Box, x: Array, y: Array) -> Iterator[tuple[Box, Array, Array]]:
+    """Yield the elements of a box of both leaves in parts: a chunk that was read may be large."""
+    for (part, a), (_, b) in zip(
+        cut_array(box, x, _PAIR_ELEMENTS), cut_array(box, y, _PAIR_ELEMENTS), strict=True
+    ):
+        yield part, a, b
 
 
 def _check_types(leaf: Leaf, second: Leaf) -> None:

@@ -18,7 +18,7 @@ from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.threads import run_in_worker
 from cordwood.plan.load_plan import EncodedChunk
 
-_STREAMS: Mapping[str, Callable[[], Any]] = {
+STREAMS: Mapping[str, Callable[[], Any]] = {
     "gzip": partial(zlib.decompressobj, 32 + zlib.MAX_WBITS),
     "zlib": partial(zlib.decompressobj, 32 + zlib.MAX_WBITS),
     "deflate": partial(zlib.decompressobj, -zlib.MAX_WBITS),
@@ -48,13 +48,13 @@ def decode_chunk(
     size = math.prod(spread.shape) * spread.item_bytes + codec.skip_bytes
     where = f"{name}: the chunk at byte {chunk.offset}"
     try:
-        decoded = _decompress(codec.compressor, data, size, where, scratch)
+        decoded = decompress(codec.compressor, data, size, where, scratch)
     except (zlib.error, OSError, ValueError, EOFError) as e:
         if isinstance(e, CorruptionError | UnsupportedFormatError):
             raise
         raise CorruptionError(f"{where} is damaged: {e}") from e
     if len(decoded) != size:
-        raise _wrong_size(where, size, f"{len(decoded)}")
+        raise wrong_size(where, size, f"{len(decoded)}")
     if codec.crc32 is not None and zlib.crc32(decoded) != codec.crc32:
         raise CorruptionError(
             f"{where} does not match its CRC-32: it is damaged; load another copy"
@@ -72,14 +72,15 @@ def decode_chunk(
     return view
 
 
-def _wrong_size(where: str, expected: int, size: str) -> CorruptionError:
+def wrong_size(where: str, expected: int, size: str) -> CorruptionError:
+    """Return the error of a chunk that has another size, once decoded, than its shape gives."""
     return CorruptionError(
         f"{where}: expected {expected} bytes once decoded, found {size}: it is damaged, or "
         "belongs to another array"
     )
 
 
-def _decompress(
+def decompress(
     compressor: str | None,
     data: memoryview,
     size: int,
@@ -91,8 +92,8 @@ def _decompress(
         return data
     if compressor == "zstd":
         return _decompress_zstd(data, size, where, scratch)
-    if compressor in _STREAMS:
-        return _stream(_STREAMS[compressor](), data, size, where)
+    if compressor in STREAMS:
+        return _stream(STREAMS[compressor](), data, size, where)
     if compressor == "blosc":
         return _decompress_blosc(data, size, where, scratch)
     if compressor == "lz4":
@@ -108,7 +109,7 @@ def _decompress_zstd(data: memoryview, size: int, where: str, scratch: ScratchBu
     try:
         content_size = zstandard.get_frame_parameters(data).content_size
         if content_size not in (size, zstandard.CONTENTSIZE_UNKNOWN):
-            raise _wrong_size(where, size, str(content_size))
+            raise wrong_size(where, size, str(content_size))
         end = _zstd_frame_end(data)
         if end != len(data):
             ends = "is followed by more" if 0 <= end < len(data) else "stops too early"
@@ -119,7 +120,7 @@ def _decompress_zstd(data: memoryview, size: int, where: str, scratch: ScratchBu
             while at < size and (count := reader.readinto(target[at:])):
                 at += count
             if reader.read(1):  # this also verifies the checksum of the frame
-                raise _wrong_size(where, size, "more")
+                raise wrong_size(where, size, "more")
     except zstandard.ZstdError as e:
         raise CorruptionError(f"{where} is damaged: {e}") from e
     return target[:at]
@@ -161,11 +162,10 @@ def _stream(decoder: Any, data: memoryview, size: int, where: str) -> bytes:
     if len(decoded) == size and not decoder.eof:
         decoded += decoder.decompress(getattr(decoder, "unconsumed_tail", b""), 1)
     if len(decoded) > size:
-        raise _wrong_size(where, size, "more")
+        raise wrong_size(where, size, "more")
     if not decoder.eof or decoder.unused_data:
-        raise CorruptionError(
-            f"{where} is damaged: its stream {'goes on' if decoder.eof else 'stops'} too early"
-        )
+        ends = "bytes follow its stream" if decoder.eof else "its stream stops too early"
+        raise CorruptionError(f"{where} is damaged: {ends}")
     return decoded
 
 
@@ -179,7 +179,7 @@ _BLOSC_COMPRESSORS = ("blosclz", "lz4", "snappy", "zlib", "zstd")  # bits 5 to 7
 def _decompress_blosc(data: memoryview, size: int, where: str, scratch: ScratchBuffer) -> Any:
     content_size = int.from_bytes(data[4:8], "little")
     if len(data) < _BLOSC_HEADER_BYTES or content_size != size:
-        raise _wrong_size(where, size, str(content_size))
+        raise wrong_size(where, size, str(content_size))
     # blosc reads as many bytes as the header says, without knowing how many there are.
     stored_size = int.from_bytes(data[12:16], "little")
     if stored_size != len(data):
@@ -224,7 +224,7 @@ def _decompress_lz4(data: memoryview, size: int, where: str, scratch: ScratchBuf
 
     content_size = int.from_bytes(data[:_LZ4_HEADER_BYTES], "little")
     if len(data) <= _LZ4_HEADER_BYTES or content_size != size:
-        raise _wrong_size(where, size, str(content_size))
+        raise wrong_size(where, size, str(content_size))
     target = scratch.view(size)
     try:
         lz4.decompress(data, target)

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 Array: TypeAlias = np.ndarray[Any, Any]
 Boxes: TypeAlias = Mapping[int, Sequence[Box]]  # of leaves, by position; absent: the whole leaf
 
+_UNPACKED_ELEMENTS = 1 << 20  # whose bits are in memory as bytes; a multiple of 4
+
 WHOLE: Boxes = MappingProxyType({})  # every leaf is read whole
 
 _Buffers: TypeAlias = Sequence[Array] | Mapping[int, Array]
@@ -147,7 +149,7 @@ class LeafReader:
         from cordwood.io.check_digests import check_loaded
         from cordwood.io.execute_load import execute_load
 
-        packed = [i for i in boxes if _is_packed(leaves[i])]
+        packed = [i for i in boxes if is_packed(leaves[i])]
         cuts = {i: some for i, some in boxes.items() if i not in packed} if packed else boxes
         sources = self.index.sources
         plan = plan_boxes(
@@ -203,7 +205,8 @@ class LeafReader:
         return flat
 
 
-def _is_packed(leaf: Leaf) -> bool:
+def is_packed(leaf: Leaf) -> bool:
+    """Return True for an array whose elements have fewer than 8 bits, without gaps."""
     storage = leaf.storage
     return isinstance(storage, Pieces) and storage.encoding not in ("raw", "swapped")
 
@@ -275,17 +278,20 @@ def _run(
         whole = np.ndarray(shape, dtypes.to_numpy(dtype), buffers[buffer], position)
     else:
         raw = buffers[buffer][position : position + count * length]
-        whole = _decode_elements(raw, encoding, shape, dtype)
+        whole = decode_elements(raw, encoding, shape, dtype)
     return [whole] if count == 1 else list(whole)
 
 
-def _decode_elements(raw: Array, encoding: Encoding, shape: tuple[int, ...], dtype: str) -> Array:
+def decode_elements(raw: Array, encoding: Encoding, shape: tuple[int, ...], dtype: str) -> Array:
     """Return elements from their stored bytes (uint8[bytes]): swapped, or packed into few bits."""
     numpy_dtype = dtypes.to_numpy(dtype)
     if encoding == "swapped":
         return raw.view(numpy_dtype).byteswap(inplace=True).reshape(shape)
-    count = math.prod(shape)
     width = int(encoding.removeprefix("packed"))
-    bits = np.unpackbits(raw, bitorder="little")[: count * width].reshape(count, width)
-    elements = np.packbits(bits, axis=1, bitorder="little")
-    return elements.reshape(-1).view(numpy_dtype).reshape(shape)
+    elements = np.empty(math.prod(shape), np.uint8)
+    for start in range(0, elements.size, _UNPACKED_ELEMENTS):
+        part = elements[start : start + _UNPACKED_ELEMENTS]
+        stored = raw[start * width // 8 : -(-(start + part.size) * width // 8)]
+        bits = np.unpackbits(stored, bitorder="little")[: part.size * width]
+        part[:] = np.packbits(bits.reshape(part.size, width), axis=1, bitorder="little")[:, 0]
+    return elements.view(numpy_dtype).reshape(shape)

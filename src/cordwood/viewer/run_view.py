@@ -33,6 +33,7 @@ from cordwood.viewer.leaf_kinds import LeafPlace, is_weight, place_of
 Read: TypeAlias = Literal["sample", "all"]
 
 _PART_BYTES = 4 << 20
+_NORM_ELEMENTS = 1 << 20  # converted to float64 at a time: a chunk that was read may be large
 _GROUP_BYTES = 16 << 20  # of parts, read at a time by one thread
 _SAMPLED_BYTES = 2 << 20  # a sample takes smaller leaves whole
 _SAMPLE_PART_BYTES = 512 << 10  # of a larger one, of which it takes two
@@ -279,6 +280,13 @@ def norm_of(array: Array) -> float:
     5e+200
     """
     flat = array.reshape(-1)
+    norm = 0.0
+    for start in range(0, flat.size, _NORM_ELEMENTS):
+        norm = _hypot(norm, _norm_of_part(flat[start : start + _NORM_ELEMENTS]))
+    return norm
+
+
+def _norm_of_part(flat: Array) -> float:
     if flat.dtype.kind == "c":
         flat = np.abs(flat)
     with np.errstate(all="ignore"):
