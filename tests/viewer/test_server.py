@@ -11,6 +11,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -271,17 +272,54 @@ def test_a_malformed_request_is_refused(viewer: Viewer, junk: bytes, status: byt
     assert viewer.page().status == 200
 
 
-def test_connections_beyond_the_limit_are_closed(
-    viewer: Viewer, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_module, "_MAX_CONNECTIONS", 2)
-    with serving(path) as small:
-        idle = [socket.create_connection(("127.0.0.1", small.port)) for _ in range(2)]
-        until(lambda: small.server._connections._value == 0)
-        assert exchange(small, f"GET /{small.token}/ HTTP/1.1\r\n\r\n".encode()) == b""
+def test_idle_connections_do_not_keep_the_owner_out(viewer: Viewer) -> None:
+    """They may be of any local user: the oldest goes when a new one comes."""
+    idle = [socket.create_connection(("127.0.0.1", viewer.port), timeout=60) for _ in range(40)]
+    try:
+        for _ in range(40):
+            assert viewer.page().status == 200
+        assert idle[0].recv(1) == b""
+        assert viewer.resource("start").result["kind"] == "checkpoint"
+    finally:
         for connection in idle:
             connection.close()
-        until(lambda: small.server._connections._value == 2)
+
+
+def test_a_connection_that_has_shown_the_token_is_never_dropped(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If all have shown it, a new one is closed."""
+    monkeypatch.setattr(server_module, "_MAX_CONNECTIONS", 3)
+    entered = threading.Semaphore(0)
+    go_on = threading.Event()
+    read = LeafReader.read
+
+    def blocked(*arguments: Any, **options: Any) -> Any:
+        entered.release()
+        assert go_on.wait(60)
+        return read(*arguments, **options)
+
+    with (
+        mock.patch.object(LeafReader, "read", blocked),
+        serving(path) as small,
+        ThreadPoolExecutor(3) as threads,
+    ):
+        reads = [threads.submit(small.resource, f"statistics/a/{i}/all") for i in (0, 1)]
+        try:
+            for _ in reads:
+                assert entered.acquire(timeout=60)
+            idle = [socket.create_connection(("127.0.0.1", small.port)) for _ in range(9)]
+            assert idle[0].recv(1) == b""
+            reads.append(threads.submit(small.resource, "verify/a"))  # waits for the others
+            until(lambda: sum(small.server.connections._has_token.values()) == 3)
+            assert exchange(small, f"GET /{small.token}/ HTTP/1.1\r\n\r\n".encode()) == b""
+        finally:
+            go_on.set()
+        for each in reads:
+            assert "result" in each.result(60).lines[-1]
+        for connection in idle:
+            connection.close()
+        until(lambda: len(small.server.connections) == 0)
         assert small.page().status == 200
 
 
@@ -342,7 +380,7 @@ def test_closing_the_connection_stops_the_reading(
         until(lambda: len(reports) == 3)
         close(connection)
         gone.set()
-        until(lambda: viewer.server._connections._value == 32)
+        until(lambda: len(viewer.server.connections) == 0)
         assert viewer.page().status == 200
     assert len(reports) < 8, "a few threads may be in the middle of a read"
     assert reports[-1] < 32 << 20
@@ -407,8 +445,8 @@ def test_an_error_while_reading_is_sent_to_the_page(tmp_path: Path) -> None:
     (data,) = (tmp_path / "c").glob("*.safetensors")
     contents = bytearray(data.read_bytes())
     contents[-1] ^= 1
+    data.write_bytes(contents)
     with serving(tmp_path / "c") as viewer:
-        data.write_bytes(contents)
         error = viewer.resource("statistics/a/0/all").error
         assert error["type"] == "CorruptionError"
         assert "w" in error["message"]

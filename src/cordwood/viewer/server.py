@@ -25,6 +25,7 @@ from socketserver import TCPServer
 from typing import Any, cast
 
 from cordwood.io.progress import Progress
+from cordwood.viewer.connections import Connections
 from cordwood.viewer.page import Page
 from cordwood.viewer.resources import Resources, error_json, parse_name
 
@@ -71,7 +72,7 @@ class ViewerServer(ThreadingHTTPServer):
         self.token = secrets.token_urlsafe(32)
         self.stopping = threading.Event()
         self.reading = threading.BoundedSemaphore(_MAX_READING)
-        self._connections = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        self.connections = Connections(_MAX_CONNECTIONS)
         super().__init__((HOST, port), _Handler)
 
     @property
@@ -98,13 +99,13 @@ class ViewerServer(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Handle a connection in a thread; close it at once if there are too many."""
-        if not self._connections.acquire(blocking=False):
+        if not self.connections.add(request):
             self.shutdown_request(request)
             return
         try:
             super().process_request(request, client_address)
         except BaseException:
-            self._connections.release()
+            self.connections.remove(request)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -112,7 +113,7 @@ class ViewerServer(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._connections.release()
+            self.connections.remove(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Do nothing: an error here means that the connection broke."""
@@ -199,7 +200,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.FORBIDDEN, "the request comes from another site")
         elif not hmac.compare_digest(head.encode("latin-1"), self._server.token.encode()):
             self.send_error(HTTPStatus.FORBIDDEN, "the token in the address is wrong")
-        elif not rest and self.path.endswith("/"):
+        else:
+            self._server.connections.mark_as_owner(self.connection)
+            self._answer(rest)
+
+    def _answer(self, rest: str) -> None:
+        """Answer a request that has shown the token."""
+        if not rest and self.path.endswith("/"):
             page = self._server.page
             body = page.html.encode()
             self._send(HTTPStatus.OK, "text/html; charset=utf-8", body, page.policy)
