@@ -171,9 +171,10 @@ def test_modes_that_cannot_be_changed(
     fstat, lstat = os.fstat, os.lstat
 
     def fixed(status: os.stat_result) -> os.stat_result:
-        fields = list(status)
-        fields[0] = stat.S_IFMT(status.st_mode) | 0o755
-        return os.stat_result(fields)
+        arguments = status.__reduce__()[1]
+        assert isinstance(arguments, tuple)
+        fields, exact_times = arguments
+        return os.stat_result((stat.S_IFMT(status.st_mode) | 0o755, *fields[1:]), exact_times)
 
     monkeypatch.setattr(os, "fstat", lambda fd: fixed(fstat(fd)))
     monkeypatch.setattr(os, "lstat", lambda path, **options: fixed(lstat(path, **options)))
