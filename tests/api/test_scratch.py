@@ -125,7 +125,7 @@ def damaged(data: bytes) -> dict[str, tuple[bytes, type[Exception], str]]:
         "cut": (data[: len(data) // 2], FormatError, "has no end; copy or save it again"),
         "checksum": (data[:-6] + bytes(6), CorruptionError, "that begins at byte 0 is damaged"),
         "tail": (data + b"junk", CorruptionError, "stream, found 6a756e6b"),
-        "empty": (b"", FormatError, "stream, found an empty file"),
+        "empty": (b"", FormatError, "expected a tree in .*, found an empty file"),
     }
 
 

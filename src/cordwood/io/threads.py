@@ -89,7 +89,10 @@ def run_in_worker(function: Callable[[], T]) -> T:
         except BaseException as e:  # noqa: BLE001  (raised below, when it is safe)
             interrupt = e
     if interrupt is not None:
-        raise interrupt
+        try:
+            raise interrupt
+        finally:
+            del interrupt, run  # or a cycle with the traceback keeps a result, and its files, open
     return run.result()
 
 

@@ -17,24 +17,20 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from typing import Protocol, Self, TypeVar
 
 from cordwood.errors import CorruptionError, LimitError, TruncatedError
 from cordwood.index import Source
-from cordwood.io.changed_files import FileState, file_state, require_unchanged
 from cordwood.io.open_files import (
-    Closable,
     OpenDescriptor,
     OpenFile,
     ReadableFile,
     close_file,
-    map_file,
     read_error,
-    read_views,
-    require_range,
     with_file_name,
 )
+from cordwood.io.reopened_file import ReopenedFile
 from cordwood.io.stale_handles import retry_stale
 from cordwood.storage import syscalls
 from cordwood.storage.paths import parse_url
@@ -44,8 +40,6 @@ _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08
 _UNAVAILABLE = (errno.ENOSYS, errno.EPERM, errno.EINVAL)  # EPERM: a sandbox that forbids it
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
-
-MAX_OPEN_FILES = 64  # the files of a checkpoint with more are opened for each read
 FOLDER, OTHER = -1, -2  # in place of a size: a directory; a symbolic link, pipe, socket or device
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -260,49 +254,19 @@ class LocalDirectory(OpenDescriptor):
         return fd
 
 
-class DirectoryFile(Closable):
+class DirectoryFile(ReopenedFile):
     """A file of an open directory, opened for each read, because there may be very many.
 
     Its size is given by the index and checked at every read, and its state from the first one on.
     """
 
-    name: str
-    size_bytes: int
-
     def __init__(self, directory: LocalDirectory, path: str, size_bytes: int) -> None:
-        self.name = f"{directory.name}/{path}"
-        self.size_bytes = size_bytes
+        super().__init__(f"{directory.name}/{path}", size_bytes)
         self._directory = directory
         self._path = path
-        self._state: FileState | None = None
 
-    def read(self, offset: int, length: int) -> bytes:
-        whole = bytearray(length)
-        self.read_into(offset, [memoryview(whole)])
-        return bytes(whole)
-
-    def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
-        require_range(self, offset, sum(map(len, views)))
-        with self._opened() as fd:
-            read_views(fd, offset, views, name=self.name, state=self._state)
-
-    def map(self) -> memoryview:
-        if self.size_bytes == 0:
-            return memoryview(b"")
-        with self._opened() as fd:
-            if self._state is not None:
-                require_unchanged(fd, self._state, self.name)
-            return map_file(fd, self.size_bytes, name=self.name)
-
-    @contextmanager
-    def _opened(self) -> Iterator[int]:
-        fd = self._directory.open_file(self._path, self.size_bytes)
-        try:
-            if self._state is None:
-                self._state = file_state(fd)
-            yield fd
-        finally:
-            close_file(fd, self.name)
+    def open_again(self) -> int:
+        return self._directory.open_file(self._path, self.size_bytes)
 
 
 class FileOwningDirectory(DirectoryFile):

@@ -20,6 +20,7 @@ from cordwood.errors import CordwoodError, StorageError
 from cordwood.index import HeaderDigest, Source
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import ReadableFile
+from cordwood.io.reopened_file import MAX_OPEN_FILES
 from cordwood.io.threads import never_stop, stop_check
 from cordwood.plan.assign_to_files import FileSizes
 from cordwood.storage import syscalls
@@ -35,7 +36,6 @@ from cordwood.storage.atomic_file import (
     sync_directory,
 )
 from cordwood.storage.directory_reader import (
-    MAX_OPEN_FILES,
     LocalDirectory,
     open_directory_files,
     read_small_file,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -45,6 +45,7 @@ from cordwood.index import (
 )
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import LocalFile, ReadableFile, read_whole
+from cordwood.io.reopened_file import MAX_OPEN_FILES, ReopenedLocalFile
 from cordwood.keypath import KeyPath, format_path, path_label
 from cordwood.message_text import counted, first_names
 from cordwood.plan.assign_to_files import shards_by_size
@@ -89,9 +90,10 @@ def open_shards(path: str | os.PathLike[str], prefix: str | None) -> Opened:
         name = f"{text}/{index_name}"
         weight_map, by_cordwood = _read_weight_map(name)
         shard_names = list(dict.fromkeys(weight_map.values()))
+    kind = LocalFile if len(shard_names) <= MAX_OPEN_FILES else ReopenedLocalFile
     with ExitStack() as stack:
         shards = {
-            shard: stack.enter_context(_open_shard(text, shard, weight_map, name))
+            shard: stack.enter_context(_open_shard(kind, text, shard, weight_map, name))
             for shard in shard_names
         }
         index = read_index(weight_map, shards, by_cordwood=by_cordwood, name=name)
@@ -129,9 +131,15 @@ def _read_single(file: ReadableFile) -> Index:
     return index._replace(naming="dotted") if is_flat(index) else index  # as of several files
 
 
-def _open_shard(path: str, shard: str, weight_map: Mapping[str, str], name: str) -> LocalFile:
+def _open_shard(
+    kind: Callable[[str], ReadableFile],
+    path: str,
+    shard: str,
+    weight_map: Mapping[str, str],
+    name: str,
+) -> ReadableFile:
     try:
-        return LocalFile(f"{path}/{shard}")
+        return kind(f"{path}/{shard}")
     except FileNotFoundError as e:
         lost = [tensor for tensor, file in weight_map.items() if file == shard]
         listed = set(weight_map.values())
