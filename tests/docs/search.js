@@ -14,5 +14,8 @@ const files = ["doctools.js", "language_data.js", "searchtools.js"].map(
   (name) => "_static/" + name);
 const code = [...files, "searchindex.js"].map((name) => fs.readFileSync(site + "/" + name, "utf8"));
 vm.runInContext(code.join(";\n") + ";globalThis.search = Search", context);
-const search = (query) => context.search._performSearch(...context.search._parseQuery(query));
+const search = (query) => {
+  context.location = {search: "?" + new URLSearchParams({q: query})};
+  return context.search._performSearch(...context.search._parseQuery(query));
+};
 console.log(JSON.stringify(queries.map(search)));

@@ -15,7 +15,7 @@ import safetensors.numpy
 
 import cordwood
 from cordwood.testing import assert_trees_equal
-from tests.docs.run_page import ROOT, blocks_of, run_page, run_python
+from tests.docs.run_page import ROOT, blocks_of, run_page, run_python, run_shell
 
 HOW_TO = ROOT / "docs" / "how-to"
 
@@ -206,6 +206,72 @@ def test_copy(capsys: pytest.CaptureFixture[str]) -> None:
     cordwood.verify("restored/2")
     for path in ("run/3", f"{names['bucket']}/run/3"):
         np.testing.assert_array_equal(cordwood.load(path)["w"], np.full(8, 3))
+
+
+def test_large_models() -> None:
+    names = run("large-models.md")
+    assert len(names["loaded"]["embed"].addressable_shards) == jax.device_count() == 8
+    assert names["loaded"]["embed"].addressable_shards[0].data.shape == (64, 64)
+
+
+def test_average() -> None:
+    assert run("average.md")["steps"] == [400, 500, 600, 700, 800]
+    assert cordwood.load("averaged.safetensors")["dense"]["bias"].shape == (4,)
+
+
+def test_pytorch() -> None:
+    names = run("pytorch.md")
+    tensors = safetensors.numpy.load_file("for-torch/model.safetensors")
+    assert {name: tensor.shape for name, tensor in tensors.items()} == {
+        "norm.weight": (4,),
+        "up.bias": (16,),
+        "up.weight": (16, 4),
+    }
+    assert names["loaded"]["up"]["kernel"].shape == (4, 16)
+
+
+def test_disk_space() -> None:
+    names = run("disk-space.md")
+    assert not Path("run").exists()
+    assert set(cordwood.load("params.safetensors")) == {"embed", "head"}
+    assert_trees_equal(cordwood.load("archive", like=names["make_state"]()), names["make_state"]())
+
+
+@pytest.mark.parametrize(("keep", "count"), [(3, 4), (cordwood.KeepLast(3), 4), (None, 6)])
+def test_the_steps_on_the_disk_while_one_is_saved(keep: Any, count: int) -> None:
+    """See the table in docs/how-to/disk-space.md."""
+    counts: list[int] = []
+    with cordwood.CheckpointManager(
+        "run",
+        save=1,
+        keep=keep,
+        background=False,
+        on_save=lambda _: counts.append(len(list(Path("run").glob("[0-9]*")))),
+    ) as manager:
+        for step in range(6):
+            manager.save(step, {"w": np.zeros(3)})
+    assert max(counts) in (count - 1, count)
+
+
+def test_reproducible_resume(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("reproducible-resume.md")["steps"] == [3, 4, 5]
+    assert "w: float32[8]" in capsys.readouterr().out
+
+
+def test_share() -> None:
+    run("share.md")
+    assert cordwood.load("params.safetensors")["dense"]["kernel"].dtype == jnp.bfloat16
+    (check,) = [code for _, code in blocks_of("docs/how-to/share.md") if "--check" in code]
+    data = next(Path("for-you/100").glob("data-*"))
+    content = data.read_bytes()
+    for change in (
+        lambda: data.write_bytes(content[:-1] + b"x"),
+        lambda: Path("for-you/100/new").touch(),
+    ):
+        change()
+        with pytest.raises(AssertionError, match=r"new|FAILED"):
+            run_shell(check)
+        data.write_bytes(content)
 
 
 def test_several_trees() -> None:

@@ -76,6 +76,41 @@ QUESTIONS = [
     ("static fields", "docs/how-to/equinox", "Are static fields checked?"),
     ("static fields stored compared", "docs/stored-and-compared", "Static fields are not checked"),
     ("format version", "docs/format", "format version 1"),
+    # 17. What disk does a run need?
+    ("disk space", "docs/how-to/disk-space", "The disk needs room for the steps that `keep` keeps"),
+    ("how much disk", "docs/how-to/disk-space", "A step needs the bytes of its arrays"),
+    ("hard links size", "docs/how-to/disk-space", "steps share their files by hard links"),
+    # 18. PyTorch: save, load, what can it read?
+    ("pytorch", "docs/how-to/pytorch", "PyTorch wants flat names joined by dots"),
+    ("state_dict torch", "docs/how-to/pytorch", '`layout="hugging_face"` joins the names by dots'),
+    ("pytorch load", "docs/how-to/pytorch", "What else PyTorch can read"),
+    (".pt pickle", "docs/how-to/pytorch", "are pickles, which can run any code"),
+    # 19. How do I average the last five?
+    ("average checkpoints", "docs/how-to/average", "loads one step at a time"),
+    ("average last five", "docs/how-to/average", "the newest five"),
+    # 20. A 70B model on eight devices?
+    ("70B", "docs/how-to/large-models", "17.5 GB for each of eight devices"),
+    ("large model eight devices", "docs/how-to/large-models", "Each process reads only the parts"),
+    ("host memory load", "docs/how-to/accelerators", "at most 768 MiB"),
+    # 21. Why does a resume differ?
+    ("resume differs", "docs/how-to/reproducible-resume", "Find the first difference"),
+    ("deterministic", "docs/how-to/reproducible-resume", "--xla_gpu_deterministic_ops=true"),
+    ("dropout key resume", "docs/how-to/reproducible-resume", "derive it from the step"),
+    # 22. How do I delete old runs?
+    ("delete old runs", "docs/how-to/disk-space", "`cordwood rm run`"),
+    ("delete step", "docs/how-to/disk-space", "delete one step"),
+    ("remove checkpoint", "docs/cli", "Remove a checkpoint or a run"),
+    # 23. Compression: when, and which?
+    ("compression", "docs/how-to/disk-space", "Compression: when, and which"),
+    ("zstd blosc", "docs/how-to/disk-space", "saves more than any compression"),
+    # 24. How do I give a checkpoint to a colleague?
+    ("share colleague", "docs/how-to/share", "Convert what the colleague needs"),
+    ("send checkpoint", "docs/how-to/share", "A step is complete by itself"),
+    ("url https load", "docs/how-to/share", "loads without a download"),
+    # 25. How do I sign it?
+    ("sign", "docs/how-to/share", "Sign cryptographic sums of all files"),
+    ("signature", "docs/how-to/share", "A signature of the index alone is therefore not enough"),
+    ("minisign gpg", "docs/how-to/share", "minisign -Sm"),
 ]
 
 
