@@ -10,6 +10,7 @@ import click
 import pytest
 
 from cordwood.cli.main import cli
+from cordwood.loading import locate_step
 from tests.docs.run_page import BLOCK, OUTPUT, ROOT, blocks_of, run_page
 
 # Pages with a test that also checks what their blocks do.
@@ -67,7 +68,10 @@ def test_there_are_indented_commands() -> None:
 
 
 @pytest.mark.parametrize(("page", "line"), indented_commands())
-def test_the_arguments_of_an_indented_command_are_valid(page: str, line: str) -> None:
+def test_the_arguments_of_an_indented_command_are_valid(
+    page: str, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locate_step, "checkpoint_path", lambda path: path)  # asks no store
     name, *arguments = shlex.split(line, comments=True)[1:]
     command = cli.get_command(click.Context(cli), name)
     assert command is not None, f"{page}: {line}"
