@@ -278,7 +278,7 @@ def a_rule_without_a_new_path(tmp_path: Path, write: Writer) -> None:
 
 
 @remedy(
-    ' (rename={"**/value": "**"} loads the values of flax.nnx variables)',
+    ' (rename={"**/value$": "**"} loads the values of flax.nnx variables)',
     ' (rename={"**": "**/value"} loads into the values of flax.nnx variables)',
     formats=("packs", "msgpack", "flax", "orbax"),
 )

@@ -16,11 +16,13 @@ def splits(pattern: list[str], keys: list[str]) -> list[list[str]]:
     """Return all that the wildcards of a pattern can stand for, the shortest first."""
     if not pattern:
         return [[]]  # what follows is below a container
+    if pattern == ["$"]:
+        return [] if keys else [[]]
     part, *others = pattern
     if part != "**":
         heads = characters(part, keys[0]) if keys else []
         return [head + tail for head in heads for tail in splits(others, keys[1:])]
-    if not others:
+    if others in ([], ["$"]):
         return [["/".join(keys)]] if keys else []
     return [
         ["".join(f"{key}/" for key in keys[:n]), *tail]
@@ -48,7 +50,7 @@ def characters(part: str, key: str) -> list[list[str]]:
 
 def test_the_groups_are_the_shortest_that_fit() -> None:
     rng = random.Random(7)
-    matched = 0
+    matched = matched_at_end = 0
     for _ in range(20_000):
         pattern = []
         for _ in range(rng.randint(1, 4)):
@@ -62,7 +64,12 @@ def test_the_groups_are_the_shortest_that_fit() -> None:
         expected = next(iter(splits(pattern, keys)), None)
         assert (match and list(match.groups())) == expected, ("/".join(pattern), "/".join(keys))
         matched += match is not None
+        match = re.fullmatch(pattern_regex("/".join(pattern) + "$") + "(?:/.*)?", "/".join(keys))
+        expected = next(iter(splits([*pattern, "$"], keys)), None)
+        assert (match and list(match.groups())) == expected, ("/".join(pattern), "/".join(keys))
+        matched_at_end += match is not None
     assert matched > 2_000
+    assert matched_at_end > 1_000
 
 
 LONG = [
@@ -78,6 +85,7 @@ PATTERNS = [
     "**/*a*/**/*a*/**/*a*/**/b",
     "*?*?*?*?*?*b",
     "**/*[a-z]*[a-z]*[!a-z]",
+    "**/a/**/*t*n*/**/*q$",
 ]
 
 

@@ -151,7 +151,13 @@ def nnx_variable_hint(name: Any, stored: Collection[Any], like_names: Collection
     """Return advice where one side has a variable of flax.nnx and the other its value."""
     inside = (*name, "value")
     if inside in stored and name in like_names:
-        return ' (rename={"**/value": "**"} loads the values of flax.nnx variables)'
+        if any(other[-1:] == ("value",) and other in stored for other in like_names):
+            path = format_path(name)
+            return (
+                " (in no variable of flax.nnx: "
+                f'rename={{"{path}": "{path}", "**": "**/value"}} keeps its name)'
+            )
+        return ' (rename={"**/value$": "**"} loads the values of flax.nnx variables)'
     if inside in like_names and name in stored:
         return ' (rename={"**": "**/value"} loads into the values of flax.nnx variables)'
     return ""

@@ -6,7 +6,9 @@ layers/*/bias       `*` stands for any part of one key
 **/kernel           `**` stands for any number of keys
 layers/[0-3]/**     one character of a set; [!0-3] one character that is not in it
 !opt_state/**       excludes leaves that the other patterns select
-a%2Ab               %2A, %3F, %5B and %21 stand for the characters *, ?, [ and ! themselves
+**/value$           the leaves whose last key is `value`: with `$` at its end, a pattern selects
+                    no container, and the leaves themselves alone
+a%2Ab               %2A, %3F, %5B, %21 and %24 stand for *, ?, [, ! and $ themselves
 
 A pattern that is exactly the name of a leaf or container, such as ['w'] or !x, means that one.
 
@@ -17,6 +19,7 @@ New paths, of `rename`:
 {"layers/*/attn": "blocks/*/attention"}         each `*` (part of a key) and `**` (any number of
 {"model.layers.*.weight": "layers/*/kernel"}    keys) stands for the same text on both sides
 {"embed/w": ["embed/w", "head/w"]}              a leaf that is needed at several places
+{"**/value$": "**"}                             without the last key, where that is `value`
 
 A pattern that matches nothing may be another spelling of key paths (`plan.path_spellings`).
 """
@@ -37,7 +40,7 @@ from cordwood.plan.pattern_regex import pattern_regex
 Select: TypeAlias = str | Sequence[str]
 Rename: TypeAlias = Mapping[str, str | Sequence[str]]
 
-_QUOTED_POSITION = re.compile(r"(?<![^/])'([0-9]+)'(?![^/])")
+_QUOTED_POSITION = re.compile(r"(?<![^/])'([0-9]+)'(?=\$?\Z|/)")
 _WILD = re.compile(r"[*?\[]")
 _SHOWN = 3
 _NONE_HINT = {"select": "None selects everything", "transpose": "None transposes nothing"}
@@ -85,7 +88,7 @@ class _ExactNames:
         self._names = names
 
     def __contains__(self, pattern: str) -> bool:
-        if not _WILD.search(pattern) and not pattern.startswith("!"):
+        if not (_WILD.search(pattern) or pattern.startswith("!") or pattern.endswith("$")):
             return False  # it has no other meaning
         return any(map(self._literal(pattern), self._names))
 
@@ -260,13 +263,15 @@ def _rule(pattern: str, targets: str | Sequence[str], naming: Naming, exact: _Ex
         new = tuple([listed_form(target) if "[" in target else target for target in targets])
         return _Rule(pattern, literal, new, is_literal=True)
     listed, new = pattern, targets
-    if is_jax_path(pattern):
+    if is_jax_path(pattern.removesuffix("$")):
         listed, new = listed_form(pattern), tuple(map(listed_form, targets))
     else:
         new = tuple([listed_form(target) if "[" in target else target for target in targets])
     if _UNUSABLE.search(listed):
         raise ValueError(f"rename: {pattern!r}: only * and ** can stand for something in a rule")
     for target in new:
+        if pattern.endswith("$") and target.endswith("$"):
+            raise ValueError(f"rename: {pattern!r}: a new path such as {target!r} has no $")
         if _WILDCARDS.findall(listed) != _WILDCARDS.findall(target):
             raise ValueError(
                 f"rename: {pattern!r} has the wildcards {_listed(pattern)}, and {target!r} "

@@ -38,7 +38,9 @@ def plain_pattern(pattern: str, naming: Naming = "exact") -> str:
     """
     if naming == "slashed":  # as `open` lists a name that the format has joined
         pattern = pattern.replace("%2F", "/")
-    return "/".join([_plain_key(key) for part in pattern.split("/") for key in _keys_of(part)])
+    ends = "$" if pattern.endswith("$") else ""
+    parts = pattern.removesuffix("$").split("/")
+    return "/".join([_plain_key(key) for part in parts for key in _keys_of(part)]) + ends
 
 
 def is_jax_path(text: str) -> bool:
@@ -48,7 +50,9 @@ def is_jax_path(text: str) -> bool:
 
 def listed_form(text: str) -> str:
     """Return a key path with each part in jax's form as the keys that it stands for."""
-    return "/".join([key for part in text.split("/") for key in _keys_of(part)])
+    ends = "$" if text.endswith("$") else ""
+    parts = text.removesuffix("$").split("/")
+    return "/".join([key for part in parts for key in _keys_of(part)]) + ends
 
 
 def _keys_of(part: str) -> list[str]:

@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import re
 
-_TOKEN = re.compile(r"\*+|\[(!?+)(.[^\]]*+)\]|%(?:2A|3F|5B|5D|21)|.", re.DOTALL)
+_TOKEN = re.compile(r"\*+|\[(!?+)(.[^\]]*+)\]|%(?:2A|3F|5B|5D|21|24)|.", re.DOTALL)
 _KEY_ENDS = "(?![^/])"
+_NAME_ENDS = r"\Z"
 
 
 def pattern_regex(pattern: str) -> str:
     """Return a regular expression for the paths of a pattern: a group for each `*` and `**`.
 
     The caller lets it be followed by the end of a name, or by '/' and anything: the leaves of a
-    container.
+    container. The expression of a pattern with `$` at its end matches at the end of a name only.
 
     >>> pattern_regex("layers/*/bias")
     'layers/([^/]*+)/bias'
     """
+    ends = _NAME_ENDS if pattern.endswith("$") else _KEY_ENDS
+    pattern = pattern.removesuffix("$")
     if pattern in ("", "**"):
-        return "(.*)" if pattern else ""
+        return "(.*)" if pattern else ends.removeprefix(_KEY_ENDS)
     parts = pattern.split("/")
     stars = [i for i, part in enumerate(parts) if part == "**" and parts[i - 1 : i] != ["**"]]
     fixed = parts[: stars[0] if stars else None]
@@ -31,8 +34,9 @@ def pattern_regex(pattern: str) -> str:
     for start, stop in zip(stars, [*stars[1:], len(parts)], strict=False):
         keys = [part for part in parts[start:stop] if part != "**"]
         text = "/".join(map(_key_regex, keys))
-        texts.append(f"(?>((?:[^/]++/)*?){text}{_KEY_ENDS})" if keys else "(.+)")
-    return "/".join(texts)
+        end = ends if stop == len(parts) else _KEY_ENDS
+        texts.append(f"(?>((?:[^/]++/)*?){text}{end})" if keys else "(.+)")
+    return "/".join(texts) + ("" if stars or ends == _KEY_ENDS else ends)
 
 
 def _key_regex(part: str) -> str:
