@@ -35,8 +35,10 @@ The examples show what the commands print in a terminal of 100 columns and 40 li
 | 3 | the checkpoint or leaf does not exist, or it could not be read or written |
 | 130 | interrupted |
 
-`run/latest` is the newest complete step in the directory `run`. Every command that reads accepts
-it. If `run` has an entry named `latest`, the command uses that entry.
+`run/latest` is the newest complete step in the directory or URL `run`, and `run/best` the best by
+its metric. Every command that reads accepts both, and so does every function: see
+[manager.md](manager.md#read-the-newest-or-the-best-step-by-a-path). If `run` has an entry of that
+name, it is that entry.
 
 To set up completion, run `eval "$(_CORDWOOD_COMPLETE=bash_source cordwood)"`. Use `zsh_source` for
 zsh and `fish_source` for fish. Completion covers commands, options and files. After a local path it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache
@@ -131,10 +132,10 @@ def absent_leaf(name: str, names: Collection[str], *, path: str) -> str:
         names: the key paths of all leaves.
         path: the path of the checkpoint.
 
-    >>> print(absent_leaf("a", ["a/b", "a/c", "d"], path="run/1"))
-    run/1: 'a' is a container of 2 leaves: 'a/b', 'a/c'; `cordwood ls run/1 a` lists them
-    >>> print(absent_leaf("x", ["a/b", "a/c", "d"], path="run/1"))
-    run/1 has no leaf 'x'; it has 'a/b', 'a/c', 'd'; `cordwood ls run/1` lists all
+    >>> print(absent_leaf("a", ["a/b", "a/c"], path="run/1").partition("; ")[0])
+    run/1: 'a' is a container of 2 leaves: 'a/b', 'a/c'
+    >>> print(absent_leaf("x", ["a/b"], path="1"))
+    1 has no leaf 'x'; it has 'a/b'; list(checkpoint), or `cordwood ls 1` in a shell, lists all
     """
     container = name.rstrip("/")
     within = [each for each in names if each.startswith(f"{container}/")]
@@ -143,13 +144,24 @@ def absent_leaf(name: str, names: Collection[str], *, path: str) -> str:
         command += f" {shlex.quote(container)}"
         count = counted(len(within), "leaf", "leaves")
         what = f"is a container of {count}: {_first(within)}"
-        return f"{path}: {container!r} {what}; `{command}` lists them"
+        both = f"load(select={container!r}) returns them, `{command}` in a shell lists them"
+        return f"{path}: {container!r} {what}; {both}"
     close = nearest_path(name, list(names))
     if close is not None:
         return f"{path} has no leaf {name!r}; did you mean {close!r}?"
     if not names:
         return f"{path} has no leaf {name!r}; it has none at all"
-    return f"{path} has no leaf {name!r}; it has {_first(names)}; `{command}` lists all"
+    every = f"list(checkpoint), or `{command}` in a shell, lists all"
+    return f"{path} has no leaf {name!r}; it has {_first(names)}; {every}"
+
+
+def text_literal(text: str) -> str:
+    r"""Return the source text of a str in double quotes, for code that a message proposes.
+
+    >>> print(text_literal('params/"w"'))
+    "params/\"w\""
+    """
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _first(names: Collection[str]) -> str:

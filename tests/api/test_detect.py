@@ -183,8 +183,9 @@ def test_directories_that_are_none(tmp_path: Path) -> None:
 
 def test_what_is_not_there(tmp_path: Path) -> None:
     for step in ("9", "10"):
-        cordwood.save(tmp_path / "run" / step, TREE)
-    with pytest.raises(FileNotFoundError, match=r"\(the newest step is .*/run/10\)"):
+        (tmp_path / "run" / step).mkdir(parents=True)
+    no_step = r"\(no step is complete; the newest is .*/run/10\)"
+    with pytest.raises(FileNotFoundError, match=no_step):
         cordwood.load(tmp_path / "run/latest")
     for path in (tmp_path / "none", tmp_path / "none.npz", "memory://test-detect/none"):
         with pytest.raises(FileNotFoundError):
@@ -209,7 +210,8 @@ def test_directories_of_steps(tmp_path: Path, pattern: str) -> None:
     )
     expected = (
         f"{tmp_path} is a directory of 3 steps ({', '.join(ordered)}), not a checkpoint: "
-        f"load one of them; the newest is {tmp_path}/{steps[2]}"
+        f"load one of them; the newest is {tmp_path}/{steps[2]}; "
+        f"`cordwood steps {tmp_path}` lists all"
     )
     for call in (cordwood.load, cordwood.open, cordwood.verify):
         with pytest.raises(IncompleteCheckpointError, match=re.escape(expected)):
@@ -223,11 +225,11 @@ def test_the_newest_step_is_one_that_is_whole(tmp_path: Path) -> None:
     cordwood.save(tmp_path / "25", TREE)
     with pytest.raises(
         IncompleteCheckpointError,
-        match=r"30 steps \(0, 1, 2, 3, \.\.\., 26, 27, 28, 29\).* the newest is .*/25$",
+        match=r"30 steps \(0, 1, 2, 3, \.\.\., 26, 27, 28, 29\).* the newest is .*/25; `",
     ):
         cordwood.load(tmp_path)
     shutil.rmtree(tmp_path / "25")
-    with pytest.raises(IncompleteCheckpointError, match=r"the newest is .*/29$"):
+    with pytest.raises(IncompleteCheckpointError, match=r"the newest is .*/29; `"):
         cordwood.load(tmp_path)
 
 

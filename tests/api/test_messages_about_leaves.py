@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import jax
@@ -65,3 +66,25 @@ def test_ls_groups_dotted_names(tmp_path: Path, run: Run) -> None:  # noqa: F811
     ran = run("ls", tmp_path / "hub", "--depth", "1")
     lines = [line.split()[:2] for line in ran.out.splitlines()]
     assert lines[:2] == [["a", "2"], ["b", "float64[2]"]]
+
+
+@pytest.mark.parametrize("key", ["0", "(0)", "[0]", "0/", "0/'m'", "(0)/m"])
+def test_the_index_of_a_container_proposes_how_to_load_it(tmp_path: Path, key: str) -> None:
+    tree = ({"m": {"a": np.ones(1), "b": np.zeros(1)}, "n": np.ones(2)}, np.ones(3))
+    cordwood.save(tmp_path / "t", tree)
+    with cordwood.open(tmp_path / "t") as checkpoint:
+        with pytest.raises(KeyError, match="is a container of") as error:
+            checkpoint[key]
+        proposed = re.search(r"load\(select='([^']*)'\) returns them", str(error.value))
+        assert proposed is not None
+        whole = tree[0]["m"] if "m" in key else tree[0]
+        loaded = checkpoint.load(select=proposed[1])
+        assert len(jax.tree.leaves(loaded)) == len(jax.tree.leaves(whole))
+
+
+def test_the_index_of_no_leaf_proposes_how_to_list_them(tmp_path: Path) -> None:
+    cordwood.save(tmp_path / "t", {"a": np.ones(1), "b": 2})
+    with cordwood.open(tmp_path / "t") as checkpoint:
+        with pytest.raises(KeyError, match=r"list\(checkpoint\), or `cordwood ls .*` in a shell"):
+            checkpoint["(7)"]
+        assert list(checkpoint) == ["a", "b"]

@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import os
+import re
 import shlex
 import shutil
 import stat
@@ -92,6 +93,43 @@ def test_info(run: Run, path: Path) -> None:
     assert code == 0
     assert "float64" in out
     assert json.loads(run("info", path, "--json").out)["leaves"] == 7
+
+
+def test_info_shows_the_record_of_a_step_in_rows(run: Run, tmp_path: Path) -> None:
+    with cordwood.CheckpointManager(tmp_path) as manager:
+        metrics, items = {"loss": 0.25, "acc": float("nan")}, {"ema": {"w": np.ones(2)}}
+        manager.save(3, {"w": np.ones(2)}, metrics=metrics, extras={"seed": 4}, items=items)
+    rows = [line.split(maxsplit=1) for line in run("info", tmp_path / "3").out.splitlines()[1:]]
+    shown = {row[0]: row[1] for row in rows}
+    assert shown["step"] == "3"
+    assert shown["metrics"] == "loss=0.25, acc=nan"
+    assert shown["extras"] == '{"seed": 4}'
+    assert shown["items"] == "ema"
+    assert shown["saved"].startswith("20")
+    assert "metadata" not in shown
+    assert "cordwood-step" in json.loads(run("info", tmp_path / "3", "--json").out)["metadata"]
+
+
+def test_info_shows_a_record_that_cannot_be_read_as_it_is(run: Run, tmp_path: Path) -> None:
+    for text in ("{", '{"version": 99}'):
+        cordwood.save(tmp_path / "a", {"w": 1}, metadata={"cordwood-step": text, "by": "me"})
+        out = run("info", tmp_path / "a").out
+        assert f"metadata cordwood-step  {text}" in out
+        assert "metadata by             me" in out
+
+
+def test_a_directory_of_steps_names_the_command_that_lists_them(run: Run, tmp_path: Path) -> None:
+    for step in (1, 2):
+        cordwood.save(tmp_path / "my run" / str(step), {"w": 1})
+    for command in (["ls"], ["info"], ["show"], ["cat"]):
+        leaf = ["w"] * (command[0] in ("show", "cat"))
+        code, _, err = run(*command, tmp_path / "my run", *leaf)
+        assert code == 3
+        proposed = re.search(r"`(cordwood steps .*)` lists all", err)
+        assert proposed is not None
+        ran = run(*shlex.split(proposed[1])[1:])
+        assert ran.code == 0
+        assert len(ran.out.splitlines()) == 2
 
 
 @pytest.mark.parametrize("layout", ["packs", "zarr"])
@@ -188,7 +226,8 @@ def test_show_of_a_container_lists_its_leaves(run: Run, path: Path) -> None:
     assert (code, out) == (3, "")
     assert err == (
         f"KeyError: {path}: 'params/dense' is a container of 2 leaves: 'params/dense/kernel', "
-        f"'params/dense/bias'; `cordwood ls {path} params/dense` lists them\n"
+        "'params/dense/bias'; load(select='params/dense') returns them, "
+        f"`cordwood ls {path} params/dense` in a shell lists them\n"
     )
     assert "is a container of 3 leaves" in run("cat", path, "params/layers/").err
     assert run("ls", path, "params/layers").code == 0
@@ -198,7 +237,7 @@ def test_show_of_a_missing_leaf_suggests_names(run: Run, path: Path) -> None:
     code, _, err = run("show", path, "nope")
     assert code == 3
     assert "has no leaf 'nope'; it has 'params/dense/kernel', 'params/dense/bias', " in err
-    assert f"...; `cordwood ls {path}` lists all" in err
+    assert f"...; list(checkpoint), or `cordwood ls {path}` in a shell, lists all" in err
 
 
 def test_show_counts_elements_that_are_not_numbers(run: Run, tmp_path: Path) -> None:

@@ -64,9 +64,9 @@ assert 'pass cast={"embeddings.position_ids": "int32"}, or' in message(bert)
 mapping = {"encoder.*": np.float16}
 what = 'cast={"embeddings.position_ids": "int32", "encoder.*": "float16"}, or'
 assert what in message(bert, cast=mapping)
-assert 'pass cast="float32", or' in message(wide)
+assert 'pass cast="float32":' in message(wide)
 works(wide, cast="float32")
-what = 'cast={"n/a": "uint32", "n/c": "complex64", "n/d": "int32", ..., "**": "float32"}, or'
+what = 'cast={"n/a": "uint32", "n/c": "complex64", "n/d": "int32", ..., "**": "float32"}:'
 assert what in message(mixed)
 like = jax.tree.map(np.asarray, {"w": np.ones(2)})
 assert 'pass a `like` of 32-bit arrays and cast=True:' in message(wide, like=like)

@@ -84,7 +84,7 @@ KEYED = tuple(
 )  # hints about containers need keys
 
 
-@remedy('select="', '", rename={"', formats=KEYED)
+@remedy("select=", ", rename={", formats=KEYED)
 def a_part_is_the_tree(tmp_path: Path, write: Writer) -> None:
     for number, tree in enumerate([{"o": (jnp.ones(2), [jnp.zeros(3)]), "x": jnp.ones(1)}]):
         (folder := tmp_path / str(number)).mkdir()
@@ -103,7 +103,7 @@ def one_of_several_parts_is_the_tree(tmp_path: Path, write: Writer) -> None:
     assert_trees_equal(cordwood.load(path, like=tree["ema"], **options), tree["ema"])
 
 
-@remedy(': pass rename={"": "', formats=KEYED)
+@remedy('rename={"": ', formats=KEYED)
 def the_tree_is_a_part_of_like(tmp_path: Path, write: Writer) -> None:
     for number, part in enumerate([{"w": [jnp.ones(2)]}, (jnp.ones(2), {"b": jnp.zeros(1)})]):
         (folder := tmp_path / str(number)).mkdir()
@@ -117,7 +117,7 @@ def _adam() -> Any:
     return optax.adam(1e-3)
 
 
-@remedy('rename={"', '": "', '/**": "', ', missing="keep"', ', extra="ignore"', formats=KEYED)
+@remedy("rename={", ', missing="keep"', ', extra="ignore"', formats=KEYED)
 def a_part_has_moved_into_a_wrapper_or_out_of_it(tmp_path: Path, write: Writer) -> None:
     params = {"w": jnp.ones(2)}
     number = 0
@@ -143,8 +143,8 @@ def a_part_has_moved_into_a_wrapper_or_out_of_it(tmp_path: Path, write: Writer) 
 
 
 @remedy(
-    ': to begin with a fresh optimizer, keep its state of `like` by select="!',
-    '", missing="keep" (docs/how-to/optax.md)',
+    ": to begin with a fresh optimizer, keep its state of `like` by select=",
+    ', missing="keep" (docs/how-to/optax.md)',
 )
 def another_optimizer_begins_fresh(tmp_path: Path, write: Writer) -> None:
     params = {"b": jnp.ones(3), "w": jnp.ones(2)}
@@ -294,7 +294,7 @@ def variables_of_nnx_and_their_values(tmp_path: Path, write: Writer) -> None:
 
 @remedy(
     "a `like` of 32-bit arrays and cast=True",
-    ', or leave leaves out: select=["**", "!',
+    ', or leave leaves out: select=["**", ',
     ' in all), and jax\'s 64-bit types are off: load with to="numpy", or call '
     'jax.config.update("jax_enable_x64", True) first, or pass ',
     'cast="',
@@ -313,11 +313,18 @@ def leaves_of_64_bits(tmp_path: Path, write: Writer) -> None:
     for option in ("cast", "select"):
         loaded = cordwood.load(path, to="jax", **{option: options[option]})
         assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(loaded))
+    for odd in ("[w]", 'a"b', "a\\b", "(0)", "!w", "w*"):
+        (folder := tmp_path / f"odd{ord(odd[1])}{ord(odd[0])}").mkdir()
+        named = write(folder, {odd: np.arange(2), "w": np.ones(2, np.float32)})
+        options = proposed(error_of(MismatchError, named, to="jax").splitlines()[0])
+        assert list(cordwood.load(named, to="jax", select=options["select"])) == ["w"]
+        assert set(cordwood.load(named, to="jax", cast=options["cast"])) == {odd, "w"}
     cordwood.load(path, to="numpy")
     (folder := tmp_path / "wide").mkdir()
     wide = write(folder, {"w": np.ones(2)})
     options = proposed(error_of(MismatchError, wide, to="jax").splitlines()[0])
     assert options["cast"] == "float32"
+    assert "select" not in options  # nothing would be left
     loaded = cordwood.load(wide, to="jax", cast=options["cast"])
     assert_trees_equal(loaded, {"w": jnp.ones(2)})
 
@@ -412,6 +419,17 @@ def one_of_several_trees(tmp_path: Path, write: Writer) -> None:
     cordwood.load(tmp_path / "a", **options)
 
 
+@remedy("prefix=. To load a part of it, pass its key path as select= (`cordwood ls ", formats=ONE)
+def a_prefix_of_one_tree(tmp_path: Path, write: Writer) -> None:
+    tree = {"model": {"w": jnp.ones(2)}, "step": 7}
+    path = write(tmp_path, tree)
+    text = error_of(PrefixError, path, prefix="ema")
+    assert f"`cordwood ls {path}` lists them" in text
+    assert "ema" not in text.partition("not found")[2]
+    assert_trees_equal(cordwood.load(path), tree)
+    assert_trees_equal(cordwood.load(path, select="model"), {"model": tree["model"]})
+
+
 @remedy('\nload the others with select=["**", ', formats=ONE)
 def a_leaf_that_cannot_be_read(tmp_path: Path, write: Writer) -> None:
     np.savez(tmp_path / "a.npz", names=np.array(["a", "b"]), w=np.ones(2))
@@ -493,6 +511,7 @@ MODULES = [
     *sorted(SOURCE.glob("loading/*.py")),
     *sorted(SOURCE.glob("plan/*.py")),
     SOURCE / "errors.py",
+    SOURCE / "formats" / "packs" / "cordwood_json.py",
     SOURCE / "manager" / "step_items.py",
 ]
 

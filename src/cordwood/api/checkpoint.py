@@ -380,7 +380,16 @@ class Checkpoint(Mapping[str, StoredLeaf]):
             names = [name for name in self._by_name if plain_name(name, self.index.naming) == plain]
             if len(names) == 1:
                 return self._by_name[names[0]]
-            raise KeyError(absent_leaf(key_path, self._by_name, path=self.path)) from None
+            name = self._container(plain) or key_path
+            raise KeyError(absent_leaf(name, self._by_name, path=self.path)) from None
+
+    def _container(self, plain: str) -> str | None:
+        """Return the container of a key path in plain spelling, as the leaves in it spell it."""
+        for name in self._by_name:
+            if plain_name(name, self.index.naming).startswith(f"{plain}/"):
+                container = "/".join(name.split("/")[: plain.count("/") + 1])
+                return container if name != container else None
+        return None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._by_name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ from cordwood.cli.output import (
     time_text,
     to_json_value,
 )
+from cordwood.errors import CordwoodError
+from cordwood.formats.stored_step import KEY, decode_record
 from cordwood.io.threads import gc_paused
 from cordwood.message_text import counted, printable, size_text
 
@@ -55,6 +58,7 @@ Examples:
   cordwood steps run --json
 """
 
+_MOST_CHARACTERS = 200  # of a text beside the tree
 _STEP_TITLES = ("step", "format", "size", "saved", "metrics", "note")
 
 
@@ -216,10 +220,32 @@ def _summary_rows(summary: Mapping[str, Any]) -> list[list[str]]:
     dtypes = summary.get("dtypes", {})
     for name, sizes in sorted(dtypes.items(), key=lambda item: -item[1]["size_bytes"]):
         rows.append([name, _sizes_text(sizes)])
-    rows += [[f"metadata {name}", text[:200]] for name, text in summary.get("metadata", {}).items()]
+    for name, text in summary.get("metadata", {}).items():
+        record = _record_rows(text) if name == KEY else []
+        rows += record or [[f"metadata {name}", text[:_MOST_CHARACTERS]]]
     rows += [[f"tree {tree['prefix']}", _sizes_text(tree)] for tree in summary.get("trees", [])]
     rows += [[f"item {name}", kind] for name, kind in summary.get("items", {}).items()]
     return [[printable(cell, keep="") for cell in row] for row in rows]
+
+
+def _record_rows(text: str) -> list[list[str]]:
+    """Return the record of a step as rows of two cells; [] if it cannot be read."""
+    try:
+        record = decode_record(text, KEY)
+    except CordwoodError:
+        return []
+    rows = [["step", str(record.step)], ["saved", time_text(record.time) or "-"]]
+    if record.metrics:
+        rows.append(["metrics", _metrics_text(record.metrics)])
+    if record.extras is not None:
+        rows.append(["extras", json.dumps(record.extras, ensure_ascii=False)[:_MOST_CHARACTERS]])
+    if record.items:
+        rows.append(["items", ", ".join(record.items)])
+    return rows
+
+
+def _metrics_text(metrics: Mapping[str, float]) -> str:
+    return ", ".join([f"{name}={value:.6g}" for name, value in metrics.items()])
 
 
 def _sizes_text(sizes: Mapping[str, Any]) -> str:
@@ -264,7 +290,6 @@ def _step_json(step: StepSummary) -> dict[str, Any]:
 
 
 def _step_row(step: StepSummary) -> list[str]:
-    metrics = [f"{name}={value:.6g}" for name, value in step.metrics.items()]
     notes = ["pinned"] if step.pinned else []
     notes += filter(None, [step.problem.partition(";")[0], step.note])
     cells = [
@@ -272,7 +297,7 @@ def _step_row(step: StepSummary) -> list[str]:
         step.format or "incomplete",
         "-" if step.disk_bytes is None else size_text(step.disk_bytes),
         time_text(step.time) or "",
-        ", ".join(metrics),
+        _metrics_text(step.metrics),
         "; ".join(notes),
     ]
     return [printable(cell, keep="") for cell in cells]

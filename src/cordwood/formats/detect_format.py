@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -323,9 +324,9 @@ def absence(path: str) -> OSError:
     siblings = [entry.name for entry in scan_directory(os.fspath(parent))[:_MAX_SIBLINGS]]
     # It may have come just now.
     close = nearest_name(name, [each for each in siblings if each != name])
-    steps = steps_at(parent) if name == "latest" else []  # as commands call the newest step
+    steps = steps_at(parent) if name == "latest" else []
     if steps:
-        hint = printable(f" (the newest step is {_newest(parent, steps)})")
+        hint = printable(f" (no step is complete; the newest is {_newest(parent, steps)})")
     elif close is not None:
         hint = printable(f" (did you mean {os.fspath(parent / close)}?)")
     else:
@@ -340,7 +341,8 @@ def not_a_checkpoint(place: str, text: str) -> OSError | IncompleteCheckpointErr
     if steps:
         return IncompleteCheckpointError(
             f"{text} is a directory of {counted(len(steps), 'step')} ({listed(steps)}), not "
-            f"a checkpoint: load one of them; the newest is {_newest(Path(place), steps)}"
+            f"a checkpoint: load one of them; the newest is {_newest(Path(place), steps)}; "
+            f"`cordwood steps {shlex.quote(text)}` lists all"
         )
     names = list_names(place)
     if not names and not is_folder(place):  # it has just been removed

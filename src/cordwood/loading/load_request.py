@@ -16,12 +16,13 @@ from cordwood.index import Leaf, LeafKind
 from cordwood.io.progress import ProgressOption, require_progress_option
 from cordwood.keypath import format_path
 from cordwood.loading.migrations import Migration, require_migrations
-from cordwood.message_text import first_lines
+from cordwood.message_text import first_lines, text_literal
 from cordwood.plan.path_patterns import Rename, Select
 from cordwood.plan.select_leaves import Transpose
 from cordwood.sharding.partition_rules import Rules
 
 _new = tuple.__new__
+_MOST_LEFT_OUT = 3  # leaves that a message proposes to leave out
 _NEED_X64 = frozenset({"int64", "uint64", "float64", "complex128"})
 # A dtype for all floating arrays, or a mapping of patterns to dtypes.
 Cast: TypeAlias = str | type | Any | Mapping[str, Any]
@@ -189,8 +190,10 @@ def check_x64(
     lines = [f"{format_path(t.leaf.key_path)}: {t.dtype or t.leaf.dtype}" for t in wide]
     advice = "a `like` of 32-bit arrays and cast=True"
     if not has_like:
-        first = format_path(wide[0].leaf.key_path)
-        advice = f'{_narrower(wide, cast)}, or leave leaves out: select=["**", "!{first}"]'
+        advice = _narrower(wide, cast)
+        if len(wide) <= _MOST_LEFT_OUT and len(wide) < len(targets):
+            others = ", ".join([text_literal(f"!{format_path(t.leaf.key_path)}") for t in wide])
+            advice += f', or leave leaves out: select=["**", {others}]'
     raise MismatchError(
         f"{name} has 64-bit leaves ({len(wide)} in all), and jax's 64-bit types are off: "
         'load with to="numpy", or call jax.config.update("jax_enable_x64", True) first, or pass '
@@ -209,11 +212,11 @@ def _narrower(wide: Sequence[Target], cast: Any) -> str:
         else:
             narrow = "complex64" if dtype == "complex128" else dtype.replace("64", "32")
             entries[format_path(target.leaf.key_path)] = narrow
-    shown = [f'"{name}": "{dtype}"' for name, dtype in list(entries.items())[:3]]
+    shown = [f'{text_literal(name)}: "{dtype}"' for name, dtype in list(entries.items())[:3]]
     if len(entries) > len(shown):
         shown.append("...")
     if isinstance(cast, Mapping):
-        shown += [f'"{name}": "{dtypes.parse(dtype)}"' for name, dtype in cast.items()]
+        shown += [f'{text_literal(name)}: "{dtypes.parse(dtype)}"' for name, dtype in cast.items()]
         if has_floats:
             shown.append('"**": "float32"')
     elif has_floats or not isinstance(cast, bool | None):

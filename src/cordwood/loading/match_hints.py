@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from cordwood import dtypes
 from cordwood.index import Index, Leaf, LeafSpec, Naming
 from cordwood.keypath import KeyPath, format_path
+from cordwood.message_text import text_literal
 from cordwood.plan.path_patterns import path_name
 from cordwood.plan.select_leaves import find_transposition
 
@@ -115,7 +116,7 @@ def optimizer_hint(paths: Sequence[KeyPath]) -> str:
     state = format_path((name,))
     return (
         f"\nthe names differ only within {state}: to begin with a fresh optimizer, keep its state "
-        f'of `like` by select="!{state}", missing="keep" (docs/how-to/optax.md)'
+        f'of `like` by select={text_literal(f"!{state}")}, missing="keep" (docs/how-to/optax.md)'
     )
 
 
@@ -131,7 +132,9 @@ def cast_hint(leaf: Leaf, spec: LeafSpec, cast: Any) -> str:
         return "cast=True converts it"
     entries = cast if isinstance(cast, Mapping) else {"**": cast}
     entries = {format_path(leaf.key_path): spec.dtype, **entries}
-    shown = ", ".join([f'"{name}": "{dtypes.parse(each)}"' for name, each in entries.items()])
+    shown = ", ".join(
+        [f'{text_literal(name)}: "{dtypes.parse(each)}"' for name, each in entries.items()]
+    )
     return f"cast={{{shown}}} converts it"
 
 
@@ -179,7 +182,7 @@ def nesting_hint(nestings: Sequence[Nesting]) -> str:
     """Return how to load a tree that is a subtree of the other one, or fits several subtrees."""
     nesting = nestings[0]
     name = format_path(nesting.container)
-    options = f'select="{name}", rename={{"{name}": ""}}'
+    options = f'select={text_literal(name)}, rename={{{text_literal(name)}: ""}}'
     if nesting.is_deeper and len(nestings) > 1:
         names = joined_names([each.container for each in nestings], "and")
         return (
@@ -188,9 +191,8 @@ def nesting_hint(nestings: Sequence[Nesting]) -> str:
         )
     if nesting.is_deeper:
         return f"the checkpoint has all leaves of `like` under {name}: pass {options}"
-    return (
-        f'the checkpoint has the leaves that `like` has under {name}: pass rename={{"": "{name}"}}'
-    )
+    rename = f'rename={{"": {text_literal(name)}}}'
+    return f"the checkpoint has the leaves that `like` has under {name}: pass {rename}"
 
 
 def prng_key_hint(leaf: Leaf, spec: LeafSpec) -> str:
@@ -224,12 +226,12 @@ class Move(NamedTuple):
         if self.nesting.is_deeper:
             text = (
                 f"the checkpoint has under {inner} what `like` has under {outer}: pass "
-                f'rename={{"{inner}": "{outer}"}}'
+                f"rename={{{text_literal(inner)}: {text_literal(outer)}}}"
             )
         else:
             text = (
                 f"the checkpoint has under {outer} what `like` has under {inner}: pass "
-                f'rename={{"{outer}/**": "{inner}/**"}}'
+                f"rename={{{text_literal(f'{outer}/**')}: {text_literal(f'{inner}/**')}}}"
             )
         text += ', missing="keep"' if self.needs_keep else ""
         return text + (', extra="ignore"' if self.needs_ignore else "")

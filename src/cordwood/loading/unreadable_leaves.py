@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from cordwood.errors import UnsupportedFormatError
 from cordwood.index import Inline, Leaf, Naming, Unreadable
 from cordwood.keypath import path_label
-from cordwood.message_text import counted, first_lines
+from cordwood.message_text import counted, first_lines, text_literal
 from cordwood.plan.path_patterns import path_name
 
 _SHOWN = 20
@@ -41,6 +41,8 @@ def require_readable(leaves: Collection[Leaf], naming: Naming, *, name: str) -> 
         f"{first_lines(lines, _SHOWN)}"
     )
     if len(unreadable) < len(leaves) and naming != "positions":
-        others = ", ".join([f'"!{each}"' for each in unreadable_names(unreadable, naming)])
+        others = ", ".join(
+            [text_literal(f"!{each}") for each in unreadable_names(unreadable, naming)]
+        )
         text += f'\nload the others with select=["**", {others}]'
     raise UnsupportedFormatError(text)

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 from cordwood.errors import MismatchError
 from cordwood.index import Box, Index, Leaf, Naming
 from cordwood.keypath import KeyPath, format_path, path_label
-from cordwood.message_text import first_lines
+from cordwood.message_text import first_lines, text_literal
 from cordwood.plan.moved_structure import Item, items_of, moved_structure
 from cordwood.plan.path_patterns import (
     Rename,
@@ -263,7 +263,7 @@ def _check_names(placed: Sequence[tuple[Item, KeyPath]], naming: Naming) -> None
     text = f"rename gives one name twice:\n{first_lines(list(problems), _SHOWN)}"
     patterns = _patterns_of(set(problems.values()), [item.path for item, _ in placed])
     if patterns is not None:
-        shown = ", ".join([f'"!{pattern}"' for pattern in patterns])
+        shown = ", ".join([text_literal(f"!{pattern}") for pattern in patterns])
         text += f'\nto leave one of them out, pass for example select=["**", {shown}]'
     raise MismatchError(text)
 

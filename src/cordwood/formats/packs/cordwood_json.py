@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -163,7 +164,8 @@ def select_item(items: Mapping[str, _T], prefix: str | None, *, name: str) -> _T
     if available == [""] and prefix:
         raise PrefixError(
             f"{name}: Prefix {prefix!r} not found. It is one tree without a prefix: leave out "
-            f"prefix=. To load a part of it, use select={prefix!r}"
+            f"prefix=. To load a part of it, pass its key path as select= (`cordwood ls "
+            f"{shlex.quote(name)}` lists them)"
         )
     if prefix not in items:
         raise PrefixError(f"{name}: Prefix {prefix!r} not found. Available: {available}")
