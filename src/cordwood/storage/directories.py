@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from cordwood.io.threads import check_stop
 from cordwood.storage import syscalls
 from cordwood.storage.directory_reader import open_beneath
+from cordwood.storage.entry_kinds import leads_to_directory
 from cordwood.storage.paths import local_or_url, parse_url
 from cordwood.storage.syscalls import open_directory_fd
 
@@ -93,12 +94,7 @@ def list_subdirectories(folder: str) -> set[str]:
 
     A directory that does not exist, or has just been removed, has none.
     """
-    names: set[str] = set()
-    for entry in scan_directory(folder):
-        with suppress(PermissionError):  # the target of a link
-            if entry.is_dir():
-                names.add(entry.name)
-    return names
+    return {entry.name for entry in scan_directory(folder) if leads_to_directory(entry)}
 
 
 def scan_directory(folder: str | int) -> list[os.DirEntry[str]]:
@@ -174,10 +170,18 @@ def linked_bytes(paths: Sequence[str]) -> list[int]:
 
 
 def _files_in(path: str | os.PathLike[str]) -> Iterator[os.stat_result]:
-    for folder, _, names in os.walk(path):
-        for name in names:
+    """Yield the status of each file in a directory, at any depth, as far as it can be read."""
+    folders = [os.fspath(path)]
+    for folder in folders:  # the loop appends to this list
+        entries: list[os.DirEntry[str]] = []
+        with suppress(OSError):  # this user may not read it; or it is too deep for a path
+            entries = scan_directory(folder)
+        for entry in entries:
             with suppress(OSError):  # a save has just removed it
-                yield os.lstat(os.path.join(folder, name))
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                else:
+                    yield entry.stat(follow_symlinks=False)
 
 
 def modified_seconds(path: str | os.PathLike[str]) -> float | None:

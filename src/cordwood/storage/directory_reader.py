@@ -33,6 +33,7 @@ from cordwood.io.open_files import (
 from cordwood.io.reopened_file import ReopenedFile
 from cordwood.io.stale_handles import retry_stale
 from cordwood.storage import syscalls
+from cordwood.storage.entry_kinds import leads_to_directory
 from cordwood.storage.paths import parse_url
 
 _SYS_OPENAT2 = 437  # the same on every architecture
@@ -146,7 +147,7 @@ class LocalDirectory(OpenDescriptor):
 
         Symbolic links to directories are among them, but cannot be opened: see `sizes`.
         """
-        return sorted(entry.name for entry in self._entries(path) if entry.is_dir())
+        return sorted(entry.name for entry in self._entries(path) if leads_to_directory(entry))
 
     def _entries(self, path: str) -> Iterator[os.DirEntry[str]]:
         here = path == "."

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from cordwood.errors import NotACheckpointError
+from cordwood.errors import LimitError, NotACheckpointError
 from cordwood.message_text import first_names
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import sync_directory
@@ -24,6 +24,7 @@ from cordwood.storage.step_storage import LOCK_NAME, LocalStepStorage
 from cordwood.storage.storage_protocol import NamingRules
 from cordwood.storage.syscalls import open_directory_fd
 
+MAX_DEPTH = 100  # of the directories in a checkpoint or a run
 _MAX_SHOWN = 3
 
 
@@ -42,7 +43,10 @@ class Listing(NamedTuple):
 
 
 def list_tree(path: str) -> Listing:
-    """List a directory, or a single file, whose relative path is ""."""
+    """List a directory, or a single file, whose relative path is "".
+
+    Raises LimitError for directories that are nested more than MAX_DEPTH deep.
+    """
     status = os.lstat(path)
     if stat.S_ISREG(status.st_mode):
         return Listing({"": status.st_size}, [], [])
@@ -55,7 +59,13 @@ def list_tree(path: str) -> Listing:
             inner = each.stat(follow_symlinks=False)
             if stat.S_ISREG(inner.st_mode):
                 files[name] = inner.st_size
-            elif stat.S_ISDIR(inner.st_mode) and not os.path.ismount(each.path):
+            elif stat.S_ISDIR(inner.st_mode) and inner.st_dev == status.st_dev:
+                if name.count("/") >= MAX_DEPTH:
+                    first = name.partition("/")[0]
+                    raise LimitError(
+                        f"{path}: the directories in {first} are nested more than {MAX_DEPTH} "
+                        "deep, and no checkpoint's are: move that away, or remove it by rm -r"
+                    )
                 folders.append(name)
             else:
                 others.append(name)

@@ -31,6 +31,7 @@ from cordwood.storage.entry_content import (
     refers_only_to_data,
     split_content,
 )
+from cordwood.storage.entry_kinds import leads_to_directory, leads_to_file
 from cordwood.storage.file_locks import NO_LOCK_ERRORS, is_locked, locked, unlock
 from cordwood.storage.paths import (
     local_or_url,
@@ -235,9 +236,9 @@ class LocalStepStorage:
         for each in scan_directory(self.name):
             if each.name.startswith(".") or not matches(each.name):
                 continue
-            if each.is_dir():
+            if leads_to_directory(each):
                 result[each.name] = StepEntry(self.stamp(each.name), is_link=each.is_symlink())
-            elif each.is_file():
+            elif leads_to_file(each):
                 result[each.name] = StepEntry(None, is_file=True, is_link=each.is_symlink())
         return result
 
