@@ -82,6 +82,34 @@ def test_many_files_of_zarr(tmp_path: Path) -> None:
     )
 
 
+def test_too_many_packs_are_refused_and_fewer_are_written(tmp_path: Path) -> None:
+    """The old checkpoint stays, and both remedies that the error names work."""
+    run(
+        """
+    cordwood.save(path, tree)
+    soft = 128
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, 4096))
+    try:
+        cordwood.save(path, {"new": 1, **tree}, max_shard_bytes=8)
+    except cordwood.StorageError as e:
+        assert "a larger max_shard_bytes" in str(e) and "ulimit -n" in str(e), e
+    else:
+        raise AssertionError("no error")
+    assert len(cordwood.load(path)) == 300
+    cordwood.save(path, tree, max_shard_bytes=80)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 4096))
+    cordwood.save(path, tree, max_shard_bytes=8)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, 4096))
+    assert len(cordwood.load(path)) == 300
+    assert cordwood.verify(path).leaves == 300
+    assert cordwood.diff(path, path).equal
+    cordwood.copy(path, other)
+    cordwood.gc(path)
+    """,
+        tmp_path,
+    )
+
+
 def test_a_shard_that_changes_while_it_is_not_open(tmp_path: Path) -> None:
     path = tmp_path / "a"
     cordwood.save(path, tree_of(), layout="hugging_face", max_shard_bytes=8)

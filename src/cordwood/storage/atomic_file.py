@@ -58,6 +58,12 @@ def storage_error(error: OSError, path: str, doing: str, *, what: str, in_place:
         )
     assert error.errno is not None
     message = f"{os.strerror(error.errno)} while {doing}; {then}"
+    if error.errno == errno.EMFILE:
+        message += (
+            ". A save into packs keeps each of its new files open until all are in place: write "
+            "fewer of them (a larger max_shard_bytes), or raise the limit of this process (ulimit "
+            "-n)"
+        )
     mapped = OSError(error.errno, message, path)  # PermissionError and so on
     return mapped if type(mapped) is not OSError else StorageError(error.errno, message, path)
 
