@@ -86,7 +86,7 @@ def test_an_export_has_no_markup_of_the_checkpoint(path: Path) -> None:
     assert "<!--" not in html
     assert "{{ 7*7 }}" in html, "a template in a name is not evaluated"
     resources = exported_resources(html)
-    expected = json.dumps(Resources(sources).answer("checkpoint/a"))
+    expected = Resources(sources).answer_json("checkpoint/a").decode()
     assert resources["checkpoint/a"] == json.loads(expected)
     sources.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -79,7 +80,7 @@ def test_a_checkpoint_stays_the_one_that_was_opened(tmp_path: Path) -> None:
     sources = open_sources(str(tmp_path / "c"), None, ARGUMENTS)
     cordwood.save(tmp_path / "c", {"other": np.ones(9)})
     resources = Resources(sources)
-    assert resources.answer("checkpoint/a")["leaves"]["path"] == ["w"]
+    assert json.loads(resources.answer_json("checkpoint/a"))["leaves"]["path"] == ["w"]
     assert resources.answer("statistics/a/0/all")["max"] == 0
     sources.close()
 

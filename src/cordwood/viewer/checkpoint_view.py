@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 import shlex
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from itertools import islice
 from typing import Literal, NamedTuple, TypeAlias
@@ -44,6 +45,7 @@ from cordwood.io.threads import gc_paused
 from cordwood.keypath import format_path, format_paths, key_literal
 from cordwood.message_text import counted, size_text
 from cordwood.sharding.boxes import whole_box
+from cordwood.viewer.json_columns import encode_columns
 
 Kind: TypeAlias = Literal["checkpoint", "diff", "run"]
 
@@ -222,15 +224,11 @@ def checkpoint_view(sources: Sources, report: Report | None, *, source: str) -> 
     """Return sizes, metadata and files of a checkpoint, and its leaves column by column."""
     with sources.checkpoint(source) as checkpoint, gc_paused():
         index = checkpoint.index
-        shardings = list(dict.fromkeys(index.shardings.values()))
-        number_of = {text: number for number, text in enumerate(shardings)}
         leaves = index.leaves
-        paths = format_paths([leaf.key_path for leaf in leaves])
-        sizes = [size_in_memory(leaf) for leaf in leaves]
-        dtype_bytes: dict[str, int] = {}
-        for leaf, size in zip(leaves, sizes, strict=True):
-            name = dtype_text(leaf)
-            dtype_bytes[name] = dtype_bytes.get(name, 0) + size
+        shardings = list(dict.fromkeys(index.shardings.values()))
+        dtype_bytes: Counter[str] = Counter()
+        for leaf in leaves:
+            dtype_bytes[dtype_text(leaf)] += size_in_memory(leaf)
         format = by_name(checkpoint.format)
         largest = sorted(index.sources, key=lambda each: -each.size_bytes)[:_MAX_FILES]
         return {
@@ -238,28 +236,37 @@ def checkpoint_view(sources: Sources, report: Report | None, *, source: str) -> 
             "format": checkpoint.format,
             "description": "" if format is None else format.description,
             "leaf_count": len(leaves),
-            "size_bytes": sum(sizes),
+            "size_bytes": sum(dtype_bytes.values()),
             "stored_bytes": sum([each.size_bytes for each in index.sources]),
             "dtypes": dtype_bytes,
             "digests": _digests(index),
             "metadata": dict(checkpoint.metadata),
             "files": [{"name": each.name, "size_bytes": each.size_bytes} for each in largest],
             "file_count": len(index.sources),
-            "leaves": {
-                "path": paths,
-                "keys": [split_path(path, index.naming) for path in paths],
-                "kind": [leaf.kind for leaf in leaves],
-                "dtype": [dtype_text(leaf) for leaf in leaves],
-                "shape": [shape_of_value(leaf) for leaf in leaves],
-                "size_bytes": sizes,
-                "value": [value_text(leaf, _MAX_VALUE) for leaf in leaves],
-                "sharding": [
-                    number_of[index.shardings[i]] if i in index.shardings else -1
-                    for i in range(len(leaves))
-                ],
-            },
+            "leaves": encode_columns(partial(_leaf_columns, index, shardings), len(leaves)),
             "shardings": shardings,
         }
+
+
+def _leaf_columns(
+    index: Index, shardings: Sequence[str], numbers: range
+) -> dict[str, Sequence[object]]:
+    """Return the columns of some leaves: of each, one row."""
+    leaves = index.leaves[numbers.start : numbers.stop]
+    paths = format_paths([leaf.key_path for leaf in leaves])
+    number_of = {text: number for number, text in enumerate(shardings)}
+    return {
+        "path": paths,
+        "keys": [split_path(path, index.naming) for path in paths],
+        "kind": [leaf.kind for leaf in leaves],
+        "dtype": [dtype_text(leaf) for leaf in leaves],
+        "shape": [shape_of_value(leaf) for leaf in leaves],
+        "size_bytes": [size_in_memory(leaf) for leaf in leaves],
+        "value": [value_text(leaf, _MAX_VALUE) for leaf in leaves],
+        "sharding": [
+            number_of[index.shardings[i]] if i in index.shardings else -1 for i in numbers
+        ],
+    }
 
 
 def split_path(path: str, naming: Naming) -> list[str]:

@@ -6,7 +6,7 @@ import json
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
@@ -22,6 +22,7 @@ from cordwood.viewer.checkpoint_view import (
     verify_view,
 )
 from cordwood.viewer.diff_view import diff_leaf_view, diff_view
+from cordwood.viewer.json_columns import JsonColumns
 from cordwood.viewer.run_view import norms_view, run_view
 
 _MAX_KEPT_BYTES = 32 << 20
@@ -36,21 +37,24 @@ class Resource(NamedTuple):
     Attributes:
         pattern: the name, with the names of the arguments in braces. `{number}`, `{i}` and `{j}`
             are integers, `{read}` is one of digests, sample and all; the others are strings.
-        view: returns the value, of types that JSON has. It is called with the sources, a callback
-            for progress or None, and the arguments by name.
+        view: returns the value, of types that JSON has; its members may be JsonColumns. It is
+            called with the sources, a callback for progress or None, and the arguments by name.
         is_kept: True if the value stays the same while the sources are open.
         reads_data: True if it may read more than indexes; few of these run at the same time.
+        lists_leaves: True if its value grows with the number of leaves, and it reads no data; few
+            of these run at the same time, too.
     """
 
     pattern: str
     view: Callable[..., object]
     is_kept: bool = True
     reads_data: bool = False
+    lists_leaves: bool = False
 
 
 RESOURCES: tuple[Resource, ...] = (
     Resource("start", start_view),
-    Resource("checkpoint/{source}", checkpoint_view),
+    Resource("checkpoint/{source}", checkpoint_view, lists_leaves=True),
     Resource("leaf/{source}/{number}", leaf_view),
     Resource("statistics/{source}/{number}/{read}", statistics_view, reads_data=True),
     Resource("verify/{source}", verify_view, is_kept=False, reads_data=True),
@@ -148,11 +152,23 @@ def to_json(value: object) -> bytes:
     >>> to_json({"mean": float("nan"), "count": 1})
     b'{"mean":"NaN","count":1}'
     """
+    if isinstance(value, dict) and any(isinstance(item, JsonColumns) for item in value.values()):
+        return b"".join(_parts_of_object(value))
     try:
         text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     except ValueError:  # rare, so the value is searched only then
         text = json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
     return text.encode("ascii")
+
+
+def _parts_of_object(value: Mapping[str, object]) -> Iterator[bytes]:
+    """Yield the JSON of an object, some of whose members are tables."""
+    separator = b"{"
+    for name, item in value.items():
+        yield separator + to_json(name) + b":"
+        yield from item.parts() if isinstance(item, JsonColumns) else (to_json(item),)
+        separator = b","
+    yield b"}"
 
 
 def _finite(value: object) -> object:

@@ -18,6 +18,8 @@ import sys
 import threading
 import time
 import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BufferedReader
@@ -33,6 +35,7 @@ HOST = "127.0.0.1"
 
 _MAX_CONNECTIONS = 32
 _MAX_READING = 2  # requests that read data at the same time; others wait
+_MAX_LISTING = 2  # the same for lists of leaves
 _MAX_REQUEST_BYTES = 32 << 10  # of the request line and the headers
 _REQUEST_SECONDS = 10.0  # for the whole request to arrive
 _SEND_SECONDS = 30.0  # for the page to accept a line of an answer
@@ -72,6 +75,7 @@ class ViewerServer(ThreadingHTTPServer):
         self.token = secrets.token_urlsafe(32)
         self.stopping = threading.Event()
         self.reading = threading.BoundedSemaphore(_MAX_READING)
+        self.listing = threading.BoundedSemaphore(_MAX_LISTING)
         self.connections = Connections(_MAX_CONNECTIONS)
         super().__init__((HOST, port), _Handler)
 
@@ -233,32 +237,45 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_resource(self, name: str) -> None:
         self._send(HTTPStatus.OK, "application/x-ndjson", None, _EMPTY_POLICY)
         try:
-            answer = b'{"result":' + self._compute(name) + b"}\n"
+            with self._turn(name):
+                result = self._server.resources.answer_json(name, self._report)
+                self._write(b'{"result":', result, b"}\n")
         except _CanceledError:
             raise
         except Exception as e:
             if self._server.stopping.is_set():
                 raise _CanceledError from e
-            answer = json.dumps({"error": error_json(e)}).encode() + b"\n"
-        self.wfile.write(answer)
+            self._write(json.dumps({"error": error_json(e)}).encode(), b"\n")
 
-    def _compute(self, name: str) -> bytes:
-        resources = self._server.resources
-        if not parse_name(name)[0].reads_data:
-            return resources.answer_json(name)
-        while not self._server.reading.acquire(timeout=_WAIT_SECONDS):
-            self._report(Progress(0, 0, "waiting for another read"))
+    @contextmanager
+    def _turn(self, name: str) -> Iterator[None]:
+        """Wait until few others read data, or list leaves, if the resource does so."""
+        resource, _ = parse_name(name)
+        if resource.reads_data:
+            turns, doing = self._server.reading, "waiting for another read"
+        elif resource.lists_leaves:
+            turns, doing = self._server.listing, "waiting for another list"
+        else:
+            yield
+            return
+        while not turns.acquire(timeout=_WAIT_SECONDS):
+            self._report(Progress(0, 0, doing))
         try:
-            return resources.answer_json(name, self._report)
+            yield
         finally:
-            self._server.reading.release()
+            turns.release()
 
     def _report(self, progress: Progress) -> None:
         """Send a line of progress. Raises _CanceledError if the page has gone."""
         if self._server.stopping.is_set() or self._has_gone():
             raise _CanceledError
+        self._write(json.dumps({"progress": progress._asdict()}).encode(), b"\n")
+
+    def _write(self, *parts: bytes) -> None:
+        """Send parts of an answer. Raises _CanceledError if the page has gone."""
         try:
-            self.wfile.write(json.dumps({"progress": progress._asdict()}).encode() + b"\n")
+            for part in parts:
+                self.wfile.write(part)
         except OSError as e:
             raise _CanceledError from e
 
