@@ -1029,3 +1029,43 @@ def test_convert_writes_one_leaf_at_several_places(run: Run, tmp_path: Path) -> 
     assert run("convert", tmp_path / "a", tmp_path / "b", *rename)[0] == 0
     loaded = cordwood.load(tmp_path / "b")
     np.testing.assert_array_equal(loaded["embed"], loaded["head"]["w"])
+
+
+MANY = 400_000  # more than 1 MiB of each
+
+
+@pytest.mark.parametrize("suffix", ["", ".msgpack"])
+@pytest.mark.parametrize(
+    ("value", "beginning"),
+    [
+        ("aé\n" * MANY, "'aé\\naé"),
+        (b"\0a\xff\n" * MANY, r"b'\x00a\xff\n"),
+        (np.arange(MANY).astype("M8[s]"), "1970-01-01T00:00:01"),
+    ],
+)
+def test_show_prints_the_beginning_of_a_long_value_and_says_so(
+    run: Run, tmp_path: Path, value: Any, beginning: str, suffix: str
+) -> None:
+    path = tmp_path / f"long{suffix}"
+    cordwood.save(path, {"x": value})
+    code, out, _ = run("show", path, "x")
+    assert code == 0
+    assert beginning in out
+    assert out.splitlines()[-1].startswith("This is the beginning of ")
+    assert len(out) < 101_000
+    document = json.loads(run("show", path, "x", "--json").out)
+    assert document["complete"] is False
+    assert document["size_bytes"] > 1 << 20
+
+
+def test_show_prints_the_beginning_of_many_keys(run: Run, tmp_path: Path) -> None:
+    import jax
+
+    keys = jax.random.split(jax.random.key(0), 1 << 18)
+    cordwood.save(tmp_path / "keys", {"x": keys, "one": keys[0]})
+    document = json.loads(run("show", tmp_path / "keys", "x", "--json").out)
+    assert document["value"] == jax.random.key_data(keys)[: 1 << 17].tolist()
+    assert (document["complete"], document["size_bytes"]) == (False, 2 << 20)
+    document = json.loads(run("show", tmp_path / "keys", "one", "--json").out)
+    assert document == {"key_path": "one", "kind": "prng_key", "value": document["value"]}
+    assert document["value"] == jax.random.key_data(keys[0]).tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from cordwood.keypath import key_literal
 from cordwood.message_text import size_text
 
 if TYPE_CHECKING:
-    from cordwood.api.checkpoint import StoredLeaf
+    from cordwood.api.checkpoint import Checkpoint, StoredLeaf
 
 CAT_EXAMPLES = """
 \b
@@ -34,6 +35,8 @@ _INDEX = re.compile(r"(.*)\[([^\[\]]*)\]", re.DOTALL)
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _BOUND = re.compile(r"([+-]?[0-9]{1,18})?")
 
+_MAX_SHOWN_BYTES = 1 << 20  # of a value that has no statistics, if it is longer
+_MAX_CHARACTERS = 100_000  # of the literal of such a value
 _BARS = " ▁▂▃▄▅▆▇█"
 
 # The statistics in the JSON output.
@@ -117,7 +120,8 @@ def show_command(path: str, key: str, prefix: str | None, as_json: bool) -> None
 
     For an array of numbers: the number of NaN, infinite and zero elements; minimum, maximum, mean
     and standard deviation of the finite ones, and their histogram in 24 bins; and the first
-    elements. For any other leaf, its value; for a PRNG key, the key data.
+    elements. For any other leaf, its value; for a PRNG key, the key data. Of a value of more than
+    1 MiB, the beginning; --json then has "complete": false.
     """
     from cordwood.api.checkpoint import open as open_checkpoint
     from cordwood.api.leaf_statistics import leaf_statistics
@@ -128,12 +132,18 @@ def show_command(path: str, key: str, prefix: str | None, as_json: bool) -> None
         what = leaf_text(checkpoint._find_leaf(key))
         is_key = stored.kind == "prng_key"
         if is_key or not stored.dtype or stored.dtype.startswith(("datetime", "timedelta")):
-            value = _key_data(stored) if is_key else stored.load(to="numpy")
+            value, size_bytes = _beginning(checkpoint, stored)
             if as_json:
-                print_json({"key_path": key, "kind": stored.kind, "value": to_json_value(value)})
+                cut = {} if size_bytes is None else {"size_bytes": size_bytes, "complete": False}
+                document = {"key_path": key, "kind": stored.kind, "value": to_json_value(value)}
+                print_json({**document, **cut})
             else:
-                text = _text(value) if is_key else key_literal(value)
-                print_text(f"{key}: {what}\n{text}"[:100_000])
+                text = f"{key}: {what}\n{_text(value) if is_key else key_literal(value)}"
+                if size_bytes is not None or len(text) > _MAX_CHARACTERS:
+                    size = "" if size_bytes is None else f" of {size_text(size_bytes)}"
+                    note = f"This is the beginning{size}: cordwood cat prints the leaf."
+                    text = f"{text[:_MAX_CHARACTERS]} ...\n{note}"
+                print_text(text)
             return
         summary = leaf_statistics(checkpoint, key)
     if as_json:
@@ -153,11 +163,32 @@ def show_command(path: str, key: str, prefix: str | None, as_json: bool) -> None
     print_text(f"{key}: {what}\n{columns(rows)}")
 
 
-def _key_data(stored: StoredLeaf) -> Any:
-    """Return the words of a PRNG key."""
-    import jax
+def _beginning(checkpoint: Checkpoint, stored: StoredLeaf) -> tuple[Any, int | None]:
+    """Return a value, or the words of a key; of more than 1 MiB its beginning, and its size."""
+    from cordwood import dtypes
+    from cordwood.index import Inline
+    from cordwood.plan.split_arrays import first_block
+    from cordwood.sharding.boxes import whole_box
 
-    return jax.random.key_data(stored.load())
+    leaf = stored._leaf
+    if isinstance(leaf.storage, Inline) or not leaf.dtype:
+        value = stored.load(to="numpy")
+        if isinstance(value, str | bytes) and len(value) > _MAX_SHOWN_BYTES:
+            encoded = value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")
+            return value[:_MAX_SHOWN_BYTES], len(encoded)
+        return value, None
+    item_bytes = dtypes.itemsize(leaf.dtype)
+    size_bytes = math.prod(leaf.shape) * item_bytes
+    if size_bytes <= _MAX_SHOWN_BYTES:
+        return (stored[...] if stored.kind == "prng_key" else stored.load(to="numpy")), None
+    box = first_block(whole_box(leaf.shape), item_bytes, _MAX_SHOWN_BYTES)
+    reader = checkpoint._reader
+    (array,) = reader.read(reader.with_pieces([leaf], {0: [box]}), {0: [box]})
+    if stored.kind == "bytes":
+        return array.tobytes(), size_bytes
+    if stored.kind == "str":
+        return array.tobytes().decode("utf-8", "ignore"), size_bytes  # it may end in a character
+    return array, size_bytes
 
 
 def _sparkline(counts: tuple[int, ...]) -> str:

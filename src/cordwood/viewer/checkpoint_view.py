@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 from itertools import islice
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from cordwood.api.array_change import has_numbers
 from cordwood.api.checkpoint import Checkpoint
@@ -293,10 +293,12 @@ def value_text(leaf: Leaf, length: int) -> str | None:
     """Return the value of a leaf that the index holds, as text; None if it does not hold it."""
     if not isinstance(leaf.storage, Inline):
         return None
-    return _cut(key_literal(leaf.storage.value), length)
+    return _literal(leaf.storage.value, length)
 
 
-def _cut(text: str, length: int) -> str:
+def _literal(value: Any, length: int) -> str:
+    """Return a value as a Python literal of limited length, made of its beginning only."""
+    text = key_literal(value[: length + 1] if isinstance(value, str | bytes) else value)
     return text if len(text) <= length else f"{text[:length]}..."
 
 
@@ -445,7 +447,7 @@ def _value(checkpoint: Checkpoint, leaf: Leaf) -> str | None:
         if length > _MAX_VALUE_BYTES:
             return f"({size_text(length)}: too long to show)"
         value = checkpoint[format_path(leaf.key_path)].load(to="numpy")
-    return _cut(key_literal(value), _MAX_WHOLE_VALUE)
+    return _literal(value, _MAX_WHOLE_VALUE)
 
 
 def statistics_view(
