@@ -1069,3 +1069,10 @@ def test_show_prints_the_beginning_of_many_keys(run: Run, tmp_path: Path) -> Non
     document = json.loads(run("show", tmp_path / "keys", "one", "--json").out)
     assert document == {"key_path": "one", "kind": "prng_key", "value": document["value"]}
     assert document["value"] == jax.random.key_data(keys[0]).tolist()
+
+
+def test_info_says_where_a_long_text_goes_on(run: Run, tmp_path: Path) -> None:
+    cordwood.save(tmp_path / "c", {"x": 1}, metadata={"short": "a" * 200, "long": "b" * 201})
+    out = run("info", tmp_path / "c").out
+    assert "a" * 200 + "\n" in out + "\n"
+    assert "b" * 200 + "..." in out

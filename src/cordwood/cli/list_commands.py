@@ -222,7 +222,7 @@ def _summary_rows(summary: Mapping[str, Any]) -> list[list[str]]:
         rows.append([name, _sizes_text(sizes)])
     for name, text in summary.get("metadata", {}).items():
         record = _record_rows(text) if name == KEY else []
-        rows += record or [[f"metadata {name}", text[:_MOST_CHARACTERS]]]
+        rows += record or [[f"metadata {name}", _beginning_of(text)]]
     rows += [[f"tree {tree['prefix']}", _sizes_text(tree)] for tree in summary.get("trees", [])]
     rows += [[f"item {name}", kind] for name, kind in summary.get("items", {}).items()]
     return [[printable(cell, keep="") for cell in row] for row in rows]
@@ -238,10 +238,15 @@ def _record_rows(text: str) -> list[list[str]]:
     if record.metrics:
         rows.append(["metrics", _metrics_text(record.metrics)])
     if record.extras is not None:
-        rows.append(["extras", json.dumps(record.extras, ensure_ascii=False)[:_MOST_CHARACTERS]])
+        rows.append(["extras", _beginning_of(json.dumps(record.extras, ensure_ascii=False))])
     if record.items:
         rows.append(["items", ", ".join(record.items)])
     return rows
+
+
+def _beginning_of(text: str) -> str:
+    """Return a text, or its beginning and an ellipsis; --json has all of it."""
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
 
 
 def _metrics_text(metrics: Mapping[str, float]) -> str:

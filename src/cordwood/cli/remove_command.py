@@ -81,7 +81,7 @@ def _refuse_nickname(path: str) -> None:
     step = path
     with suppress(OSError, ValueError):
         step = checkpoint_path(path)
-    now = f", which is {step} now" if step != path else ""
+    meaning = f", which is {step} now" if step != path else ""
     raise click.UsageError(
-        f"{path}{now}, may be another step in a moment: name the step that is to be removed"
+        f"{path}{meaning}, may be another step in a moment: name the step that is to be removed"
     )
