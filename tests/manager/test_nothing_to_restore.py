@@ -191,3 +191,29 @@ def test_a_first_save_that_ends_while_restore_looks(
     restored = StepReader(tmp_path).restore(like=TREE)  # a warning would be an error
     assert restored is not None
     assert restored.step == 0
+
+
+@pytest.mark.parametrize("place", ["a disk", "an object store"])
+def test_the_first_save_warns_of_steps_by_names_that_are_not_read(
+    tmp_path: Path, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = str(tmp_path) if place == "a disk" else f"memory://{tmp_path.name}"
+    for name in ("ckpt_100", "step-200"):
+        cordwood.save(f"{root}/{name}", TREE)
+    for steps in ((0, 1), (2,)):
+        with CheckpointManager(root) as manager:
+            for step in steps:
+                manager.save(step, TREE)
+    lines = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    names = "ckpt_100, step-200: steps are named 100, checkpoint_100 or run-100"
+    assert lines == [f"{root}: the run begins anew beside {names}"]
+
+
+def test_the_first_save_beside_other_entries_warns_of_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cordwood.save(tmp_path / "best", TREE)
+    (tmp_path / "logs-3").mkdir()
+    with CheckpointManager(tmp_path) as manager:
+        manager.save(0, TREE)
+    assert [each for each in caplog.records if each.levelno == logging.WARNING] == []

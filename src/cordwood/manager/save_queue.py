@@ -15,7 +15,15 @@ from cordwood.api.save import SnapshotSave, announce_errors
 from cordwood.errors import CordwoodError, PendingSaveError, StepError
 from cordwood.formats.format_protocol import SaveOptions
 from cordwood.formats.registry import format_for_saving
-from cordwood.formats.stored_step import KEY, PREFIX_KEY, Record, encode_record, step_name
+from cordwood.formats.stored_step import (
+    KEY,
+    PREFIX_KEY,
+    Record,
+    encode_record,
+    listed,
+    sorted_steps,
+    step_name,
+)
 from cordwood.io.exclusive_calls import ExclusiveCalls
 from cordwood.io.log import log
 from cordwood.io.progress import ProgressOption
@@ -28,7 +36,7 @@ from cordwood.io.threads import (
 )
 from cordwood.manager.delete_steps import StepCleaner, is_of_another_tool, removal_command
 from cordwood.manager.steps import Step, Steps, best_of_each
-from cordwood.message_text import size_text
+from cordwood.message_text import printable, size_text
 from cordwood.policies import KeepPolicy, Moment, SavePolicy, asks_for_notice
 from cordwood.processes.agreement import ProcessGroup
 from cordwood.processes.preemption import PreemptionNotice
@@ -540,7 +548,14 @@ class SaveDecider:
 
     def _look(self) -> int | None:
         self._group.restart_decisions()
-        return self._steps.latest()
+        latest = self._steps.latest()
+        if latest is None and self._steps.unread:
+            names = printable(listed(sorted_steps(self._steps.unread)))
+            text = (
+                "%s: the run begins anew beside %s: steps are named 100, checkpoint_100 or run-100"
+            )
+            log.warning(text, self._steps.root, names)
+        return latest
 
     def _moment(self, number: int, *, preempted: bool) -> Moment:
         return Moment(

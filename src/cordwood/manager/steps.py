@@ -32,6 +32,7 @@ from cordwood.formats.stored_step import (
     Record,
     decode_record,
     encode_record,
+    is_named_step,
     listed,
     number_in_name,
     parse_step_name,
@@ -160,9 +161,12 @@ class Steps:
     Attributes:
         storage: the directory or URL that holds them.
         root: its name.
+        unread: the names of entries that look like those of steps, and that managers do not read,
+            such as `ckpt_100`, as far as the root was listed.
     """
 
     def __init__(self, storage: StepStorage) -> None:
+        self.unread: set[str] = set()
         self.storage = storage
         self.root = storage.name
         self._steps: dict[str, Step] = {}
@@ -214,6 +218,8 @@ class Steps:
 
         def is_wanted(name: str) -> bool:
             number = step_in_name(name)
+            if number is None and is_named_step(name):
+                self.unread.add(name)
             return number is not None and number >= start and (stop is None or number < stop)
 
         steps: list[Step] = []
