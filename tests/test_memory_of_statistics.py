@@ -87,9 +87,8 @@ def one_chunk(folder: Path) -> str:
         "filters": None,
     }
     (folder / ".zarray").write_text(json.dumps(metadata))
-    (folder / "0").write_bytes(
-        zstandard.ZstdCompressor(level=1).compress(np.arange(LEAF_BYTES // 8) % 7.0)
-    )
+    data = (np.arange(LEAF_BYTES // 8) % 7.0).tobytes()
+    (folder / "0").write_bytes(zstandard.ZstdCompressor(level=1).compress(data))
     return f"{folder}::"
 
 
