@@ -10,6 +10,11 @@ from typing import Any
 from cordwood.errors import MismatchError
 from cordwood.index import LeafKind
 from cordwood.keypath import DictKey, KeyPath, format_path, path_label
+from cordwood.loading.abstract_meshes import (
+    has_abstract_mesh,
+    mesh_for_abstract,
+    with_devices,
+)
 from cordwood.loading.load_request import LoadOptions, Target
 from cordwood.message_text import counted, first_lines
 from cordwood.plan.path_spellings import plain_pattern
@@ -150,9 +155,15 @@ def resolve_sharding(value: Any, mesh: Any, shape: tuple[int, ...], name: str) -
         )
     if is_spec and mesh is None:
         raise ValueError(f"{name}: {value} is a partition spec, which needs a mesh: pass mesh=")
+    is_abstract = has_abstract_mesh(value)
+    if is_abstract:
+        mesh = mesh_for_abstract(plain, mesh, name)
     try:
         if is_spec:
             value = plain = jax.sharding.NamedSharding(mesh, value)
+        elif is_abstract:
+            value = with_devices(value, mesh)
+            plain = sharding_of(value)
         plain.shard_shape(shape)
     except ValueError as e:
         raise IndivisibleError(explain_sharding_error(shape, value, mesh, e)) from e

@@ -23,6 +23,7 @@ from cordwood.io.check_digests import check_sources
 from cordwood.io.progress import progress_display, report_progress
 from cordwood.io.threads import gc_paused
 from cordwood.keypath import KeyPath, format_path, path_label
+from cordwood.loading.abstract_meshes import need_devices
 from cordwood.loading.assign_shardings import assign_shardings
 from cordwood.loading.cast import (
     cast_targets,
@@ -80,7 +81,7 @@ def load_tree(reader: LeafReader, like: Any, options: LoadOptions) -> Any:
     options.require_valid(like)
     part, matching, options = _matched(reader, like, options)
     mmap, name, targets = options.mmap, reader.path, matching.targets
-    if options.assigns_shardings:
+    if options.assigns_shardings or need_devices(targets):
         targets = assign_shardings(options, targets, matching.paths)
     check_x64(name, targets, has_like=like is not None, cast=options.cast)
     if part.stored is not reader.index:
