@@ -113,6 +113,73 @@ def the_tree_is_a_part_of_like(tmp_path: Path, write: Writer) -> None:
             assert_trees_equal(cordwood.load(path, like=like, **options), like)
 
 
+@remedy(" have moved: pass rename={", formats=("packs",))
+def parts_of_a_chain_have_moved(tmp_path: Path, write: Writer) -> None:
+    params = {"b": jnp.ones(3), "w": jnp.ones(2)}
+    parts = [optax.scale_by_adam(), optax.scale_by_schedule(lambda _: 1.0)]
+    chains = [parts, [optax.clip(1.0), *parts], [optax.trace(0.9), *parts]]
+    plain, clipped, traced = [{"opt": optax.chain(*each).init(params)} for each in chains]
+    for number, (stored, like) in enumerate([(plain, clipped), (clipped, plain), (plain, traced)]):
+        (folder := tmp_path / str(number)).mkdir()
+        stored = jax.tree.map(lambda leaf: leaf + 1, stored)
+        path = write(folder, stored)
+        options = refused(path, like=like, only="have moved")
+        assert ("missing" in options) == (like is traced)
+        loaded = cordwood.load(path, like=like, **options)["opt"]
+        assert_trees_equal(loaded[-2:], stored["opt"][-2:])
+
+
+def test_elements_that_may_have_moved_are_not_mixed(tmp_path: Path) -> None:
+    params = {"w": jnp.ones(2)}
+    adam, schedule = optax.scale_by_adam(), optax.scale_by_schedule(lambda _: 1.0)
+    cordwood.save(tmp_path / "a", {"opt": optax.chain(adam, schedule).init(params)})
+    like = {"opt": optax.chain(schedule, adam).init(params)}
+    text = error_of(MismatchError, tmp_path / "a", like=like)
+    assert "elements of opt have other positions than in the checkpoint" in text
+
+
+def test_the_advice_of_a_migration_is_not_cut(tmp_path: Path) -> None:
+    params = {f"{number}": jnp.ones(2) for number in range(9)}
+    cordwood.save(tmp_path / "a", {"opt": _adam().init(params)})
+    like = {"opt": optax.apply_if_finite(_adam(), 2).init(params)}
+    migrations: Any = [{"missing": "keep"}]
+    text = error_of(MismatchError, tmp_path / "a", like=like, migrations=migrations)
+    assert " more lines\n" in text
+    block = text.partition("\nmigrations[0]")[0]
+    options = proposed(block)
+    assert cordwood.load(tmp_path / "a", like=like, **options) is not None
+
+
+@pytest.mark.parametrize("is_stored_whole", [True, False])
+def test_the_rule_of_a_real_mask(is_stored_whole: bool, tmp_path: Path) -> None:
+    params = {"b": jnp.ones(3), "w": jnp.ones(2)}
+    plain = {"opt_state": _adam().init(params)}
+    masked = {"opt_state": optax.masked(_adam(), {"b": False, "w": True}).init(params)}
+    rules: Any = (
+        {"rename": {"opt_state/**": "opt_state/inner_state/**"}},
+        {"rename": {"opt_state/inner_state": "opt_state"}},
+    )
+    stored, like = (plain, masked) if is_stored_whole else (masked, plain)
+    rule, option = (
+        (rules[0], {"extra": "ignore"}) if is_stored_whole else (rules[1], {"missing": "keep"})
+    )
+    cordwood.save(tmp_path / "a", jax.tree.map(lambda leaf: leaf + 1, stored))
+    text = error_of(MismatchError, tmp_path / "a", like=like, **rule)
+    options = proposed(text, only="/0/mu/b")
+    assert options == option
+    loaded: Any = cordwood.load(tmp_path / "a", like=like, **rule, **options)["opt_state"]
+    state = loaded.inner_state[0] if is_stored_whole else loaded[0]
+    assert_trees_equal(state.mu["w"], jnp.ones(2))
+    assert state.count == 1
+    row = next(
+        line
+        for line in (Path(__file__).parents[2] / "docs/how-to/optax.md").read_text().splitlines()
+        if line.startswith("| `optax.masked`")
+    )
+    cell = row.split("|")[2 if is_stored_whole else 3].strip().strip("`")
+    assert ast.literal_eval(cell) == {**rule, **options}
+
+
 def _adam() -> Any:
     return optax.adam(1e-3)
 

@@ -47,6 +47,7 @@ from cordwood.loading.match_hints import (
     python_number_hint,
     transpose_hints,
 )
+from cordwood.loading.moved_positions import positions_hint
 from cordwood.message_text import counted, first_lines, first_names, nearest_path
 from cordwood.tree.flatten import FlatTree, flatten, unflatten
 from cordwood.tree.leaves import describe_leaf, is_static_leaf
@@ -215,6 +216,14 @@ def match_like(
                 partial(match_name, naming=index.naming),
             )
             advice = f"\n{move.hint}" if move is not None else ""
+            if not advice:
+                specs = [
+                    describe_leaf(path, leaf, abstract=True)
+                    for path, leaf in zip(flat.paths, flat.leaves, strict=True)
+                    if not is_static_leaf(leaf)
+                ]
+                paths = [path for _, path, _ in absent]
+                advice = positions_hint(paths, list(unmatched.values()), index.leaves, specs)
         kinds = dict(zip(flat.paths, map(type, flat.leaves), strict=True))
         if not advice and any(kinds[path] in (bool, int, float) for _, path, _ in absent):
             advice = equinox_hint(like)
@@ -344,7 +353,7 @@ def _leaves_for_containers(
     problems = []
     for key, container, expected, actual, hint in found:
         text = f"{path_label(container.path)}: expected {expected}, found {actual}"
-        text += hint if container.kind == "None" else ""
+        text += hint if container.empty else ""
         problems.append(Problem(key, text + nnx_variable_hint(key, stored, set(names))))
     return problems
 

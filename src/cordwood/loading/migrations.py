@@ -63,8 +63,11 @@ def migration_error(
     parts = []
     for title, problem in zip(titles, problems, strict=True):
         lines = str(problem).splitlines()
-        more = [f"... and {len(lines) - _MAX_LINES} more lines"] if len(lines) > _MAX_LINES else []
-        text = "\n".join([f"  {line}" for line in [*lines[:_MAX_LINES], *more]])
+        stop = len(lines)  # of the indented lines; the advice after them is never cut
+        while stop > _MAX_LINES and not lines[stop - 1].startswith(" "):
+            stop -= 1
+        more = [f"... and {stop - _MAX_LINES} more lines"] if stop > _MAX_LINES else []
+        text = "\n".join([f"  {line}" for line in [*lines[:_MAX_LINES], *more, *lines[stop:]]])
         parts.append(f"{title}:\n{text}")
     return MismatchError(
         f"{name} does not fit `like`, neither as it is nor by any of migrations=:\n"
