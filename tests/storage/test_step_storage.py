@@ -13,7 +13,9 @@ import pytest
 
 from cordwood.errors import StorageError, UnsupportedFormatError
 from cordwood.storage import syscalls
+from cordwood.storage.directories import scan_directory
 from cordwood.storage.object_step_storage import ObjectStepStorage
+from cordwood.storage.object_store_client import ObjectStore, StoredObject
 from cordwood.storage.step_storage import (
     LocalStepStorage,
     Removal,
@@ -282,6 +284,73 @@ def test_what_comes_into_an_entry_while_it_is_removed_gets_its_name_again(tmp_pa
         assert root.place().remove(["10"]).removed == ["10"]
     assert root.files() == ["10/notes", "20/data-1", "20/data-2", "20/index"]
     assert sorted(os.listdir(root.folder)) == ["10", "20"]
+
+
+SIDECAR = b'["data-1.safetensors"]'
+SIDECAR_RULES = RULES._replace(sidecars=("sidecar",))
+
+
+def test_what_another_process_removes_of_a_deleted_step_is_not_somebody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next save removes the leftovers of deletions, also of one that is still going on."""
+    root = Root(tmp_path)
+    for name, data in (("index", b"1"), ("sidecar", SIDECAR), ("data-1", b"1")):
+        root.put(f"10/{name}", data)
+
+    def scan(folder: str | int) -> list[os.DirEntry[str]]:
+        if not isinstance(folder, int):
+            return scan_directory(folder)
+        os.unlink("index", dir_fd=folder)
+        entries = scan_directory(folder)
+        for name in ("sidecar", "data-1"):
+            os.unlink(name, dir_fd=folder)
+        return entries
+
+    monkeypatch.setattr("cordwood.storage.step_storage.scan_directory", scan)
+    place = LocalStepStorage(str(tmp_path), SIDECAR_RULES)
+    assert place.remove(["10"]).removed == ["10"]
+    assert [name for name in os.listdir(tmp_path) if not name.endswith("lock")] == []
+    assert caplog.text == ""
+
+
+def test_of_a_file_system_that_lists_no_kinds_what_was_removed_is_not_somebody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = filled(tmp_path)
+
+    class Entry:  # without a kind, as os.DirEntry answers for what is gone
+        name = "data-9"
+
+        def is_file(self, **_: bool) -> bool:
+            return False
+
+        def stat(self, **_: bool) -> os.stat_result:
+            raise FileNotFoundError
+
+    def scan(folder: str | int) -> list[object]:
+        return [*scan_directory(folder), *([Entry()] if isinstance(folder, int) else [])]
+
+    monkeypatch.setattr("cordwood.storage.step_storage.scan_directory", scan)
+    assert root.place().remove(["10"]).removed == ["10"]
+    assert not (root.folder / "10").exists()
+
+
+def test_what_another_process_removes_from_a_store_is_not_somebody_elses(
+    objects: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects.put("10/sidecar", SIDECAR)
+    objects.put("10/data-1")
+    read = ObjectStore.read
+
+    def read_late(self: ObjectStore, name: str, *, limit_bytes: int) -> StoredObject:
+        del objects.contents["10/sidecar"]
+        return read(self, name, limit_bytes=limit_bytes)
+
+    monkeypatch.setattr(ObjectStore, "read", read_late)
+    result = open_step_storage(str(objects.where), SIDECAR_RULES).remove(["10"])
+    assert (result.removed, result.refused) == (["10"], {})
+    assert objects.files() == []
 
 
 def test_what_others_wrote_stays_in_what_an_interrupted_deletion_renamed(

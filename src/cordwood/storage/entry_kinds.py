@@ -26,3 +26,16 @@ def leads_to_file(entry: os.DirEntry[str]) -> bool:
         if entry.is_symlink():
             return False
         raise
+
+
+def is_removed(entry: os.DirEntry[str]) -> bool:
+    """Return True if there is nothing by that name any more, not even a link that leads nowhere.
+
+    Call it where an entry is of no kind: file systems that list no kinds are asked for each, and
+    `os.DirEntry` answers False to all questions about what is gone.
+    """
+    try:
+        entry.stat(follow_symlinks=False)
+    except OSError as e:
+        return isinstance(e, FileNotFoundError)
+    return False

@@ -148,14 +148,13 @@ class ObjectStepStorage:
         if self._index_name in files:
             return True
         sidecars = [name for name in self._rules.sidecars if name in files]
-        return all(
-            refers_only_to_data(self._try_read(f"{entry}/{name}"), self._rules) for name in sidecars
-        )
+        return all(self._refers_only_to_data(f"{entry}/{name}") for name in sidecars)
 
-    def _try_read(self, name: str) -> bytes:
+    def _refers_only_to_data(self, name: str) -> bool:
         with suppress(OSError, CordwoodError):
-            return self._store.read(name, limit_bytes=self._rules.max_index_bytes).data or b""
-        return b""
+            data = self._store.read(name, limit_bytes=self._rules.max_index_bytes).data
+            return data is None or refers_only_to_data(data, self._rules)  # None: removed meanwhile
+        return False
 
     def _references(self, entry: str) -> frozenset[str]:
         """Return the objects of the pool that an entry refers to; none if that cannot be read."""

@@ -31,7 +31,7 @@ from cordwood.storage.entry_content import (
     refers_only_to_data,
     split_content,
 )
-from cordwood.storage.entry_kinds import leads_to_directory, leads_to_file
+from cordwood.storage.entry_kinds import is_removed, leads_to_directory, leads_to_file
 from cordwood.storage.file_locks import NO_LOCK_ERRORS, is_locked, locked, unlock
 from cordwood.storage.paths import (
     local_or_url,
@@ -333,7 +333,10 @@ class LocalStepStorage:
         files: list[str] = []
         others: list[str] = []
         for each in scan_directory(path if folder is None else folder):
-            (files if each.is_file(follow_symlinks=False) else others).append(each.name)
+            if each.is_file(follow_symlinks=False):
+                files.append(each.name)
+            elif not is_removed(each):
+                others.append(each.name)
         has_own_sidecars = self._index_name in files or all(
             self._refers_only_to_data(path, name, folder)
             for name in self._rules.sidecars
@@ -345,7 +348,8 @@ class LocalStepStorage:
         limit = self._rules.max_index_bytes
         with suppress(OSError, CordwoodError):
             data = read_small_file(path, name, limit_bytes=limit, folder=folder)
-            return refers_only_to_data(data or b"", self._rules)
+            # None: the next save's `remove_leftovers` is removing the same directory.
+            return data is None or refers_only_to_data(data, self._rules)
         return False
 
     def _remove_written(self, path: str) -> tuple[str, ...]:
