@@ -437,6 +437,18 @@ def rules_and_specs_need_a_mesh(tmp_path: Path, write: Writer) -> None:
     assert loaded["w"].sharding.spec == P("x")
 
 
+@remedy(" over an abstract mesh, which has no devices: pass mesh=", formats=ONE)
+def an_abstract_mesh_needs_devices(tmp_path: Path, write: Writer) -> None:
+    path = write(tmp_path, {"w": jnp.ones(8)})
+    mesh = mesh_of(8)
+    sharding = jax.sharding.NamedSharding(mesh.abstract_mesh, P("x"))
+    like = {"w": jax.ShapeDtypeStruct((8,), jnp.float32, sharding=sharding)}
+    assert "pass mesh=" in error_of(ValueError, path, like=like)
+    assert cordwood.load(path, like=like, mesh=mesh)["w"].sharding.mesh == mesh
+    with jax.set_mesh(mesh):
+        assert cordwood.load(path, like=like)["w"].sharding.mesh == mesh
+
+
 @remedy(
     "without names or structure: pass like=, a tree like the one that was saved "
     "(equinox.filter_eval_shape makes one that takes no memory)",
@@ -502,6 +514,17 @@ def a_leaf_that_cannot_be_read(tmp_path: Path, write: Writer) -> None:
     np.savez(tmp_path / "a.npz", names=np.array(["a", "b"]), w=np.ones(2))
     text = error_of(UnsupportedFormatError, tmp_path / "a.npz")
     assert set(cordwood.load(tmp_path / "a.npz", **proposed(text))) == {"w"}
+
+
+@remedy('to keep that of `like`, pass select="!', formats=ONE)
+def a_named_leaf_of_like_that_cannot_be_read(tmp_path: Path, write: Writer) -> None:
+    np.savez(tmp_path / "a.npz", w=np.ones(2), o=np.array(["a", "b"]))
+    like = {"o": np.zeros(1), "w": np.zeros(2)}
+    for missing in ({}, {"missing": "keep"}):
+        options = refused(tmp_path / "a.npz", like=like, **missing)
+        assert options == {"select": "!o", "missing": "keep"}
+        loaded = cordwood.load(tmp_path / "a.npz", like=like, **options)
+        assert_trees_equal(loaded, {"o": np.zeros(1), "w": np.ones(2)})
 
 
 @remedy(' (missing="keep" keeps that of `like`)', formats=ONE)

@@ -402,7 +402,10 @@ def _flatten_like(like: Any, naming: Naming) -> tuple[FlatTree, Callable[[Sequen
 def describe_mismatch(leaf: Leaf, spec: LeafSpec, options: LoadOptions) -> str | None:
     """Return why a stored leaf does not match a leaf of `like`; None if it matches."""
     if isinstance(leaf.storage, Inline) and isinstance(leaf.storage.value, Unreadable):
-        return f"expected {leaf_text(spec)}, found one not to be read: {leaf.storage.value.reason}"
+        return (
+            f"expected {leaf_text(spec)}, found one not to be read: {leaf.storage.value.reason}; "
+            f'to keep that of `like`, pass select="!{format_path(leaf.key_path)}", missing="keep"'
+        )
     arrays = leaf.kind in ARRAY_KINDS, spec.kind in ARRAY_KINDS
     keys = "prng_key" in (leaf.kind, spec.kind)
     if arrays == (True, True) and not keys and leaf[2:4] == spec[2:4]:  # shape and dtype
