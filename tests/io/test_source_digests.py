@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
 from cordwood.encoding.cordwood_metadata import digests_of
-from cordwood.errors import CorruptionError
+from cordwood.errors import CorruptionError, StorageError
 from cordwood.index import Digests, HeaderDigest, Source
 from cordwood.io.check_digests import SourceDigests, block_bytes
 from cordwood.io.execute_load import execute_load
@@ -59,3 +61,41 @@ def test_the_blocks_to_read_are_known_without_fetching() -> None:
     ]
     assert block_bytes(sources, verify=True) == [0, 100, 1 << 20, 64 << 20, 0]
     assert block_bytes(sources, verify=False) == [0] * 5
+
+
+class RemoteFile(MemoryFile):
+    latency_bound = True
+
+
+def test_headers_of_remote_files_are_read_together() -> None:
+    data = [np.full(1000, i, np.uint8).tobytes() for i in range(3)]
+    everybody = threading.Barrier(3, timeout=30)
+
+    def fetch(number: int) -> Digests:
+        everybody.wait()
+        return digests_of(data[number], start=0, block_bytes=100)
+
+    names = [f"file {i}" for i in range(3)]
+    files = [RemoteFile(each, name) for each, name in zip(data, names, strict=True)]
+    digests = SourceDigests([Source(name, 1000, None, SEALED) for name in names], fetch)
+    moves = tuple([Move(i, 0, 1000, 0, 1000 * i) for i in range(3)])
+    (buffer,) = execute_load(LoadPlan((3000,), moves, ()), files, digests=digests, verify=True)
+    assert buffer.tobytes() == b"".join(data)
+
+
+def test_what_is_read_ahead_raises_only_what_a_store_refuses() -> None:
+    errors: dict[int, Exception] = {1: CorruptionError("damaged"), 2: StorageError(0, "refused")}
+
+    def fetch(number: int) -> Digests:
+        if number in errors:
+            raise errors[number]
+        return KNOWN
+
+    files = [RemoteFile(bytes(5), str(i)) for i in range(4)]
+    digests = SourceDigests([Source(str(i), 5, None, SEALED) for i in range(4)], fetch)
+    digests.read_ahead([0, 1, 3], files)
+    assert digests[0] == digests[3] == KNOWN
+    with pytest.raises(CorruptionError, match="damaged"):
+        digests[1]
+    with pytest.raises(StorageError, match="refused"):
+        digests.read_ahead([1, 2], files)

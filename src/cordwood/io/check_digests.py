@@ -11,7 +11,7 @@ import random
 import threading
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import takewhile
 from typing import NamedTuple, overload
 
@@ -144,6 +144,32 @@ class SourceDigests(Sequence[Digests | None]):
                 raise ValueError(f"{source.name}: its digests are in itself: pass what reads them")
             self._fetched[number] = self._fetch(number)
         return self._fetched[number]
+
+    def read_ahead(self, numbers: Collection[int], files: Sequence[ReadableFile]) -> None:
+        """Read the digests in the headers of sources several at once, where reads are requests.
+
+        A header that is damaged or missing is read again, and its error raised, when its digests
+        are needed. Raises OSError where a store refuses.
+        """
+        unread = [
+            number
+            for number in sorted(numbers)
+            if self._sources[number].digests is None
+            and self._sources[number].header_digest is not None
+            and number not in self._fetched
+            and files[number].latency_bound
+        ]
+
+        def read(task: int) -> None:
+            try:
+                self[unread[task]]
+            except CordwoodError as e:
+                if isinstance(e, OSError):
+                    raise
+
+        if len(unread) > 1:
+            threads = reading_threads(latency_bound=True)
+            run_tasks(len(unread), threads=threads, make_worker=lambda: read)
 
 
 def block_bytes(sources: Sequence[Source], *, verify: bool) -> list[int]:
@@ -492,6 +518,8 @@ def damage_in_sources(
     sources = index.sources
     broken: dict[int, Exception] = {}
     covered: list[tuple[int, Digests]] = []
+    if isinstance(digests, SourceDigests):
+        digests.read_ahead(range(len(files)), files)
     for number, file in enumerate(files):
         try:
             covering = digests[number]

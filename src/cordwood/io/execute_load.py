@@ -21,7 +21,7 @@ from cordwood.encoding.cordwood_metadata import check_coverage
 from cordwood.errors import TruncatedError
 from cordwood.index import Box, Digests
 from cordwood.io.buffers import Buffer, PageSize, ScratchBuffer, advise_small, allocate_buffers
-from cordwood.io.check_digests import check_blocks
+from cordwood.io.check_digests import SourceDigests, check_blocks
 from cordwood.io.chunk_codecs import decode_chunk
 from cordwood.io.open_files import ReadableFile
 from cordwood.io.progress import METER
@@ -191,6 +191,8 @@ def _all_units(
     verify: bool,
 ) -> list[_Unit]:
     units: list[_Unit] = []
+    if verify and isinstance(digests, SourceDigests):
+        digests.read_ahead({layer.source for layer in layers}, files)
     for layer in layers:
         layer_digests = digests[layer.source] if verify else None
         file = files[layer.source]

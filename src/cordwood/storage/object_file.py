@@ -37,7 +37,7 @@ class ObjectFile(Closable):
         self._key = name
 
     def read(self, offset: int, length: int) -> bytes:
-        return bytes(self._read(offset, length))
+        return b"".join(self._read(offset, length))
 
     def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
         total = sum(map(len, views))
@@ -56,7 +56,7 @@ class ObjectFile(Closable):
             f"{self.name}: an object in a store cannot be mapped; load it without mmap=True"
         )
 
-    def _read(self, offset: int, length: int) -> memoryview:
+    def _read(self, offset: int, length: int) -> list[memoryview]:
         if offset < 0 or length < 0:
             raise ValueError(f"{self.name}: cannot read {length} bytes at offset {offset}")
         if offset + length > self.size_bytes:
@@ -66,7 +66,7 @@ class ObjectFile(Closable):
             )
         if not length:
             self._require_size(self._store.size_of(self._key))
-            return memoryview(b"")
+            return []
         try:
             part = self._store.read_range(self._key, offset, offset + length)
         except TruncatedError:
@@ -74,7 +74,7 @@ class ObjectFile(Closable):
             raise
         self._require_size(None if part is None else part.object_bytes)
         assert part is not None
-        return part.data
+        return part.chunks
 
     def _require_size(self, size_bytes: int | None) -> None:
         if size_bytes is None:
@@ -103,9 +103,15 @@ def whole_object(url: str | os.PathLike[str]) -> MemoryFile:
     return MemoryFile(data, str(parsed))
 
 
-def _scatter(data: memoryview, views: Sequence[memoryview]) -> None:
-    """Copy bytes into views, one after another."""
-    source, at = np.frombuffer(data, np.uint8), 0
+def _scatter(chunks: Sequence[memoryview], views: Sequence[memoryview]) -> None:
+    """Copy chunks, one after another, into views that have the same bytes in all."""
+    sources = iter(chunks)
+    source = np.empty(0, np.uint8)
     for view in views:
-        np.copyto(np.frombuffer(view, np.uint8), source[at : at + len(view)])
-        at += len(view)
+        target = np.frombuffer(view, np.uint8)
+        while len(target):
+            if not len(source):
+                source = np.frombuffer(next(sources), np.uint8)
+            size = min(len(source), len(target))
+            np.copyto(target[:size], source[:size])
+            source, target = source[size:], target[size:]

@@ -54,6 +54,7 @@ _RETRIES_AFTER_SILENCE = 1  # after a timeout, which is half of the time that a 
 _FIRST_RETRIES = 1  # of a store that has never answered
 _MAX_DELAY_SECONDS = 32.0
 _PARTS_AHEAD = 2  # of an upload: filled, and not asked for yet
+_CHUNK_BYTES = 4 << 20  # of an answer
 _DELETED_AT_ONCE = 1000
 _ABORT_SECONDS = 10.0
 # Of a range that begins at the end of an object; the last is what Azurite says of an empty one.
@@ -90,10 +91,19 @@ class ObjectEntry(NamedTuple):
 
 
 class ObjectPart(NamedTuple):
-    """A range of an object, and the size of the whole object."""
+    """A range of an object, in chunks one after another, and the size of the whole object."""
 
-    data: memoryview
+    chunks: list[memoryview]
     object_bytes: int
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(len, self.chunks))
+
+    @property
+    def data(self) -> bytes:
+        """A copy of all chunks."""
+        return b"".join(self.chunks)
 
 
 class ObjectStore:
@@ -177,12 +187,12 @@ class ObjectStore:
                 raise LimitError(
                     f"{self.url_of(name)}: it is larger than {limit_bytes} bytes, the limit"
                 )
-            data = await _first_bytes(result, limit_bytes + 1)
+            data = b"".join(await _first_chunks(result, limit_bytes + 1))
             if len(data) > limit_bytes:
                 raise LimitError(
                     f"{self.url_of(name)}: it is larger than {limit_bytes} bytes, the limit"
                 )
-            return StoredObject(bytes(data), _tag_of(result.meta))
+            return StoredObject(data, _tag_of(result.meta))
 
         stored = self._ask(name, get, doing="reading it", stoppable=True)
         is_store = not self.url.is_web  # whose objects are replaced
@@ -206,8 +216,8 @@ class ObjectStore:
             result = await _or_none(request)
             if result is None:
                 return None
-            data = await _first_bytes(result, stop - start)
-            return ObjectPart(memoryview(data), result.meta["size"])
+            chunks = await _first_chunks(result, stop - start)
+            return ObjectPart(chunks, result.meta["size"])
 
         try:
             doing = f"reading it at byte {start}"
@@ -220,10 +230,10 @@ class ObjectStore:
                     "its end"
                 ) from e
             raise
-        if part is not None and len(part.data) != stop - start:
+        if part is not None and part.size_bytes != stop - start:
             raise TruncatedError(
                 f"{self.url_of(name)}: expected {stop - start} bytes at offset {start}, found "
-                f"{len(part.data)}"
+                f"{part.size_bytes}"
             )
         return part
 
@@ -712,14 +722,20 @@ def _entry(name: str, meta: Any, tag: Tag) -> ObjectEntry:
     return ObjectEntry(name, int(meta["size"]), tag, meta["last_modified"].timestamp())
 
 
-async def _first_bytes(result: Any, size_bytes: int) -> Any:
+async def _first_chunks(result: Any, size_bytes: int) -> list[memoryview]:
     """Return all bytes of an answer or, of a longer one, that many and some more.
 
-    A server may send any number, whatever it was asked for and its headers say.
+    A server may send any number, whatever it was asked for and its headers say. obstore holds a
+    chunk twice while it puts it together from the pieces that arrive; small ones cost more time.
     """
-    async for data in result.stream(min_chunk_size=size_bytes):
-        return data
-    return b""
+    chunks: list[memoryview] = []
+    remaining = size_bytes
+    async for data in result.stream(min_chunk_size=min(size_bytes, _CHUNK_BYTES)):
+        chunks.append(memoryview(data))
+        remaining -= len(data)
+        if remaining <= 0:
+            break
+    return chunks
 
 
 def _tag_of(meta: Any) -> Tag:

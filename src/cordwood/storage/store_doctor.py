@@ -167,7 +167,7 @@ def _upload_parts(store: ObjectStore) -> None:
     _upload(store, "parts", size)
     _require(store.size_of("parts") == size, f"an object of {size} bytes")
     part = store.read_range("parts", PART_BYTES, size)
-    _require(part is not None and bytes(part.data) == b"\0", "the bytes of the second part")
+    _require(part is not None and part.data == b"\0", "the bytes of the second part")
 
 
 def _listing(store: ObjectStore, lag_seconds: float) -> Finding:
@@ -228,7 +228,7 @@ def _rates(store: ObjectStore, size: int) -> list[Finding]:
 
     def read(start: int) -> bool:
         part = store.read_range("large", start, start + PART_BYTES)
-        return part is not None and len(part.data) == PART_BYTES
+        return part is not None and part.size_bytes == PART_BYTES
 
     attempts = {"upload": lambda: _upload(store, "large", size), "download": download}
     findings = []
@@ -276,4 +276,4 @@ def _examine_web_server(url: Url, index_name: str) -> list[Finding]:
 
 def _read_first(store: ObjectStore, name: str) -> None:
     part = store.read_range(name, 0, 1)
-    _require(part is not None and len(part.data) == 1, "one byte")
+    _require(part is not None and part.size_bytes == 1, "one byte")
