@@ -124,6 +124,8 @@ def parse(dtype: object) -> str:
         close = _NUMPY_CODES.get(name) or nearest_name(name, [*DTYPES, *_SHORT])
         hint = f"; did you mean {close!r}?" if close else ""
         raise ValueError(f"unknown dtype {dtype!r}{hint}")
+    if dtype is None:  # which numpy takes for float64
+        raise ValueError('None is no dtype: pass one, such as "bf16"')
     import numpy as np
 
     try:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -210,3 +212,43 @@ def test_loads_one_after_another_never_hold_two_trees(tmp_path: Path) -> None:
         cordwood.save(paths[-1], leaves)
     for peak in json.loads(run_python(PEAKS, *paths)):
         assert peak < 132 * MIB
+
+
+def test_what_one_load_takes_no_other_load_gets(path: Path) -> None:
+    """Between any two steps of a load another thread, or a signal handler, may load."""
+    first = cordwood.load(path)
+    del first
+    sizes = [8 * MIB, 12 * MIB]
+    taken_inside: list[dict[int, list[Any]]] = []
+
+    def load_inside(frame: Any, event: str, _: Any) -> Any:
+        if event == "line" and not taken_inside:
+            sys.settrace(None)
+            taken_inside.append(buffers.take_kept_pages(sizes))
+        return load_inside if frame.f_code.co_filename == buffers.__file__ else None
+
+    for number in range(12):  # the other load comes at the n-th step
+        steps = 0
+        taken_inside.clear()
+
+        def at_step(frame: Any, event: str, argument: Any, number: int = number) -> Any:
+            nonlocal steps
+            if frame.f_code.co_filename != buffers.__file__:
+                return None
+            steps += event == "line"
+            if steps > number:
+                return load_inside(frame, event, argument)
+            return at_step
+
+        earlier = sys.gettrace()
+        sys.settrace(at_step)
+        try:
+            taken = buffers.take_kept_pages(sizes)
+        finally:
+            sys.settrace(earlier)
+        ours = [pages for same in taken.values() for pages in same]
+        theirs = [pages for each in taken_inside for same in each.values() for pages in same]
+        assert not {id(pages) for pages in ours} & {id(pages) for pages in theirs}
+        for pages in [*ours, *theirs]:
+            buffers.keep_for_next_load(pages)
+        assert kept_bytes() == 20 * MIB

@@ -190,6 +190,8 @@ class StoredLeaf:
         Compressed chunks are read whole.
         """
         leaf, reader = self._leaf, self._checkpoint._reader
+        if self.kind == "unreadable":
+            self.load()  # raises, and says why
         if not self._is_array:
             raise TypeError(f"{self._name} is of kind {self.kind!r}, not an array; use load()")
         boxes, axis, rest = plan_slice(self.shape, key, item_bytes=dtypes.itemsize(self.dtype))

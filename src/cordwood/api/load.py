@@ -43,7 +43,7 @@ def load(
     to: Literal["jax", "numpy"] | None = None,
     verify: bool | None = None,
     strict: bool = True,
-    cast: bool | Cast = False,
+    cast: bool | Cast | None = False,
     select: Select | None = None,
     rename: Rename | None = None,
     missing: Missing = "error",

@@ -58,15 +58,27 @@ def keep_for_next_load(pages: mmap.mmap) -> None:
 
 def take_kept_pages(sizes: Sequence[int]) -> dict[int, list[mmap.mmap]]:
     """Return kept mappings of the given sizes (bytes), by size; give back all others."""
-    global _kept
-    taken, _kept = _kept, _Kept()
     counts = Counter(sizes)
     reused: dict[int, list[mmap.mmap]] = {}
-    for pages in taken.pages:
+    for pages in _take_all():
         same = reused.setdefault(len(pages), [])
         if len(same) < counts[len(pages)]:
             same.append(pages)
     return reused
+
+
+def _take_all() -> list[mmap.mmap]:
+    """Return all kept mappings, which are no longer kept.
+
+    Each is taken in one step, by `pop`: another thread, or a load in a signal handler, between any
+    two steps of this gets none of them a second time.
+    """
+    taken: list[mmap.mmap] = []
+    with suppress(IndexError):  # none is left
+        while True:
+            taken.append(_kept.pages.pop())
+    _kept.size_bytes = 0
+    return taken
 
 
 def release_memory() -> None:
@@ -82,8 +94,7 @@ def release_memory() -> None:
         >>> import cordwood
         >>> cordwood.release_memory()
     """
-    global _kept
-    _kept = _Kept()
+    _take_all()
 
 
 _limit_bytes = most_kept_bytes()

@@ -461,8 +461,12 @@ class PendingSave:
             raise self._error
 
     def _wait_quietly(self) -> None:
-        """Wait until the save has ended; raise nothing, and do not mark a failure as reported."""
-        self._wait(None)
+        """Wait until the save has ended; do not raise or mark its failure as reported.
+
+        Raises what `check_stop` raises.
+        """
+        while not self._wait(_POLL_SECONDS):
+            check_stop()
 
     def _wait(self, timeout_seconds: float | None) -> bool:
         """Wait until the save has ended; return False after the timeout."""
@@ -731,8 +735,12 @@ class PostCommitQueue:
         return threading.get_ident() in self._threads
 
     def limit_backlog(self) -> None:
-        """Wait for all such work but the last, so that work slower than saving cannot pile up."""
-        self._wait(self._before, None)
+        """Wait for all such work but the last, so that work slower than saving cannot pile up.
+
+        Raises what `check_stop` raises.
+        """
+        while not self._wait(self._before, _POLL_SECONDS):
+            check_stop()
 
     def wait(self, timeout_seconds: float | None) -> bool:
         """Wait for all such work; return False on timeout. Called by such work, return at once."""

@@ -47,10 +47,19 @@ def open_reader(
 ) -> LeafReader:
     """Open a checkpoint; the caller closes it. Raises as `cordwood.open` does.
 
-    In a worker, because this imports the modules of the format: a signal handler that saves in the
-    middle would wait for imports of the main thread.
+    The first of each kind is opened in a worker, because this imports the modules of the format: a
+    signal handler that saves in the middle would wait for imports of the main thread. A worker
+    takes as long as the opening of a small checkpoint, so later ones are opened directly.
     """
-    return run_in_worker(lambda: _open_reader(path, format, prefix, options))
+    kind = format or os.path.splitext(str(path))[1]
+    if kind in _opened_kinds:
+        return _open_reader(path, format, prefix, options)
+    reader = run_in_worker(lambda: _open_reader(path, format, prefix, options))
+    _opened_kinds.add(kind)
+    return reader
+
+
+_opened_kinds: set[str] = set()  # formats by name, or suffixes
 
 
 def _open_reader(

@@ -37,7 +37,7 @@ class TreeOptions(TypedDict, total=False):
     rules: Rules | None
     shardings: Any
     strict: bool
-    cast: bool | Cast
+    cast: bool | Cast | None
     select: Select | None
     rename: Rename | None
     transpose: Transpose | None
@@ -72,7 +72,7 @@ class LoadOptions(NamedTuple):
     to: Literal["jax", "numpy"] | None = None
     verify: bool | None = None
     strict: bool = True
-    cast: bool | Cast = False
+    cast: bool | Cast | None = False
     select: Select | None = None
     rename: Rename | None = None
     missing: Missing = "error"
@@ -188,6 +188,8 @@ def check_x64(
     if jax.dtypes.canonicalize_dtype(np.int64) == np.int64:
         return
     lines = [f"{format_path(t.leaf.key_path)}: {t.dtype or t.leaf.dtype}" for t in wide]
+    is_stored = any(t.leaf.dtype in _NEED_X64 for t in wide)
+    what = f"{name} has 64-bit leaves" if is_stored else f"cast= makes 64-bit leaves of {name}"
     advice = "a `like` of 32-bit arrays and cast=True"
     if not has_like:
         advice = _narrower(wide, cast)
@@ -195,7 +197,7 @@ def check_x64(
             others = ", ".join([text_literal(f"!{format_path(t.leaf.key_path)}") for t in wide])
             advice += f', or leave leaves out: select=["**", {others}]'
     raise MismatchError(
-        f"{name} has 64-bit leaves ({len(wide)} in all), and jax's 64-bit types are off: "
+        f"{what} ({len(wide)} in all), and jax's 64-bit types are off: "
         'load with to="numpy", or call jax.config.update("jax_enable_x64", True) first, or pass '
         f"{advice}:\n{first_lines(lines, 20)}"
     )

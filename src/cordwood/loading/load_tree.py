@@ -154,7 +154,7 @@ def _matched_by(
     targets = matching.targets
     if "unreadable" in map(itemgetter(1), targets):
         require_readable([target.leaf for target in targets], index.naming, name=name)
-    if not isinstance(cast, bool):
+    if cast is not None and not isinstance(cast, bool):
         paths = [target.leaf.key_path for target in targets]
         targets = cast_targets(targets, paths, cast, naming=index.naming, where=name)
     return part, matching._replace(targets=targets)

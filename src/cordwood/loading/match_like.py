@@ -237,7 +237,7 @@ def match_like(
 
 def _dtypes_of_cast(index: Index, options: LoadOptions, *, name: str) -> dict[Any, str]:
     """Return the dtypes that `cast` requests, whatever those of `like` are, by match names."""
-    if isinstance(options.cast, bool):
+    if options.cast is None or isinstance(options.cast, bool):
         return {}
     paths = [leaf.key_path for leaf in index.leaves]
     requested = requested_dtypes(index.leaves, paths, options.cast, naming=index.naming, where=name)

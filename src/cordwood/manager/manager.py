@@ -103,8 +103,8 @@ class CheckpointManager(StepReader):
             refer to the data objects of one pool, which are compared by their digests alone, and
             nothing is written again after any number of steps.
         preemption_seconds: how long the job may run after SIGTERM. The next `save` after the signal
-            saves whatever the policy says, if there is time, waits for the commit, and then
-            `preempted` is true: end the loop. None: do not handle SIGTERM.
+            saves whatever the policy says, if there is time, and waits for the commit: end the loop
+            then. `preempted` is true as soon as the signal has come. None: do not handle SIGTERM.
         page_cache: True if the files of steps may stay in the page cache of this host, as in
             `cordwood.save_async`: for an evaluation here that loads each step soon.
         staging_bytes: the most host memory for copies of arrays on accelerators, as in

@@ -430,6 +430,12 @@ class SaveDecider:
             raise ValueError(
                 "save: OnPreemption() needs preemption_seconds=, how long the job has from SIGTERM"
             )
+        if isinstance(preemption_seconds, bool) or not isinstance(
+            preemption_seconds, int | float | None
+        ):
+            raise TypeError(
+                f"preemption_seconds={preemption_seconds!r:.80}: expected a number of seconds"
+            )
         if preemption_seconds is not None and not preemption_seconds > 0:
             raise ValueError(
                 f"preemption_seconds: expected more than 0, found {preemption_seconds!r}"

@@ -168,7 +168,8 @@ def select_item(items: Mapping[str, _T], prefix: str | None, *, name: str) -> _T
             f"{shlex.quote(name)}` lists them)"
         )
     if prefix not in items:
-        raise PrefixError(f"{name}: Prefix {prefix!r} not found. Available: {available}")
+        hint = ". '' is the tree that has no prefix: leave out prefix=" if "" in items else ""
+        raise PrefixError(f"{name}: Prefix {prefix!r} not found. Available: {available}{hint}")
     return items[prefix]
 
 
