@@ -51,7 +51,7 @@ def open_reader(
     signal handler that saves in the middle would wait for imports of the main thread. A worker
     takes as long as the opening of a small checkpoint, so later ones are opened directly.
     """
-    kind = format or os.path.splitext(str(path))[1]
+    kind = format or str(path).rpartition(".")[2]
     if kind in _opened_kinds:
         return _open_reader(path, format, prefix, options)
     reader = run_in_worker(lambda: _open_reader(path, format, prefix, options))
