@@ -138,6 +138,14 @@ def test_elements_that_may_have_moved_are_not_mixed(tmp_path: Path) -> None:
     assert "elements of opt have other positions than in the checkpoint" in text
 
 
+def test_a_value_that_no_checkpoint_holds_is_kept_beside_a_missing_leaf(tmp_path: Path) -> None:
+    cordwood.save(tmp_path / "a", {"a": jnp.ones(2), "c": jnp.ones(1)})
+    shape = jax.ShapeDtypeStruct((2,), jnp.float32)
+    like = {"a": jnp.ones(2), "b": shape, "o": object()}
+    text = error_of(MismatchError, tmp_path / "a", like=like, missing="keep")
+    assert "b: not in the checkpoint" in text
+
+
 def test_the_advice_of_a_migration_is_not_cut(tmp_path: Path) -> None:
     params = {f"{number}": jnp.ones(2) for number in range(9)}
     cordwood.save(tmp_path / "a", {"opt": _adam().init(params)})

@@ -220,7 +220,7 @@ def match_like(
                 specs = [
                     describe_leaf(path, leaf, abstract=True)
                     for path, leaf in zip(flat.paths, flat.leaves, strict=True)
-                    if not is_static_leaf(leaf)
+                    if match_name(path, index.naming) not in kept
                 ]
                 paths = [path for _, path, _ in absent]
                 advice = positions_hint(paths, list(unmatched.values()), index.leaves, specs)
