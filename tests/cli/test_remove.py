@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import subprocess
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import flax.serialization
 import numpy as np
@@ -15,6 +17,9 @@ import pytest
 
 import cordwood
 from cordwood import CheckpointManager
+from cordwood.api.remove import plan_removal, remove
+from cordwood.errors import NotACheckpointError
+from cordwood.storage import syscalls
 from tests.cli.conftest import Run
 from tests.manager.test_foreign_steps import save_with_eformer, save_with_orbax
 from tests.storage.conformance import FolderFiles
@@ -148,6 +153,46 @@ def test_nothing_is_removed_where_something_else_lies_inside(
     assert contents(folder) == before
 
 
+@pytest.mark.parametrize(
+    "name", ["mine.safetensors", "README.md", "LICENSE", "a-00001-of-00001.safetensors"]
+)
+@pytest.mark.parametrize("has_index", [True, False])
+def test_what_no_index_names_beside_the_weights_of_a_hub_checkpoint_is_somebody_elses(
+    run: Run, tmp_path: Path, name: str, has_index: bool
+) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    weights = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    for each in weights:
+        cordwood.save(model / each, {each: np.ones(2)})
+    (model / "config.json").write_text("{}")
+    if has_index:
+        index = {"metadata": {}, "weight_map": {each: each for each in weights}}
+        (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    if name.endswith(".safetensors"):
+        cordwood.save(model / name, TREE)
+    else:
+        (model / name).write_text("mine")
+    before = contents(tmp_path)
+    code, _, err = run("rm", model, "--yes")
+    assert code == 3
+    assert name in err or "files of 2 checkpoints" in err
+    assert contents(tmp_path) == before
+    (model / name).unlink()
+    assert run("rm", model, "--yes").code == 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_that_an_index_names_belong_to_it_under_any_name(run: Run, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    cordwood.save(model / "weights.safetensors", {"w": np.ones(2)})
+    index = {"metadata": {}, "weight_map": {"w": "weights.safetensors"}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert run("rm", model, "--yes").code == 0
+    assert not model.exists()
+
+
 def test_what_is_no_checkpoint_is_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello, these are notes")
     (tmp_path / "empty").mkdir()
@@ -214,9 +259,6 @@ def test_a_pinned_step_stays(run: Run, tmp_path: Path) -> None:
 
 
 def test_what_has_come_since_it_was_shown_is_not_removed(tmp_path: Path) -> None:
-    from cordwood.api.remove import plan_removal, remove
-    from cordwood.errors import NotACheckpointError
-
     manager_run(str(tmp_path / "run"))
     plan = plan_removal(tmp_path / "run")
     with CheckpointManager(tmp_path / "run") as manager:
@@ -225,6 +267,66 @@ def test_what_has_come_since_it_was_shown_is_not_removed(tmp_path: Path) -> None
     with pytest.raises(NotACheckpointError, match="it has changed since it was shown"):
         remove(plan)
     assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["a.msgpack", "a"])
+def test_a_newer_save_of_the_same_size_is_not_removed(tmp_path: Path, name: str) -> None:
+    layout: Literal["zarr"] | None = None if "." in name else "zarr"
+    cordwood.save(tmp_path / name, TREE, layout=layout)
+    plan = plan_removal(tmp_path / name)
+    cordwood.save(tmp_path / name, {**TREE, "b": np.full(3, 7.0)}, layout=layout)
+    before = contents(tmp_path)
+    with pytest.raises(NotACheckpointError, match="it has changed since it was shown"):
+        remove(plan)
+    assert contents(tmp_path) == before
+
+
+def test_a_save_that_is_made_during_the_removal_stays_beside_what_was_there_before(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.msgpack"
+    cordwood.save(path, TREE)
+    plan = plan_removal(path)
+    old = path.read_bytes() + b"more"
+
+    class Saving(syscalls.SystemCalls):
+        def replace(self, source: str, target: str) -> None:
+            super().replace(source, target)
+            if source == str(path):
+                Path(target).write_bytes(old)
+                path.write_bytes(b"newer")
+
+    with (
+        syscalls.override(Saving()),
+        pytest.raises(NotACheckpointError, match="has been saved again meanwhile") as e,
+    ):
+        remove(plan)
+    assert path.read_bytes() == b"newer"
+    (kept,) = [each for each in tmp_path.iterdir() if each.name.startswith(".a.msgpack.")]
+    assert str(kept) in str(e.value)
+    assert kept.read_bytes() == old
+    assert not kept.name.endswith(".deleted")
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.EINVAL])
+def test_what_has_changed_gets_its_name_again_also_where_no_rename_looks_for_others(
+    tmp_path: Path, code: int
+) -> None:
+    path = tmp_path / "a.msgpack"
+    cordwood.save(path, TREE)
+    plan = plan_removal(path)
+    path.write_bytes(b"newer")
+
+    class Old(syscalls.SystemCalls):
+        def rename_to_free_name(self, source: str, target: str) -> None:
+            raise OSError(code, source, None, target)
+
+    with (
+        syscalls.override(Old()),
+        pytest.raises(NotACheckpointError, match="it has changed since it was shown"),
+    ):
+        remove(plan)
+    assert path.read_bytes() == b"newer"
 
 
 def test_where_nobody_can_answer_it_says_so(tmp_path: Path) -> None:
@@ -278,3 +380,15 @@ def test_a_step_and_a_run_in_a_store(run: Run, store: str) -> None:
     assert run("rm", f"{store}/run", "--yes").code == 0
     assert set(objects) == others
     assert run("rm", f"{store}/run", "--yes").code == 3
+
+
+def test_a_newer_object_of_the_same_size_is_not_removed_from_a_store(store: str) -> None:
+    cordwood.save(f"{store}/a", TREE)
+    plan = plan_removal(f"{store}/a")
+    objects = StoredObjects(store)
+    (name,) = [each for each in objects if each.endswith("cordwood.json")]
+    objects[name] = objects[name].replace(b"version", b"VERSION")
+    before = dict(objects)
+    with pytest.raises(NotACheckpointError, match="it has changed since it was shown"):
+        remove(plan)
+    assert dict(objects) == before

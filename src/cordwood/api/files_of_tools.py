@@ -7,9 +7,10 @@ lack a name, which is then refused, but have none that is not the tool's.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
+from cordwood.formats.hugging_face import SHARD
 from cordwood.formats.packs.cordwood_json import RULES, SAVE_ID
 from cordwood.storage.entry_content import split_content
 from cordwood.storage.paths import POOL, temporary_prefix
@@ -30,7 +31,7 @@ _EFORMER = re.compile(
     r"tensorstore_index\.json|metadata\.json|checkpoint_metadata\.json|[^/]+_structure\.json"
 )
 _HUB = re.compile(
-    r"[^/]+\.safetensors|[^/]+\.safetensors\.index\.json|\.gitattributes|README\.md|LICENSE[^/]*"
+    r"model\.safetensors|[^/]+\.safetensors\.index\.json|\.gitattributes"
     r"|(?:config|generation_config|preprocessor_config|processor_config|tokenizer|tokenizer_config"
     r"|special_tokens_map|added_tokens|vocab|chat_template|trainer_state)\.json"
     r"|tokenizer\.model|vocab\.txt|merges\.txt|chat_template\.jinja|training_args\.bin"
@@ -58,12 +59,15 @@ _LOCK = f"{temporary_prefix('steps')}lock"
 _POOLED = re.compile(rf"{SAVE_ID.pattern}/(?:cells-\d{{1,7}}\.json|\.removed-[0-9a-f]{{16}})")
 
 
-def foreign_files(format: str, names: Iterable[str]) -> Sequence[str] | None:
+def foreign_files(
+    format: str, names: Iterable[str], *, in_index: Collection[str] = ()
+) -> Sequence[str] | None:
     """Return the files in a checkpoint that are no part of it, sorted.
 
     Args:
         format: the format of the checkpoint, as `detect` returns it.
         names: the paths of all its files, relative to it.
+        in_index: names of files that its index refers to.
 
     Returns None for a format whose files are not known by name.
 
@@ -77,7 +81,22 @@ def foreign_files(format: str, names: Iterable[str]) -> Sequence[str] | None:
         return None
     belongs = _TABLES[format].fullmatch
     in_array = _in_arrays(names) if format in _WITH_ARRAYS else lambda _: False
-    return sorted([name for name in names if not (belongs(name) or in_array(name))])
+    weights = {*in_index, *(_shards(names) if format == "safetensors-shards" else ())}
+    return sorted(
+        [name for name in names if not (name in weights or belongs(name) or in_array(name))]
+    )
+
+
+def _shards(names: Sequence[str]) -> Collection[str]:
+    """Return the files of the set `model-*-of-N`, or of another stem if there is but one set."""
+    sets: dict[tuple[str, str], list[str]] = {}
+    for name in names:
+        shard = SHARD.fullmatch(name)
+        if shard is not None:
+            sets.setdefault((shard[1], shard[3]), []).append(name)
+    if len(sets) > 1 or any(name.endswith(".safetensors.index.json") for name in names):
+        sets = {key: shards for key, shards in sets.items() if key[0] == "model"}
+    return [name for shards in sets.values() for name in shards] if len(sets) == 1 else []
 
 
 def _foreign_in_packs(names: Sequence[str], has_own_sidecars: bool) -> Sequence[str]:

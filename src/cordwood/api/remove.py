@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from cordwood.api.detect import detect
 from cordwood.api.files_of_tools import belongs_to_run, foreign_files
 from cordwood.errors import CordwoodError, NotACheckpointError, UnsupportedFormatError
+from cordwood.formats.hugging_face.shards import files_in_index
 from cordwood.formats.packs.cordwood_json import RULES
 from cordwood.io.threads import run_in_worker
 from cordwood.message_text import first_names
@@ -106,7 +108,7 @@ def _plan_of_directory(path: str, listing: Listing) -> RemovalPlan:
         steps = tuple([each for each in steps if each not in foreign])
         description = "a run"
     else:
-        result = foreign_files(format, names)
+        result = _foreign_in_checkpoint(path, format, names)
         if result is None:
             raise UnsupportedFormatError(
                 f"{path}: which files belong to {description} is not known: remove it by rm"
@@ -123,6 +125,14 @@ def _plan_of_directory(path: str, listing: Listing) -> RemovalPlan:
             path,
         )
     return RemovalPlan(path, format, description, steps, size_bytes, listing)
+
+
+def _foreign_in_checkpoint(path: str, format: str, names: Sequence[str]) -> Sequence[str] | None:
+    in_index: Collection[str] = ()
+    if format == "safetensors-shards":
+        with suppress(CordwoodError, OSError):  # damaged: then the names alone decide
+            in_index = files_in_index(path)
+    return foreign_files(format, names, in_index=in_index)
 
 
 def _foreign_in_run(path: str, names: Sequence[str], steps: Sequence[str]) -> list[str]:
@@ -145,7 +155,7 @@ def _foreign_in_run(path: str, names: Sequence[str], steps: Sequence[str]) -> li
             format = detect(f"{path}/{first}").format
         except (CordwoodError, OSError):
             format = "packs"  # unfinished
-        result = foreign_files(format, files)
+        result = _foreign_in_checkpoint(f"{path}/{first}", format, files)
         foreign += [first] if result is None else [f"{first}/{name}" for name in result]
     return foreign
 
@@ -166,7 +176,9 @@ def _plan_of_url(url: Url) -> RemovalPlan:
     if not objects:
         raise FileNotFoundError(errno.ENOENT, "there is nothing there", str(url))
     files: Mapping[str, int] = {each.name: each.size_bytes for each in objects}
-    return _plan_of_directory(str(url), Listing(files, [], []))
+    return _plan_of_directory(
+        str(url), Listing(files, [], [], {each.name: each.tag for each in objects})
+    )
 
 
 def _remove(plan: RemovalPlan) -> None:
@@ -184,8 +196,9 @@ def _remove_objects(url: Url, plan: RemovalPlan) -> None:
     from cordwood.storage.object_store_client import ObjectStore
 
     store = ObjectStore(url)
-    names = {each.name for each in store.entries()}
-    if names != set(plan.listing.files):
+    stamps = {each.name: each.tag for each in store.entries()}
+    names = set(stamps)
+    if stamps != plan.listing.stamps:
         raise NotACheckpointError(
             f"{url}: it has changed since it was shown, and nothing was removed; try again"
         )

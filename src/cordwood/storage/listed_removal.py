@@ -6,9 +6,10 @@ meanwhile is never removed, and the rest gets its name again.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ from cordwood.storage.syscalls import open_directory_fd
 
 MAX_DEPTH = 100  # of the directories in a checkpoint or a run
 _MAX_SHOWN = 3
+_CANNOT_TELL = (errno.ENOSYS, errno.EINVAL)  # of file systems without such a rename
 
 
 class Listing(NamedTuple):
@@ -35,11 +37,13 @@ class Listing(NamedTuple):
         files: the regular files, with their sizes.
         folders: the directories; parents come before what is in them.
         others: links, mount points and special files.
+        stamps: of each file a value that changes with every write.
     """
 
     files: Mapping[str, int]
     folders: Sequence[str]
     others: Sequence[str]
+    stamps: Mapping[str, Hashable]
 
 
 def list_tree(path: str) -> Listing:
@@ -49,8 +53,9 @@ def list_tree(path: str) -> Listing:
     """
     status = os.lstat(path)
     if stat.S_ISREG(status.st_mode):
-        return Listing({"": status.st_size}, [], [])
+        return Listing({"": status.st_size}, [], [], {"": _stamp(status)})
     files: dict[str, int] = {}
+    stamps: dict[str, Hashable] = {}
     folders = [""] if stat.S_ISDIR(status.st_mode) and not os.path.ismount(path) else []
     others = [] if folders else [""]
     for folder in folders:  # the loop appends to this list
@@ -59,6 +64,7 @@ def list_tree(path: str) -> Listing:
             inner = each.stat(follow_symlinks=False)
             if stat.S_ISREG(inner.st_mode):
                 files[name] = inner.st_size
+                stamps[name] = _stamp(inner)
             elif stat.S_ISDIR(inner.st_mode) and inner.st_dev == status.st_dev:
                 if name.count("/") >= MAX_DEPTH:
                     first = name.partition("/")[0]
@@ -69,7 +75,11 @@ def list_tree(path: str) -> Listing:
                 folders.append(name)
             else:
                 others.append(name)
-    return Listing(files, folders[1:], others)
+    return Listing(files, folders[1:], others, stamps)
+
+
+def _stamp(status: os.stat_result) -> Hashable:
+    return status.st_ino, status.st_mtime_ns
 
 
 def remove_listed(path: str, listing: Listing, rules: NamingRules, steps: Sequence[str]) -> None:
@@ -96,7 +106,7 @@ def remove_listed(path: str, listing: Listing, rules: NamingRules, steps: Sequen
         away = temporary_path(parent, name, "deleted")
         syscalls.current().replace(f"{parent}/{name}", away)
         if list_tree(away) != listing:
-            syscalls.current().replace(away, f"{parent}/{name}")
+            _rename_back(away, f"{parent}/{name}")
             raise NotACheckpointError(
                 f"{path}: it has changed since it was shown, and nothing was removed; try again"
             )
@@ -108,6 +118,24 @@ def remove_listed(path: str, listing: Listing, rules: NamingRules, steps: Sequen
             f"{path}: not all of it could be removed: {away} still has "
             f"{first_names(names, _MAX_SHOWN) or 'directories'}"
         )
+
+
+def _rename_back(away: str, path: str) -> None:
+    """Give a file or directory its name again. Raises NotACheckpointError if that is taken."""
+    try:
+        syscalls.current().rename_to_free_name(away, path)
+    except OSError as e:
+        if e.errno not in (errno.EEXIST, *_CANNOT_TELL):
+            raise
+        if e.errno != errno.EEXIST and not os.path.lexists(path):
+            syscalls.current().replace(away, path)
+            return
+        kept = temporary_path(*os.path.split(path), "kept")  # no later call removes that
+        syscalls.current().replace(away, kept)
+        raise NotACheckpointError(
+            f"{path}: it has been saved again meanwhile, and nothing was removed; what was there "
+            f"before had changed since it was shown, and lies at {kept}"
+        ) from e
 
 
 def _remove_exactly(away: str, listing: Listing) -> None:

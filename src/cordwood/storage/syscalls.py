@@ -75,10 +75,11 @@ class SystemCalls:
 
     def exchange(self, one: str, other: str) -> None:
         """Exchange two paths atomically: renameat2(2) with RENAME_EXCHANGE."""
-        call = _c_function("renameat2", _INT, _PATH, _INT, _PATH, _UNSIGNED)
-        if call(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE) != 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code), one, None, other)
+        _rename(one, other, _EXCHANGE)
+
+    def rename_to_free_name(self, source: str, target: str) -> None:
+        """Rename unless the target exists (EEXIST): renameat2(2) with RENAME_NOREPLACE."""
+        _rename(source, target, _NO_REPLACE)
 
     def start_writeback(self, fd: int, offset: int, length: int) -> None:
         """Ask the kernel to start writing a range to the disk; a hint, which cannot fail."""
@@ -89,9 +90,17 @@ class SystemCalls:
 
 
 _AT_FDCWD = -100
+_NO_REPLACE = 1  # RENAME_NOREPLACE
 _EXCHANGE = 2  # RENAME_EXCHANGE
 _WRITE = 2  # SYNC_FILE_RANGE_WRITE
 _INT, _UNSIGNED, _PATH, _OFF_T = ctypes.c_int, ctypes.c_uint, ctypes.c_char_p, ctypes.c_int64
+
+
+def _rename(source: str, target: str, flags: int) -> None:
+    call = _c_function("renameat2", _INT, _PATH, _INT, _PATH, _UNSIGNED)
+    if call(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), flags) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), source, None, target)
 
 
 def write_all(fd: int, data: memoryview, offset: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -112,6 +112,15 @@ def _index_name(path: str) -> str | None:
             f"{INDEX_NAME}"
         )
     return names[0] if names else None
+
+
+def files_in_index(path: str) -> Collection[str]:
+    """Return the names of the files that the index in a directory refers to; () without one.
+
+    Raises FormatError, NotACheckpointError or LimitError if it cannot be read, and OSError.
+    """
+    name = _index_name(path)
+    return () if name is None else set(_read_weight_map(f"{path}/{name}")[0].values())
 
 
 def _open_single(path: str) -> Opened:
