@@ -30,12 +30,19 @@ import time
 import numpy as np
 import cordwood
 
-def interrupted_wait(_):  # Ctrl-C comes while it waits
-    signal.raise_signal(signal.SIGINT)
-    time.sleep(60)  # the handler may run a little later
+class InterruptedWait:  # Ctrl-C comes while it waits
+    def __init__(self, ended):
+        self._ended = ended
+
+    def wait(self, _):
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(60)  # the handler may run a little later
+
+    def __getattr__(self, name):
+        return getattr(self._ended, name)
 
 pending = cordwood.save_async("s3://bucket/run", {"w": np.arange(5)})
-pending._ended.wait = interrupted_wait
+pending._ended = InterruptedWait(pending._ended)
 try:
     pending.wait()
 except KeyboardInterrupt:

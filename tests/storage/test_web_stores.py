@@ -106,7 +106,8 @@ def test_what_was_replaced_is_deleted_though_the_map_cannot_be_written(
     web.hook = lambda r: Answer(403) if is_put(r, "model.safetensors.index.json") else None
     for _ in range(3):
         cordwood.save(url, NEW)
-    assert len(web.names("run")) == 3
+    named_by_the_map = 1  # tools that read it still find the first tree
+    assert len(web.names("run")) == 3 + named_by_the_map
     assert "model.safetensors.index.json" in caplog.text
     assert_trees_equal(cordwood.load(url), NEW)
 

@@ -10,7 +10,6 @@ One file: the way of a load from its options to the tree.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from operator import itemgetter
@@ -20,6 +19,7 @@ from cordwood import dtypes
 from cordwood.errors import FormatError, MismatchError
 from cordwood.index import Box, Index, Inline, Leaf
 from cordwood.io.check_digests import check_sources
+from cordwood.io.log import log
 from cordwood.io.progress import progress_display, report_progress
 from cordwood.io.threads import gc_paused
 from cordwood.keypath import KeyPath, format_path, path_label
@@ -63,7 +63,6 @@ if TYPE_CHECKING:
 
 DeviceBoxes: TypeAlias = Mapping[int, Mapping[Any, Box]]  # by position of the target; by device
 
-_log = logging.getLogger("cordwood")
 _ON_DEVICE = frozenset({"jax", "prng_key"})
 
 
@@ -111,7 +110,7 @@ def _matched(
             problems.append(e)
             continue
         if number >= 0:
-            _log.info(
+            log.info(
                 "%s does not fit as it is, and is loaded by migrations[%d] = %.200r",
                 reader.path,
                 number,

@@ -301,7 +301,9 @@ class ObjectTransaction:
         _, again = together(
             partial(self._confirm, change, old), partial(self._try_read, rules.index_name)
         )
-        in_line = True
+        # Tools that read a sidecar of before need the objects that it names; `gc` removes those.
+        needed: list[bytes] = []
+        is_known = True
         for name, data in change.sidecars.items():
             try:
                 sidecar = sidecars[name]
@@ -309,7 +311,11 @@ class ObjectTransaction:
                     raise sidecar
                 _write_sidecar(store, rules, name, data, tag, sidecar, again)
             except Exception as e:  # noqa: BLE001  (the tree is saved)
-                in_line = False
+                stored = sidecars.get(name)
+                if isinstance(stored, StoredObject):
+                    needed.append(stored.data or b"")
+                else:
+                    is_known = False
                 log.warning(
                     "%s is saved, but %s was not brought in line with it, and tools that read that "
                     "find the tree before, or none; gc writes it again: %s",
@@ -317,10 +323,16 @@ class ObjectTransaction:
                     name,
                     e,
                 )
-        if not in_line:
-            return  # those tools need the objects before; `gc` removes them
+        if not is_known:
+            return
         # Other steps may refer to objects of the pool; `gc` removes those that none refers to.
-        unreferenced = sorted([n for n in dropped - change.kept if not n.startswith("../")])
+        unreferenced = sorted(
+            [
+                each
+                for each in dropped - change.kept
+                if not each.startswith("../") and not any(each.encode() in data for data in needed)
+            ]
+        )
         try:
             store.delete(unreferenced)
         except Exception as e:  # noqa: BLE001  (the tree is saved)
