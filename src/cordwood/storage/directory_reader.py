@@ -16,7 +16,7 @@ import functools
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Protocol, Self, TypeVar
 
@@ -133,13 +133,16 @@ class LocalDirectory(OpenDescriptor):
 
     def sizes(self, path: str) -> Mapping[str, int]:
         sizes = {}
-        for entry in self._entries(path):
+
+        def add(entry: os.DirEntry[str]) -> None:
             with suppress(FileNotFoundError):  # removed meanwhile
                 status = entry.stat(follow_symlinks=False)
                 if stat.S_ISREG(status.st_mode):
                     sizes[entry.name] = status.st_size
                 else:
                     sizes[entry.name] = FOLDER if stat.S_ISDIR(status.st_mode) else OTHER
+
+        self._for_each_entry(path, add)
         return sizes
 
     def folders(self, path: str) -> Sequence[str]:
@@ -147,14 +150,26 @@ class LocalDirectory(OpenDescriptor):
 
         Symbolic links to directories are among them, but cannot be opened: see `sizes`.
         """
-        return sorted(entry.name for entry in self._entries(path) if leads_to_directory(entry))
+        names: list[str] = []
 
-    def _entries(self, path: str) -> Iterator[os.DirEntry[str]]:
+        def add(entry: os.DirEntry[str]) -> None:
+            if leads_to_directory(entry):
+                names.append(entry.name)
+
+        self._for_each_entry(path, add)
+        return sorted(names)
+
+    def _for_each_entry(self, path: str, function: Callable[[os.DirEntry[str]], None]) -> None:
+        """Call a function with each entry, while the directory is open.
+
+        It is no generator, which an exception could leave open until it is collected.
+        """
         here = path == "."
         fd = os.open(path, _FOLDER, dir_fd=self.fd) if here else self._open(path, directory=True)
         try:
             with os.scandir(fd) as entries:
-                yield from entries
+                for entry in entries:
+                    function(entry)
         except OSError as e:
             raise with_file_name(e, f"{self.name}/{path}") from e
         finally:

@@ -150,7 +150,7 @@ def test_prefixes(tmp_path: Path) -> None:
     cordwood.save(tmp_path, {"w": 1})
     assert cordwood.load(tmp_path) == {"w": 1}
     cordwood.save(tmp_path / "one", {"w": 1})
-    with pytest.raises(PrefixError, match=r"Prefix 'w' not found\. It is one tree .* select='w'"):
+    with pytest.raises(PrefixError, match=r"Prefix 'w' not found\. It is one tree .* as select="):
         cordwood.load(tmp_path / "one", prefix="w")
     cordwood.save(tmp_path, {"w": 2}, prefix="")
     assert cordwood.load(tmp_path) == cordwood.load(tmp_path, prefix="") == {"w": 2}
