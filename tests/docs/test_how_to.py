@@ -92,14 +92,23 @@ def test_equinox() -> None:
     assert cordwood.StepReader("run").steps() == [5, 10]
     arrays = names["eqx"].filter(names["run"], names["eqx"].is_array)
     assert_trees_equal(cordwood.load("run/10", like=arrays), arrays)
+    assert names["head"].weight is names["embed"].weight
+    assert len(cordwood.open("tied")) == 1
     with pytest.raises(cordwood.errors.UnsupportedLeafError, match=r"equinox\.filter"):
         cordwood.save("model.safetensors", names["fresh"])
 
 
-def test_nnx_names() -> None:
-    run("flax-nnx.md")
+def test_nnx() -> None:
+    names = run("flax-nnx.md")
     assert list(cordwood.open("for_others.safetensors")) == ["bias", "kernel"]
     assert list(cordwood.open("module")) == ["bias/value", "kernel/value"]
+    nnx, sizes = names["nnx"], {"features": 8, "hidden": 16, "classes": 3}
+    assert names["sizes"] == names["description"].extras["hyperparameters"] == sizes
+    assert names["description"].tree == {}
+    original = names["Classifier"](**sizes, rngs=nnx.Rngs(0))
+    for restored in (names["classifier"], names["loaded"]):
+        assert_trees_equal(nnx.state(restored), nnx.state(original))
+        assert nnx.graphdef(restored) == nnx.graphdef(original)
 
 
 def test_optax() -> None:
