@@ -47,8 +47,8 @@ NAMESPACES = {
         KeepPolicy KeepWithin Moment OnPreemption SavePolicy SavedStep WhenIdle
     """,
     "cordwood.results": """
-        Conversion CopyReport Detected Diff GcReport LeafDiff PlannedStep Progress Restored
-        RetentionPlan SaveReport Stateful StorageOptions Verification
+        Conversion CopyReport Detected Diff GcReport LeafDiff PlannedStep Progress Resplittable
+        Restored RetentionPlan SaveReport Stateful StorageOptions Verification
     """,
     "cordwood.state_dict": """
         current_path from_state_dict is_serializable register_serialization_state to_state_dict

@@ -1,6 +1,7 @@
 """Types of the values that cordwood returns or passes to your functions, for annotations.
 
-`Stateful` is the protocol of the objects that `CheckpointManager.save(items=...)` takes.
+`Stateful` is the protocol of the objects that `CheckpointManager.save(items=...)` takes;
+`Resplittable` of those that `restore` also sets if the number of processes has changed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from cordwood.api.gc import GcReport as GcReport
     from cordwood.api.verify import Verification as Verification
     from cordwood.io.progress import Progress as Progress
+    from cordwood.manager.resplit_states import Resplittable as Resplittable
     from cordwood.manager.restore_step import Restored as Restored
     from cordwood.manager.save_queue import SaveReport as SaveReport
     from cordwood.manager.step_items import Stateful as Stateful
@@ -34,6 +36,7 @@ _MODULE_OF = {
     "LeafDiff": "cordwood.api.diff",
     "PlannedStep": "cordwood.policies",
     "Progress": "cordwood.io.progress",
+    "Resplittable": "cordwood.manager.resplit_states",
     "Restored": "cordwood.manager.restore_step",
     "RetentionPlan": "cordwood.policies",
     "SaveReport": "cordwood.manager.save_queue",

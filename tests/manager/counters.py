@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-__all__ = ["ByteCounter", "Counter"]
+__all__ = ["ByteCounter", "Counter", "SharedByteCounter", "SharedCounter"]
 
 
 class Counter:
@@ -33,3 +33,24 @@ class ByteCounter(Counter):
 
     def set_state(self, state: Any) -> None:
         super().set_state(json.loads(state))
+
+
+class SharedCounter(Counter):
+    """The numbers index, index + count, index + 2 * count, ... of one of `count` processes."""
+
+    def merge_states(self, states: list[Any]) -> Any:
+        return min(state["next"] for state in states)
+
+    def split_state(self, state: Any, process_index: int, process_count: int) -> Any:
+        return {"next": state + process_index, "stride": process_count}
+
+
+class SharedByteCounter(ByteCounter):
+    """The same numbers, with states that are bytes."""
+
+    def merge_states(self, states: list[bytes]) -> Any:
+        return SharedCounter().merge_states([json.loads(state) for state in states])
+
+    def split_state(self, state: Any, process_index: int, process_count: int) -> bytes:
+        split = SharedCounter().split_state(state, process_index, process_count)
+        return json.dumps(split).encode()

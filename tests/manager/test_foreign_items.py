@@ -6,6 +6,7 @@ import datetime
 import json
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -17,7 +18,8 @@ import pytest
 import cordwood
 from cordwood import CheckpointManager, StepReader
 from cordwood.errors import CorruptionError, MismatchError, PrefixError
-from tests.manager.counters import ByteCounter, Counter
+from cordwood.manager.step_items import load_foreign_item
+from tests.manager.counters import ByteCounter, Counter, SharedByteCounter, SharedCounter
 
 META = {"lr": 0.5, "names": ["a", "b"]}
 
@@ -223,3 +225,30 @@ def test_an_array_that_was_saved_as_an_array(tmp_path: Path) -> None:
     assert restored.items["number"] == 7
     assert restored.items["tree"]["checkpoint"].tolist() == [0, 0]  # a tree of that name
     assert cordwood.load(tmp_path / "run" / "1", prefix="array").shape == (4,)
+
+
+@pytest.mark.parametrize(
+    ("kind", "plain"), [(SharedCounter, Counter), (SharedByteCounter, ByteCounter)]
+)
+def test_states_of_grain_for_another_number_of_processes(
+    composite: Path, kind: type[Counter], plain: type[Counter]
+) -> None:
+    step = composite / "20"
+    (step / "data" / "process_0-of-1.json").unlink()
+    for index in range(2):
+        text = json.dumps({"next": 10 + index, "stride": 2})
+        (step / "data" / f"process_{index}-of-2.json").write_text(text)
+
+    def load(item: Any, index: int, count: int) -> Any:
+        processes: Any = SimpleNamespace(index=index, count=count)
+        return load_foreign_item(str(step), "data", item, {"progress": None}, processes)
+
+    counter = kind()
+    for index, count in ((0, 1), (0, 2), (1, 2), (2, 3)):
+        counter.set_state(load(counter, index, count))
+        assert [next(counter), next(counter)] == [10 + index, 10 + index + count]
+    with pytest.raises(MismatchError, match=r"no process_0-of-1.json.*give the iterator.*merge_st"):
+        load(plain(), 0, 1)
+    (step / "data" / "process_0-of-2.json").unlink()
+    with pytest.raises(MismatchError, match=r"has process_1-of-2.json, and no process_0-of-1"):
+        load(kind(), 0, 1)

@@ -17,7 +17,7 @@ from cordwood.errors import MismatchError, ProcessError, StepError
 from cordwood.io.threads import PendingSave
 from cordwood.policies import WhenIdle
 from cordwood.processes.agreement import ProcessGroup
-from tests.manager.counters import Counter
+from tests.manager.counters import Counter, SharedCounter
 from tests.processes.fake_processes import FakeProcesses, Outcome, Store, run_processes
 
 
@@ -250,6 +250,25 @@ def test_each_process_has_its_own(tmp_path: Path) -> None:
     same = Counter()
     CheckpointManager(tmp_path).restore(items={"same": same})
     assert next(same) == 7
+
+
+def test_an_iterator_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
+    def save(processes: FakeProcesses) -> None:
+        data = SharedCounter(processes.index, processes.count)
+        next(data)
+        with CheckpointManager(tmp_path) as manager:
+            manager.save(1, tree_of(1), items={"data": data})
+
+    def restore(processes: FakeProcesses) -> list[int]:
+        data = SharedCounter()
+        CheckpointManager(tmp_path).restore(items={"data": data})
+        return [next(data), next(data)]
+
+    values(run_processes(2, save))
+    assert values(run_processes(3, restore)) == [[2, 5], [3, 6], [4, 7]]
+    alone = SharedCounter()
+    StepReader(tmp_path).restore(items={"data": alone})
+    assert [next(alone), next(alone)] == [2, 3]
 
 
 def test_processes_with_other_items(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from cordwood.formats.stored_step import as_json
 from cordwood.formats.stored_trees import stored_trees
 from cordwood.io.log import log
 from cordwood.loading.match_like import is_abstract
+from cordwood.manager.resplit_states import METHODS_TEXT, is_resplittable, resplit_states
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directory_reader import ReadableDirectory, directory_at
 from cordwood.tree.flatten import flatten
@@ -192,7 +193,7 @@ def load_item(
         processes: the processes that restore the step.
 
     Raises MismatchError if the item is of another kind, or if another number of processes saved
-    states that differ, and `item` is not None.
+    states that differ, and `item` is neither None nor `Resplittable`.
     """
     if (saved == ITEM) == is_stateful(item) and item is not None:
         type_text = "something with a state" if saved == ITEM else f"a {type(item).__name__}"
@@ -212,6 +213,10 @@ def load_item(
     states = saved_states(saved, tree, f"{path}: items: {name}")
     if len(states) == processes.count:
         return states[processes.index]
+    if is_resplittable(item):
+        return resplit_states(
+            item, states, process_index=processes.index, process_count=processes.count
+        )
     forms = saved if type(saved) is list else [_encode_arrays(state, "") for state in states]
     if all(form == forms[0] for form in forms):
         return states[0]
@@ -219,7 +224,8 @@ def load_item(
         return states
     raise MismatchError(
         f"{path}: the item {name!r} was saved by {len(states)} processes, each with a state of its "
-        f"own, and {processes.count} restore it: restore without it, and set it yourself"
+        f"own, and {processes.count} restore it: give it the methods {METHODS_TEXT}, or restore "
+        "without it, and set it yourself"
     )
 
 
@@ -393,16 +399,29 @@ def _state_of_grain(path: str, name: str, item: Any, processes: Rendezvous) -> A
         )
     file = f"process_{processes.index}-of-{processes.count}.json"
     with directory_at(path) as directory:
-        names = sorted(directory.sizes(name))
-        if file not in names:
+        names = directory.sizes(name)
+        every = [f"process_{index}-of-{len(names)}.json" for index in range(len(names))]
+        if file in names:
+            files = [file]
+        elif set(names) == set(every) and is_resplittable(item):
+            files = every
+        else:
             raise MismatchError(
-                f"{path}: the item {name!r} has {', '.join(names)}, and no {file}: it was saved by "
-                "another number of processes; restore without it, and set it yourself"
+                f"{path}: the item {name!r} has {', '.join(sorted(names))}, and no {file}: it was "
+                "saved by another number of processes; give the iterator the methods "
+                f"{METHODS_TEXT}, or restore without it, and set it yourself"
             )
-        data = directory.read(f"{name}/{file}", limit_bytes=_MAX_JSON_BYTES)
-    if hasattr(item, "get_state") and isinstance(item.get_state(), bytes):
-        return data
-    return _parsed(data, f"{path}/{name}/{file}")
+        states: list[Any] = [
+            directory.read(f"{name}/{each}", limit_bytes=_MAX_JSON_BYTES) for each in files
+        ]
+    if not (hasattr(item, "get_state") and isinstance(item.get_state(), bytes)):
+        pairs = zip(states, files, strict=True)
+        states = [_parsed(data, f"{path}/{name}/{each}") for data, each in pairs]
+    if file in names:
+        return states[0]
+    return resplit_states(
+        item, states, process_index=processes.index, process_count=processes.count
+    )
 
 
 def _key(path: str, name: str, item: Any) -> Any:

@@ -211,11 +211,11 @@ class StepReader:
             like: as in `cordwood.load`.
             items: more to restore, by name. A tree, as `like` is one: it is returned in
                 `Restored.items`. An object with `set_state` or `load_state_dict`: that method is
-                called with the state that this process saved. None: the item is returned as it was
-                saved. In steps of Orbax, JSON and random keys are returned for None too, and
-                states that Grain saved are set. With missing="keep", an item that the step lacks
-                is returned as it was given. mesh, rules, strict, cast, missing and extra apply to
-                items too.
+                called with the state that this process saved; with another number of processes, see
+                `cordwood.results.Resplittable`. None: the item is returned as it was saved. In
+                steps of Orbax, JSON and random keys are returned for None too, and states that
+                Grain saved are set. With missing="keep", an item that the step lacks is returned
+                as it was given. mesh, rules, strict, cast, missing and extra apply to items too.
             required: raise FileNotFoundError instead of returning None, for a job that must not
                 start from the beginning. With a number it changes nothing: that step is always
                 required.
