@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cordwood.message_text import printable
+from cordwood.message_text import nearest_name, printable
 
 __all__ = [
     "CordwoodError",
@@ -192,3 +192,10 @@ def no_prefix_message(prefixes: Sequence[str]) -> str:
         one = repr(prefixes[0])
         hint = f"; name the tree: prefix={one} in Python, --prefix {one} for the command"
     return f"No prefix specified. Available prefixes: {list(prefixes)}{hint}"
+
+
+def absent_prefix_message(prefix: str, prefixes: Sequence[str]) -> str:
+    """Return the message for a prefix that no tree has, with the available ones."""
+    close = nearest_name(prefix, prefixes)
+    hint = f"; did you mean prefix={close!r}?" if close else "."
+    return f"Prefix {prefix!r} not found{hint} Available: {list(prefixes)}"

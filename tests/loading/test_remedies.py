@@ -506,6 +506,15 @@ def one_of_several_trees(tmp_path: Path, write: Writer) -> None:
     cordwood.load(tmp_path / "a", **options)
 
 
+@remedy("; did you mean prefix=", formats=ONE)
+def a_misspelt_prefix(tmp_path: Path, write: Writer) -> None:
+    for prefix in ("ema", "model"):
+        cordwood.save(tmp_path / "a", {"w": jnp.ones(2)}, prefix=prefix)
+    text = error_of(PrefixError, tmp_path / "a", prefix="modle")
+    assert text.endswith("; did you mean prefix='model'? Available: ['ema', 'model']")
+    cordwood.load(tmp_path / "a", **proposed(text))
+
+
 @remedy("prefix=. To load a part of it, pass its key path as select= (`cordwood ls ", formats=ONE)
 def a_prefix_of_one_tree(tmp_path: Path, write: Writer) -> None:
     tree = {"model": {"w": jnp.ones(2)}, "step": 7}

@@ -261,6 +261,9 @@ def test_which_tree_is_meant() -> None:
         select_tree(two, None, name="c")
     with pytest.raises(PrefixError, match=r"c: Prefix 'x' not found. Available: \['a', 'b'\]"):
         select_tree(two, "x", name="c")
+    named = OrbaxDirectory(("ema", "params"), ())
+    with pytest.raises(PrefixError, match=r"'parms' not found; did you mean prefix='params'\? Ava"):
+        select_tree(named, "parms", name="c")
     with pytest.raises(
         PrefixError, match=r"the item 'm' is something else, not a tree. Trees: \['a', 'b'\]"
     ):

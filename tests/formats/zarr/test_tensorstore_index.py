@@ -105,6 +105,9 @@ def test_which_item() -> None:
     assert select_item(index, "a") == "a"
     with pytest.raises(PrefixError, match=r"^Prefix 'zz' not found. Available: \['a', 'b'\]"):
         select_item(index, "zz")
+    named = index_of(prefixes={"ema": [], "params": []})
+    with pytest.raises(PrefixError, match=r"'parms' not found; did you mean prefix='params'\? Ava"):
+        select_item(named, "parms")
     for none in (None, ""):
         with pytest.raises(
             PrefixError, match=r"No prefix specified. Available prefixes: \['a', 'b'\]"

@@ -22,6 +22,7 @@ from cordwood.errors import (
     FormatError,
     IncompleteCheckpointError,
     PrefixError,
+    absent_prefix_message,
     no_prefix_message,
 )
 from cordwood.formats.format_protocol import Place
@@ -359,7 +360,7 @@ def select_tree(
         )
     if prefix not in trees:
         hint = _not_followed(entries) if prefix in entries.links else ""
-        raise PrefixError(f"{name}: Prefix {prefix!r} not found. Available: {trees}{hint}")
+        raise PrefixError(f"{name}: {absent_prefix_message(prefix, trees)}{hint}")
     return prefix
 
 

@@ -43,6 +43,7 @@ from cordwood.errors import (
     FormatError,
     LimitError,
     PrefixError,
+    absent_prefix_message,
     newer_version_error,
     no_prefix_message,
 )
@@ -169,7 +170,7 @@ def select_item(items: Mapping[str, _T], prefix: str | None, *, name: str) -> _T
         )
     if prefix not in items:
         hint = ". '' is the tree that has no prefix: leave out prefix=" if "" in items else ""
-        raise PrefixError(f"{name}: Prefix {prefix!r} not found. Available: {available}{hint}")
+        raise PrefixError(f"{name}: {absent_prefix_message(prefix, available)}{hint}")
     return items[prefix]
 
 

@@ -41,6 +41,7 @@ from cordwood.errors import (
     FormatError,
     LimitError,
     PrefixError,
+    absent_prefix_message,
     newer_version_error,
     no_prefix_message,
 )
@@ -148,7 +149,7 @@ def select_item(index: IndexFile, prefix: str | None) -> str:
         return ""
     if prefix:
         if prefix not in prefixes:
-            raise PrefixError(f"Prefix {prefix!r} not found. Available: {list(prefixes)}")
+            raise PrefixError(absent_prefix_message(prefix, list(prefixes)))
         return prefix
     if "arrays" not in index.members:
         raise PrefixError(no_prefix_message(list(prefixes)))
