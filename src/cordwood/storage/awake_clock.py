@@ -21,19 +21,19 @@ class AwakeClock:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._ticked_seconds = clock()
-        self._stood_seconds = 0.0
+        # The time of the last tick, and how long the process has stood still. Both change at once:
+        # another thread reads them between any two steps of a tick.
+        self._state = (clock(), 0.0)
 
     def tick(self) -> float:
         """Return the time as `now` does; called by one thread, in its loop."""
         seconds = self._clock()
-        gap = seconds - self._ticked_seconds
-        if gap > _LONGEST_SECONDS:
-            self._stood_seconds += gap - _LONGEST_SECONDS
-        self._ticked_seconds = seconds
-        return seconds - self._stood_seconds
+        ticked_seconds, stood_seconds = self._state
+        stood_seconds += max(0.0, seconds - ticked_seconds - _LONGEST_SECONDS)
+        self._state = (seconds, stood_seconds)
+        return seconds - stood_seconds
 
     def now(self) -> float:
         """Return the time in seconds; in any thread."""
-        seconds = min(self._clock(), self._ticked_seconds + _LONGEST_SECONDS)
-        return seconds - self._stood_seconds
+        ticked_seconds, stood_seconds = self._state
+        return min(self._clock(), ticked_seconds + _LONGEST_SECONDS) - stood_seconds
