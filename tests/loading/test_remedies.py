@@ -36,7 +36,10 @@ IN_A_MESSAGE = re.compile(rf"\b({'|'.join(OPTIONS)})=")
 Test: TypeAlias = Callable[[Path, Writer], None]
 ROWS: dict[str, tuple[Test, tuple[str, ...]]] = {}
 # Texts that name an argument that is wrong, and propose no value for it.
-NAMES_AN_ARGUMENT = {"to=", "missing=", "extra=", "cast=", "nest=True: ", " and rename="}
+NAMES_AN_ARGUMENT = {
+    *("to=", "missing=", "extra=", "cast=", "nest=True: ", " and rename="),
+    "cast= makes 64-bit leaves of ",
+}
 CKPT = Path("a")
 
 
@@ -504,6 +507,15 @@ def one_of_several_trees(tmp_path: Path, write: Writer) -> None:
     options = proposed(error_of(PrefixError, tmp_path / "a"))
     assert options == {"prefix": "ema"}
     cordwood.load(tmp_path / "a", **options)
+
+
+@remedy(". '' is the tree that has no prefix: leave out prefix=", formats=ONE)
+def a_prefix_beside_a_tree_without_one(tmp_path: Path, write: Writer) -> None:
+    tree = {"w": jnp.ones(2)}
+    cordwood.save(tmp_path / "a", tree)
+    cordwood.save(tmp_path / "a", {"w": jnp.zeros(2)}, prefix="ema")
+    assert "leave out prefix=" in error_of(PrefixError, tmp_path / "a", prefix="zz")
+    assert_trees_equal(cordwood.load(tmp_path / "a"), tree)
 
 
 @remedy("; did you mean prefix=", formats=ONE)

@@ -263,7 +263,7 @@ def test_the_only_tree_needs_no_prefix(tmp_path: Path) -> None:
 
 
 def test_a_root_of_steps(run: Path) -> None:
-    message = r"run is a directory of 2 steps \(9, 10\), not a checkpoint: .* newest is .*/run/10$"
+    message = r"run is a directory of 2 steps \(9, 10\), not a checkpoint: .* newest is .*/run/10;"
     for call in (cordwood.load, cordwood.open, cordwood.verify):
         with pytest.raises(IncompleteCheckpointError, match=message):
             call(run)
