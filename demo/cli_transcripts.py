@@ -49,6 +49,20 @@ command prints these escaped, as `\\x1b` or `\\u202e`, and in JSON as `\\u001b`.
 is not a terminal, `cat` prints a string unchanged.
 """
 
+# What a section says below its examples.
+NOTES = {
+    "Look at one leaf": """
+A value without statistics (a str, bytes, times, PRNG keys) is printed. Of more than 1 MiB, the
+beginning is read and printed, with a line that says so; `--json` then has `"complete": false` and
+`size_bytes`.
+""",
+    "Remove a checkpoint or a run": """
+Of a checkpoint of the hub, the weights are those that its index or the names `model-*-of-N` tell. A
+`README.md`, a `LICENSE` and other files of weights may be yours: they are named, and nothing is
+removed until they lie elsewhere.
+""",
+}
+
 _SAVED_SECONDS = 1_764_000_000.0  # 2025-11-24 16:00 UTC
 
 # Headings and the commands under each.
@@ -165,7 +179,7 @@ def page() -> str:
         make_checkpoints(folder)
         for title, commands in SECTIONS:
             shown = "\n".join([transcript(folder, command) for command in commands])
-            parts.append(f"\n## {title}\n\n```console\n{shown}```\n")
+            parts.append(f"\n## {title}\n\n```console\n{shown}```\n{NOTES.get(title, '')}")
     return "".join(parts)
 
 

@@ -124,7 +124,8 @@ def test_a_run_of_eformer() -> None:
     detected = cordwood.detect(RUN)
     assert (detected.format, detected.steps) == ("steps", ("run-6", "run-12"))
     with pytest.raises(
-        IncompleteCheckpointError, match=r"2 steps \(run-6, run-12\).*newest is .*/run/run-12$"
+        IncompleteCheckpointError,
+        match=r"2 steps \(run-6, run-12\).*newest is .*/run/run-12; `cordwood steps",
     ):
         cordwood.load(RUN)
 

@@ -29,9 +29,21 @@ def whole_steps(root: str | os.PathLike[str]) -> list[int]:
 
 
 def strangers(root: str | os.PathLike[str]) -> list[str]:
-    """Return the entries of a root that are neither a complete step nor its lock file."""
+    """Return the entries of a root that are neither a complete step nor its lock file.
+
+    A save that is killed before its first file leaves an empty directory. It may be anybody's, so
+    no save removes it, and it is not among these.
+    """
     names = os.listdir(root) if os.path.isdir(root) else []
-    return sorted({*names} - {*map(str, whole_steps(root))} - {_LOCK})
+    others = sorted({*names} - {*map(str, whole_steps(root))} - {_LOCK})
+    return [name for name in others if not _is_empty_directory(os.path.join(root, name))]
+
+
+def _is_empty_directory(path: str) -> bool:
+    try:
+        return not os.listdir(path)
+    except (NotADirectoryError, FileNotFoundError):
+        return False
 
 
 def inside(step: Path) -> list[str]:

@@ -190,6 +190,8 @@ def _statistics(
 
 def _first_elements(shape: Sequence[int], box: Box, array: Array) -> dict[int, Any]:
     """Return those of the first elements of an array that are in a box, by their position."""
+    if not shape:
+        return {0: array.tolist()}
     places = zip(*np.unravel_index(range(min(_FIRST, math.prod(shape))), shape), strict=True)
     elements = {}
     for position, place in enumerate(places):

@@ -123,7 +123,9 @@ def test_a_list_is_not_taken_for_steps(tmp_path: Path) -> None:
     assert list(cordwood.load(tmp_path / "list")) == ["0", "1", "2"]
     for name, newest in (("steps", "300"), ("named", "step-2")):
         assert cordwood.detect(tmp_path / name).format == "steps"
-        with pytest.raises(IncompleteCheckpointError, match=f"the newest is .*/{newest}$"):
+        with pytest.raises(
+            IncompleteCheckpointError, match=f"the newest is .*/{newest}; `cordwood steps"
+        ):
             cordwood.load(tmp_path / name)
     assert list(cordwood.load(tmp_path / "steps/300")) == ["w"]
 
