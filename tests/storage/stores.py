@@ -26,7 +26,8 @@ _numbers = itertools.count()
 def new_url(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Yield the URL of an empty store, which takes parts of uploads of any size."""
     if kind == "memory":
-        yield f"memory://tests/{next(_numbers)}"
+        number = next(_numbers)
+        yield f"memory://tests-{number}/{number}"  # a bucket of its own: nothing else is in it
     elif kind == "real":
         yield f"{os.environ['CORDWOOD_TEST_STORE']}/{new_save_id()}"
     elif kind == "moto":
