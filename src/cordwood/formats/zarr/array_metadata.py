@@ -84,14 +84,14 @@ def zarr_dtype(dtype: str) -> str:
 
 
 def parse_zarr_dtype(code: object) -> tuple[str, bool]:
-    """Return the name of a dtype, and whether it is big-endian. Raises UnreadableArrayError."""
+    """Return the name of a dtype, and whether it is big-endian. Raises UnreadableElementsError."""
     if code in EXTENSIONS:
         return str(code), False
     if type(code) is str and code[:1] in ("<", ">", "|") and code[1:] in _NUMPY:
         name = _NUMPY[code[1:]]
         if code[0] != "|" or dtypes.itemsize(name) == 1:
             return name, code[0] == ">" and dtypes.itemsize(name) > 1
-    raise UnreadableArrayError(
+    raise UnreadableElementsError(
         f"dtype: {code!r:.80} is unknown; expected one of {_EXPECTED} (numpy's with '<', '>' or "
         "'|' before it)"
     )
@@ -118,7 +118,7 @@ class Shard(NamedTuple):
     index_checked: bool  # the index ends in its crc32c
 
 
-class UnreadableArrayError(FormatError):
+class UnreadableElementsError(FormatError):
     """Well-formed metadata of an array whose elements are of a kind that is not read here."""
 
 
@@ -175,7 +175,7 @@ def parse_metadata(data: bytes) -> ArrayMetadata:
 
     Raises, without naming the file:
         FormatError: it is none.
-        UnreadableArrayError: its elements are of a kind that is not read here.
+        UnreadableElementsError: its elements are of a kind that is not read here.
     """
     members = _members(data, METADATA_NAME, 2)
     shape = _parse_extents(members, "shape", least=0)
@@ -192,11 +192,11 @@ def parse_metadata(data: bytes) -> ArrayMetadata:
             f"{separator!r:.40}"
         )
     if members.get("filters") not in (None, []):
-        raise UnreadableArrayError(f"filters: expected none, found {members['filters']!r:.80}")
+        raise UnreadableElementsError(f"filters: expected none, found {members['filters']!r:.80}")
     compressor = members.get("compressor")
     if compressor is not None:
         if type(compressor) is not dict or compressor.get("id") not in _COMPRESSOR_IDS:
-            raise UnreadableArrayError(
+            raise UnreadableElementsError(
                 f"compressor: expected null or one of {', '.join(_COMPRESSOR_IDS)}, found "
                 f"{compressor!r:.80}"
             )
@@ -274,7 +274,7 @@ def parse_metadata3(data: bytes) -> ArrayMetadata:
 
     Raises:
         FormatError: it is none, or not of an array.
-        UnreadableArrayError: its elements are of a kind that is not read here.
+        UnreadableElementsError: its elements are of a kind that is not read here.
         UnsupportedFormatError: its codecs or its keys are of a kind that is not read here.
     """
     members = _members(data, METADATA3_NAME, 3)
@@ -283,7 +283,7 @@ def parse_metadata3(data: bytes) -> ArrayMetadata:
     _require_understood(members)
     dtype = members.get("data_type")
     if type(dtype) is not str or dtype not in _DTYPES:
-        raise UnreadableArrayError(
+        raise UnreadableElementsError(
             f"data_type: {dtype!r:.80} is unknown; expected a number's or 'bool'"
         )
     shape = _parse_extents(members, "shape", least=0)

@@ -16,7 +16,7 @@ from cordwood.formats.format_protocol import Opened
 from cordwood.formats.zarr.array_metadata import (
     METADATA3_NAME,
     METADATA_NAME,
-    UnreadableArrayError,
+    UnreadableElementsError,
 )
 from cordwood.formats.zarr.array_paths import nested_dicts
 from cordwood.formats.zarr.array_reader import ArrayReader, Messages, StoredArray, array_storage
@@ -160,7 +160,7 @@ def _read_array(path: str, reader: ArrayReader) -> StoredArray | str:
     name, data = reader.read_metadata(array)
     try:
         metadata = reader.parse(name, data)
-    except (UnreadableArrayError, UnsupportedFormatError) as e:
+    except (UnreadableElementsError, UnsupportedFormatError) as e:
         problem = str(e).partition("; expected")[0]
         return f"{name}: {problem}; read it with zarr, and save numbers"
     if metadata.marked:
