@@ -74,7 +74,7 @@ class _Joined:
 
 
 def _join(kind: type[J], operator: Literal["|", "&"], *policies: Any) -> J:
-    """Return policies joined; those that are joined by the same operator give their parts."""
+    """Return policies joined; flatten operands joined by the same operator."""
     parts: list[Any] = []
     for policy in policies:
         is_same = isinstance(policy, kind) and policy.operator == operator
@@ -147,7 +147,7 @@ class Moment(NamedTuple):
         last_step: the newest step that is saved, or being saved; None if there is none.
         seconds_since_last: the time since that save began, or since the start if there was none.
         saving: True while a save is running.
-        preempted: True once this job has been told to end.
+        preempted: True once this job has received SIGTERM.
     """
 
     step: int
@@ -243,7 +243,7 @@ class WhenIdle(_MomentPolicy):
 
 @dataclass(frozen=True, slots=True)
 class OnPreemption(_MomentPolicy):
-    """Save when the job has been told to end."""
+    """Save when the job has received SIGTERM."""
 
     def why(self, moment: Moment) -> str | None:
         return "the job has been told to end" if moment.preempted else None

@@ -476,7 +476,7 @@ def arrays_without_names_need_a_like(tmp_path: Path, write: Writer) -> None:
 
 
 @remedy(
-    " has a key that is joined by '.': only the keys of one flat dict are taken apart; load it "
+    " has a key that is joined by '.': only the keys of one flat dict are split; load it "
     "without nest=True, or with rename=",
     " is a leaf too; load it without nest=True",
     "nest=True is for names as they are; rename has made paths of some",

@@ -198,13 +198,15 @@ def test_going_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS])
-def test_a_pin_takes_leave_to_write(tmp_path: Path, code: int) -> None:
+def test_a_pin_needs_write_permission(tmp_path: Path, code: int) -> None:
     save(tmp_path, 1)
     writable_open = "cordwood.storage.step_storage.WritableFile.open"
     refused = patch(writable_open, side_effect=OSError(code, "no"))
     with (
         refused,
-        pytest.raises(PermissionError, match=r"step 1 cannot be pinned: .* leave to write in both"),
+        pytest.raises(
+            PermissionError, match=r"step 1 cannot be pinned: .* needs write permission in both"
+        ),
         StepReader(tmp_path).pin(1),
     ):
         pytest.fail("nothing is pinned")

@@ -129,7 +129,7 @@ class OpenDescriptor(Closable):
             raise with_file_name(e, self.name) from e
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        # An interrupt may have ended __init__; at the end the names of this module may be gone.
+        # An interrupt may have ended __init__; at the end the names of this module may be deleted.
         if getattr(self, "opened", ()) and not ending():
             self.close()
 

@@ -72,7 +72,7 @@ def default_budget_bytes() -> int:
 def _processes_of_machine() -> int:
     """Return the number of processes of the job on this machine, as its launcher says.
 
-    Without a launcher that says it, a process of several that has one device is taken for one of
+    Without a launcher that says it, a process of several that has one device counts as one of
     eight: machines have up to eight accelerators, and a process for each or one for all.
     """
     import jax
@@ -101,7 +101,7 @@ class StagingMemory:
         self.peak_bytes = 0
         self._used_bytes = 0
         self._admitted: weakref.ref[Any] | None = None
-        # Sizes of copies that are gone, perhaps by the garbage collector, which may take no lock.
+        # Sizes of dropped copies, perhaps dropped by the garbage collector, which may take no lock.
         self._dropped: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     @property
@@ -123,7 +123,7 @@ class StagingMemory:
         self.peak_bytes = max(self.peak_bytes, self._used_bytes)
 
     def give_back(self, size_bytes: int) -> None:
-        """Note that a copy is gone. Takes no lock."""
+        """Note that a copy was dropped. Takes no lock."""
         self._dropped.put(size_bytes)
 
     def admit(self, save: object) -> bool:

@@ -1,7 +1,7 @@
 """Another attempt to open a file that another machine has just replaced on a file server.
 
-NFS then answers ESTALE: the name led to a file that is gone. Opening the name again leads to the
-file that has replaced it.
+NFS then answers ESTALE: the name led to a file that was removed. Opening the name again leads
+to the file that has replaced it.
 """
 
 from __future__ import annotations

@@ -647,7 +647,7 @@ def raise_unreported_failures(*, save_started: bool = False) -> None:
     ]
     if failed:
         raise PendingSaveError(
-            f"{_failures(failed)}; that is told now because nobody called wait(). "
+            f"{_failures(failed)}. This was not reported earlier because wait() was not called. "
             + (SAVE_STARTED_ANYWAY if save_started else NOTHING_STARTED)
         ) from failed[0]._error
 

@@ -231,7 +231,7 @@ def _separator_of(paths: Sequence[KeyPath], name: str) -> str | None:
         if joined:
             raise ValueError(
                 f"nest=True: {name} holds containers already, and {format_path(joined[0])} has a "
-                "key that is joined by '.': only the keys of one flat dict are taken apart; load "
+                "key that is joined by '.': only the keys of one flat dict are split; load "
                 "it without nest=True, or with rename="
             )
         return None

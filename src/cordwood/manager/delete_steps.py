@@ -1,4 +1,4 @@
-"""Deletion of steps that no policy keeps, and of leftovers of dead saves and deletions."""
+"""Deletion of steps that no policy keeps, and of leftovers of killed saves and deletions."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ class StepCleaner:
         self._clean = seen
 
     def _has_remains(self, step: Step) -> bool:
-        """Return True if a step contains leftovers of dead saves.
+        """Return True if a step contains leftovers of killed saves.
 
         It takes no lock, which would be one more file that a killed process can leave.
         """

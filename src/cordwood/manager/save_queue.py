@@ -314,8 +314,8 @@ class SaveQueue:
         self._forget_failed(last)
         if unreported:
             raise PendingSaveError(
-                f"the save of step {step} in the background failed: {type(e).__name__}: {e}; "
-                "that is told now because nobody called wait(). "
+                f"the save of step {step} in the background failed: {type(e).__name__}: {e}. "
+                "This was not reported earlier because wait() was not called. "
                 + (SAVE_STARTED_ANYWAY if go_on else NOTHING_STARTED)
             ) from e
 
@@ -412,7 +412,7 @@ class SaveDecider:
         policy: the policy that was given.
         notice: the receiver of SIGTERM.
         preempted: True once SIGTERM has come and a `save` has acted on it.
-        seen: True once the caller was told of SIGTERM.
+        seen: True once the caller has read `preempted` as True.
 
     Raises ValueError if the policy needs `preemption_seconds` and has none, or if it is not
     positive.
@@ -477,7 +477,7 @@ class SaveDecider:
             self._newest = self._queue.last_good
 
     def ask(self, number: int) -> tuple[bool, str | None]:
-        """Return True if the job has been told to end, and the reason to save; None: do not save.
+        """Return True if the job has received SIGTERM, and the reason to save; None: do not save.
 
         Raises ProcessError.
         """
@@ -514,7 +514,7 @@ class SaveDecider:
         return not preempted and why is None
 
     def hears_of_preemption(self, number: int) -> bool:
-        """Return True if any process has been told to end, as all processes find out together.
+        """Return True if any process has received SIGTERM, as all processes find out together.
 
         Raises ValueError without `preemption_seconds`.
         """

@@ -313,7 +313,8 @@ class StepReader:
                 raise PermissionError(
                     errno.EACCES,
                     f"step {entry.step} cannot be pinned: a pin is a file in its directory, made "
-                    "under a lock in the root, so it takes leave to write in both; or read a copy",
+                    "under a lock in the root, so it needs write permission in both; or read a "
+                    "copy",
                     entry.path,
                 ) from e
             yield entry.path

@@ -195,8 +195,8 @@ def _holders(shards: ShardGrid, parts: int, axis: int) -> Iterator[tuple[tuple[i
 def _deal(loads: Sequence[int], size: int, count: int, most: int) -> list[int]:
     """Return the number of items, of `count` of one size, that each holder gets.
 
-    Each holder in turn gets as many as keep its load within `most`. The rest is dealt so that the
-    loads become level.
+    Each holder in turn gets as many as keep its load within `most`. The others are distributed
+    so that the loads become about equal.
     """
     counts = []
     for load in loads:

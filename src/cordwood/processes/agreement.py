@@ -292,7 +292,7 @@ class ProcessGroup:
         Args:
             step: the step.
             ask: called on process 0 with True if any process is preempted; returns the reason.
-            preempted: True if this process has been told to end.
+            preempted: True if this process has received SIGTERM.
 
         Raises ProcessError if process 0 does not come, or has left this step out.
         """

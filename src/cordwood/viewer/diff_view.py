@@ -425,7 +425,7 @@ def _columns(kinds: Sequence[str]) -> list[str]:
 
 
 def _labels(rows: Sequence[_Row]) -> list[str]:
-    """Return the labels of rows: the number, after the names that tell the stacks apart."""
+    """Return the labels of rows: the number, after the names that distinguish the stacks."""
     stacks = list(dict.fromkeys([stack for stack, _ in rows if stack is not None]))
     names = dict(zip(stacks, _distinct_names(stacks), strict=True))
     return [

@@ -266,13 +266,13 @@ class _Handler(BaseHTTPRequestHandler):
             turns.release()
 
     def _report(self, progress: Progress) -> None:
-        """Send a line of progress. Raises _CanceledError if the page has gone."""
+        """Send a line of progress. Raises _CanceledError if the page was closed."""
         if self._server.stopping.is_set() or self._has_gone():
             raise _CanceledError
         self._write(json.dumps({"progress": progress._asdict()}).encode(), b"\n")
 
     def _write(self, *parts: bytes) -> None:
-        """Send parts of an answer. Raises _CanceledError if the page has gone."""
+        """Send parts of an answer. Raises _CanceledError if the page was closed."""
         try:
             for part in parts:
                 self.wfile.write(part)
