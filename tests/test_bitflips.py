@@ -133,7 +133,7 @@ def test_a_format_without_digests_is_silent(tmp_path: Path) -> None:
     assert "silent: byte 500, bit 3: w: expected" in str(report)
 
 
-def test_crashes_are_told_from_detection(tmp_path: Path) -> None:
+def test_crashes_are_distinguished_from_detection(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"\0\0")
 

@@ -176,7 +176,7 @@ def test_only_blocks_that_differ_are_read(tmp_path: Path) -> None:
     assert (leaf.key_path, leaf.differing, leaf.size) == ("w", 1, 8 << 20)
 
 
-def test_damage_is_told(tmp_path: Path) -> None:
+def test_damage_is_reported(tmp_path: Path) -> None:
     a = save(tmp_path, ".safetensors", {"w": np.zeros(1000)}, "a")
     b = save(tmp_path, ".safetensors", {"w": np.ones(1000)}, "b")
     data = bytearray(b.read_bytes())

@@ -202,7 +202,7 @@ def test_another_dtype(one: str, other: str) -> None:
         assert equal.cosine == pytest.approx(1)
 
 
-def test_integers_that_float64_cannot_tell_apart() -> None:
+def test_integers_that_are_equal_as_float64() -> None:
     leaf = only(np.array([2**64 - 1], np.uint64), np.array([2**64 - 2], np.uint64))
     assert (leaf.l2, leaf.max_abs, leaf.differing) == (1.0, 1.0, 1)
     leaf = only(np.array([2**63 - 1]), np.array([2**63 + 1], np.uint64))

@@ -32,7 +32,7 @@ def calls(path: Path, other: Path) -> dict[str, Callable[[Any], object]]:
 
 @pytest.mark.parametrize("kind", ["a.safetensors", "a.msgpack", "packs", "zarr"])
 @pytest.mark.parametrize("verb", ["save", "load", "verify", "convert"])
-def test_what_is_told(tmp_path: Path, kind: str, verb: str) -> None:
+def test_the_counts_of_progress(tmp_path: Path, kind: str, verb: str) -> None:
     path = tmp_path / kind
     options: Any = {"layout": kind} if "." not in kind else {}
     cordwood.save(path, TREE, **options)

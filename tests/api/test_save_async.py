@@ -346,7 +346,7 @@ def test_a_failure_reaches_wait(tmp_path: Path, gate: Gate) -> None:
             pending.wait()
     assert isinstance(pending.exception, OSError)
     assert repr(pending).startswith("<failed ")
-    cordwood.save(tmp_path / "x.safetensors", {"told": True})
+    cordwood.save(tmp_path / "x.safetensors", {"reported": True})
 
 
 @pytest.mark.parametrize("save", [cordwood.save, cordwood.save_async])
@@ -358,7 +358,7 @@ def test_a_failure_that_nobody_saw_reaches_the_next_save(
         save(tmp_path / "y.safetensors", {})
     assert list(tmp_path.iterdir()) == []
     gate.fails = None
-    pending = save(tmp_path / "y.safetensors", {})  # told once
+    pending = save(tmp_path / "y.safetensors", {})  # reported once
     if pending is not None:
         pending.wait()
 
@@ -375,7 +375,7 @@ def test_a_failure_keeps_no_memory(tmp_path: Path, gate: Gate) -> None:
     assert after.unsafe_buffer_pointer() == before
 
 
-def test_what_only_writing_shows_is_told_by_wait(tmp_path: Path) -> None:
+def test_an_error_of_writing_is_raised_by_wait(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     path.write_bytes(b"a diary")
     pending = cordwood.save_async(path, {"w": np.zeros(3)})
@@ -384,7 +384,7 @@ def test_what_only_writing_shows_is_told_by_wait(tmp_path: Path) -> None:
     assert path.read_bytes() == b"a diary"
 
 
-def test_what_the_tree_shows_is_told_at_once(tmp_path: Path) -> None:
+def test_an_error_of_the_tree_is_raised_at_once(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedLeafError, match="a/1"):
         cordwood.save_async(tmp_path / "x.safetensors", {"a": [1, object()]})
     with pytest.raises(UnsupportedFormatError):
@@ -417,7 +417,7 @@ def test_the_interpreter_waits_for_the_save(tmp_path: Path) -> None:
         path.unlink()
 
 
-def test_a_failure_that_nobody_saw_is_told_at_exit(tmp_path: Path) -> None:
+def test_an_unreported_failure_is_reported_at_exit(tmp_path: Path) -> None:
     (tmp_path / "x.safetensors").write_text("no checkpoint")
     printed = run_python(
         """

@@ -68,7 +68,7 @@ def test_a_save_in_an_atexit_handler(tmp_path: Path, call: str, name: str) -> No
     assert_trees_equal(cordwood.load(path), {"w": np.arange(5)})
 
 
-def test_a_save_in_an_atexit_handler_that_fails_is_told(tmp_path: Path) -> None:
+def test_a_failed_save_in_an_atexit_handler_is_reported(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "mine").write_bytes(b"")
     call = f'cordwood.save_async({str(tmp_path / "tree")!r}, {{"w": np.arange(5)}})'

@@ -131,7 +131,7 @@ def damaged(data: bytes) -> dict[str, tuple[bytes, type[Exception], str]]:
 
 @each_suffix
 @pytest.mark.parametrize("what", list(damaged(b"")))
-def test_damage_is_told_of_the_source(tmp_path: Path, suffix: str, what: str) -> None:
+def test_the_error_of_damage_names_the_source(tmp_path: Path, suffix: str, what: str) -> None:
     source, path, out = (
         tmp_path / f"a{suffix}",
         tmp_path / "out" / "b.safetensors",
@@ -236,7 +236,7 @@ def test_any_call_fails(tmp_path: Path, suffix: str, code: int) -> None:
     outcomes = list(fail_calls(scenario(tmp_path, suffix), str(tmp_path), code))
     check(outcomes, at_least=11)
     scratch = [outcome.error for outcome in outcomes if "temporary file in" in str(outcome.error)]
-    assert len(scratch) >= 2  # open, pwrite; and where the size is told, fallocate
+    assert len(scratch) >= 2  # open, pwrite; and where the size is stored, fallocate
     for error in scratch:
         assert isinstance(error, StorageError)
         assert (error.errno, error.filename) == (code, str(tmp_path / f"5{suffix}"))
@@ -321,7 +321,7 @@ def test_a_full_disk(tmp_path: Path, suffix: str) -> None:
             str(caught.value),
         )
         assert result is not None, caught.value
-        if suffix == ".msgpack.zst":  # which is told
+        if suffix == ".msgpack.zst":  # which stores the size
             assert int(result[1]) == size_bytes
         assert 7 << 20 < int(result[1]) <= size_bytes
         assert os.listdir(place) == []

@@ -383,7 +383,7 @@ def test_paths_of_any_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 class Recording:
-    """A manager that is not jax's: it writes when it is told to."""
+    """A manager that is not jax's: it writes when it is asked to."""
 
     def __init__(self) -> None:
         self.arrays: list[Any] = []

@@ -56,7 +56,7 @@ def test_names_change_only_where_they_must(paths: list[KeyPath], names: list[str
     assert result.changed == [i for i, path in enumerate(paths) if names[i] != dotted_name(path)]
 
 
-def test_a_name_that_is_too_long_is_cut_and_told_apart_by_its_digest() -> None:
+def test_a_name_that_is_too_long_is_cut_and_made_unique_by_its_digest() -> None:
     one, two = tensor_names([("x" * 2000 + "1",), ("x" * 2000 + "2",)]).names
     assert one != two
     assert one.startswith("x" * 200 + "~")

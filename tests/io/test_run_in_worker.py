@@ -101,7 +101,7 @@ def test_profilers_follow_it() -> None:
     assert sys.getprofile() is None
 
 
-def test_it_is_told_to_stop() -> None:
+def test_an_interrupt_stops_the_worker() -> None:
     ended = []
 
     def work() -> None:
@@ -118,7 +118,7 @@ def test_it_is_told_to_stop() -> None:
     assert ended == [True]
 
 
-def test_its_helpers_are_told_to_stop() -> None:
+def test_an_interrupt_stops_the_helpers_of_the_worker() -> None:
     started = threading.Event()
 
     def make_worker() -> Callable[[int], None]:
@@ -179,7 +179,7 @@ def test_interrupts_at_any_moment_do_not_cut_it() -> None:
             np.ones(1000).sum()
         ended += 1
 
-    # StoppedError, which the work is told to stop by, would come through here.
+    # StoppedError, which stops the work, would come through here.
     for cut in interruptions(lambda: run_in_worker(work), times=300):
         cuts += cut
         assert begun == ended

@@ -227,7 +227,7 @@ def test_none_is_no_empty_container(tmp_path: Path) -> None:
         cordwood.load(path, like={"w": 1, "x": None})
 
 
-def test_a_partition_of_a_model_keeps_the_rest(store: Store) -> None:
+def test_a_partition_of_a_model_keeps_the_other_leaves(store: Store) -> None:
     full: dict[str, Any] = {
         "a": {"kernel": np.ones((2, 2)), "lora": np.ones(2)},
         "b": {"w": np.ones(3)},
@@ -268,7 +268,7 @@ def test_a_raw_key_for_a_typed_one_names_the_functions(tmp_path: Path) -> None:
 PARAMS = {name: {"bias": np.ones(2), "kernel": np.ones((2, 2))} for name in ("one", "two")}
 
 
-def test_params_alone_are_told_where_they_lie(store: Store) -> None:
+def test_the_error_for_params_alone_says_where_they_are(store: Store) -> None:
     path = store({"opt": [{"mu": PARAMS["one"]}], "params": PARAMS, "step": 3})
     with pytest.raises(MismatchError) as e:
         load(path, PARAMS)
@@ -302,7 +302,7 @@ ADAM = {"params": PARAMS, "opt_state": [{"mu": PARAMS, "nu": PARAMS}], "step": 3
 SGD = {"params": PARAMS, "opt_state": [{"trace": PARAMS}], "step": 0}
 
 
-def test_another_optimizer_is_told_how_to_keep_its_fresh_state(store: Store) -> None:
+def test_the_error_for_another_optimizer_says_how_to_keep_its_fresh_state(store: Store) -> None:
     path = store(ADAM)
     with pytest.raises(MismatchError) as e:
         load(path, SGD)
@@ -314,14 +314,16 @@ def test_another_optimizer_is_told_how_to_keep_its_fresh_state(store: Store) -> 
     assert_trees_equal(load(path, SGD, select="!opt_state", missing="keep"), expected)
 
 
-def test_names_that_also_differ_elsewhere_are_not_told_about_the_optimizer(store: Store) -> None:
+def test_the_error_for_names_that_also_differ_elsewhere_says_nothing_of_the_optimizer(
+    store: Store,
+) -> None:
     path = store(ADAM)
     with pytest.raises(MismatchError) as e:
         load(path, {**SGD, "epoch": 0})
     assert "fresh optimizer" not in str(e.value)
 
 
-def test_params_in_a_container_are_told_so(store: Store) -> None:
+def test_the_error_for_params_in_a_container_names_the_container(store: Store) -> None:
     path = store(PARAMS)
     like = {"model": {"params": PARAMS}}
     with pytest.raises(MismatchError) as e:

@@ -80,7 +80,7 @@ def test_some_elements_of_a_list(store: Store) -> None:
     np.testing.assert_array_equal(loaded[keys[1]]["w"], np.full(3, 2.0))
 
 
-def test_a_part_of_like_keeps_the_rest(store: Store) -> None:
+def test_a_part_of_like_keeps_the_other_leaves(store: Store) -> None:
     path = store(state())
     like = other_state()
     loaded = cordwood.load(path, like=like, select="params/**", missing="keep")

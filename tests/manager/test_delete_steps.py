@@ -1,4 +1,4 @@
-"""Leftovers of dead saves are removed by the next save, before it writes."""
+"""Leftovers of killed saves are removed by the next save, before it writes."""
 
 from __future__ import annotations
 

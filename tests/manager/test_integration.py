@@ -14,7 +14,7 @@ import cordwood
 from tests.children import SRC
 
 EXAMPLES = sorted((SRC.parent / "examples").glob("train_*.py"))
-STEPS = 40  # of an example that is told nothing else
+STEPS = 40  # of an example without other arguments
 KILLS = 2
 
 

@@ -243,7 +243,9 @@ def test_a_flipped_byte_is_healed_by_the_next_save(
         assert_trees_equal(cordwood.load(tmp_path / str(step)), small_tree(step))
 
 
-def test_a_file_of_the_base_is_gone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_file_of_the_base_is_not_linked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     save(tmp_path, 0)
     for path in (tmp_path / "0").glob("data-*"):
         path.unlink()
@@ -331,7 +333,7 @@ def test_what_is_not_a_managers_step_is_no_base(tmp_path: Path, reports: list[Sa
 
 
 def test_one_bit_where_no_look_falls(tmp_path: Path, reports: list[SaveReport]) -> None:
-    """Every one of them is told apart, the sign of zero and the bits of a NaN among them."""
+    """Every one of them is distinguished, the sign of zero and the bits of a NaN among them."""
     array = np.zeros(100_000, np.float32)
     array[20_000] = np.nan
     bits = array.view(np.uint32)
@@ -430,7 +432,7 @@ def test_a_save_of_the_same_step_that_died_has_left_links(
     check(tmp_path)
 
 
-def test_links_that_a_dead_save_has_left_are_removed(tmp_path: Path) -> None:
+def test_links_that_a_killed_save_has_left_are_removed(tmp_path: Path) -> None:
     save(tmp_path, 0)
     (tmp_path / "1").mkdir()
     for path in (tmp_path / "0").glob("data-*"):

@@ -355,7 +355,7 @@ def test_a_failure_leaves_the_block(tmp_path: Path) -> None:
         assert "and a save in the background failed: StorageError" in error.value.__notes__[0]
 
 
-def test_deletions_that_fail_are_told_and_made_up_for(
+def test_failed_deletions_are_reported_and_repeated(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     manager = CheckpointManager(tmp_path, keep=1, background=False)

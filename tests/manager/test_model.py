@@ -89,7 +89,7 @@ class Managers(RuleBasedStateMachine):
         self.pins: dict[int, list[AbstractContextManager[str]]] = {}
         self.versions: dict[int, int] = {}  # how often each step was saved
         self.read: set[tuple[int, int]] | None = None  # by the reader; None: it has not looked yet
-        self.untold: set[int] = set()  # managers whose last save failed, which nobody has asked
+        self.unreported: set[int] = set()  # managers whose last save failed, which nobody has asked
 
     @initialize(policy=st.sampled_from(POLICIES))
     def begin(self, policy: KeepPolicy) -> None:
@@ -130,8 +130,8 @@ class Managers(RuleBasedStateMachine):
     def ask_to_save(self, who: int, step: int, loss: float, salt: int) -> PendingSave | None:
         """Save; a failure of the save before is reported first, once."""
         self.now += 1e-3  # no two saves of a step begin at one time
-        if who in self.untold:
-            self.untold.discard(who)
+        if who in self.unreported:
+            self.unreported.discard(who)
             with pytest.raises(PendingSaveError):
                 self.managers[who].save(step, tree_of(step, salt), metrics={"loss": loss})
         return self.managers[who].save(step, tree_of(step, salt), metrics={"loss": loss})
@@ -144,13 +144,13 @@ class Managers(RuleBasedStateMachine):
     def break_save(self, who: int, step: int, salt: int, how: syscalls.SystemCalls) -> None:
         """Begin a save whose system calls fail; its failure is not asked for."""
         with syscalls.override(how), suppress(Killed, OSError, CordwoodError):
-            self.untold.discard(who)  # it is told now, and nothing is begun
+            self.unreported.discard(who)  # it is reported now, and nothing is begun
             pending = self.managers[who].save(step, tree_of(step, salt), metrics={"loss": 1.0})
             if pending is not None:
                 pending._wait_quietly()
             self.finish(who)
             if pending is not None and pending.failed:
-                self.untold.add(who)
+                self.unreported.add(who)
         if (self.root / str(step) / "cordwood.json").exists():  # all or nothing
             self.may_be_gone |= self.commit(step, 1.0, salt)
 
@@ -220,14 +220,14 @@ class Managers(RuleBasedStateMachine):
     def a_call_fails(self, who: int, call: int, code: int, lasting: bool) -> None:
         self.break_save(who, self.next_step(1), 7, FailingSystem(call, code, lasting=lasting))
 
-    @precondition(lambda self: self.untold)
+    @precondition(lambda self: self.unreported)
     @rule(pick=picks)
     def a_failure_is_asked_for(self, pick: int) -> None:
-        who = self.pick(self.untold, pick)
+        who = self.pick(self.unreported, pick)
         with pytest.raises((OSError, CordwoodError)):
             self.managers[who].wait()
-        self.untold.discard(who)
-        self.managers[who].wait()  # told once
+        self.unreported.discard(who)
+        self.managers[who].wait()  # reported once
 
     @rule(who=whos, call=calls)
     def a_process_is_killed(self, who: int, call: int) -> None:
@@ -235,7 +235,7 @@ class Managers(RuleBasedStateMachine):
         self.start_anew(who)
 
     def start_anew(self, who: int) -> None:
-        self.untold.discard(who)
+        self.unreported.discard(who)
         self.be_told(who)
         self.managers[who] = self.manager(who)
 

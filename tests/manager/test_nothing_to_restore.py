@@ -1,4 +1,4 @@
-"""A root without steps: what else lies there is told, and no run starts anew by accident."""
+"""A root without steps: what else lies there is reported, and no run starts anew by accident."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     ],
 )
 @pytest.mark.parametrize("kind", [CheckpointManager, StepReader])
-def test_a_checkpoint_of_any_name_is_told(
+def test_a_checkpoint_of_any_name_is_reported(
     tmp_path: Path, kind: type[StepReader], name: str, tool: str, description: str
 ) -> None:
     (tmp_path / "logs").mkdir()
@@ -88,7 +88,7 @@ def test_a_checkpoint_of_any_name_is_told(
     assert warned[0].filename == __file__
 
 
-def test_a_root_within_the_root_is_told(tmp_path: Path) -> None:
+def test_a_root_within_the_root_is_reported(tmp_path: Path) -> None:
     with CheckpointManager(tmp_path / "checkpoints") as manager:
         manager.save(3, TREE)
     with pytest.warns(
@@ -158,7 +158,7 @@ def test_names_are_shown_without_control_characters(
         assert "a\\x1b[31m" in text
 
 
-def test_what_no_tool_has_finished_is_not_told(tmp_path: Path) -> None:
+def test_unfinished_checkpoints_are_not_reported(tmp_path: Path) -> None:
     (tmp_path / "7.orbax-checkpoint-tmp-1").mkdir()
     (tmp_path / ".5.cordwood-0123456789abcdef.deleted").mkdir()
     (tmp_path / "5").mkdir()

@@ -26,16 +26,16 @@ from cordwood.storage import write_files
 TREE = {"w": np.zeros(3)}
 
 
-def told() -> None:
+def send_sigterm() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_a_job_that_is_told_to_end(tmp_path: Path) -> None:
+def test_a_job_that_receives_sigterm(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     with CheckpointManager(tmp_path, save=EverySteps(100), preemption_seconds=300) as manager:
         for step in range(300):
             if step == 142:
-                told()
+                send_sigterm()
             pending = manager.save(step, TREE)
             if manager.preempted:
                 break
@@ -61,7 +61,7 @@ def test_a_save_that_goes_on_is_finished_where_there_is_no_time_for_another(tmp_
         manager._queue.last_seconds = 150.0
         with patch("cordwood.storage.local_storage.fill_file", slow):
             manager.save(10, TREE)
-            told()
+            send_sigterm()
             finish = manager._finish_in_time
 
             def finish_once_it_waits() -> None:
@@ -84,7 +84,7 @@ def test_no_time_is_left(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
 
     with CheckpointManager(tmp_path, preemption_seconds=0.05) as manager:
         with patch("cordwood.storage.local_storage.fill_file", slow):
-            told()
+            send_sigterm()
             manager.save(1, TREE)
             assert manager.preempted
             assert "the job has been told to end, and " in caplog.text
@@ -101,11 +101,11 @@ def test_a_handler_that_was_there_is_called() -> None:
         notice = PreemptionNotice()
         notice.listen()
         assert notice.received_at is None
-        told()
+        send_sigterm()
         assert notice.received_at is not None
         assert calls == [signal.SIGTERM]
         notice.stop()
-        told()
+        send_sigterm()
         assert len(calls) == 2
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -117,7 +117,7 @@ def run(code: str, root: Path) -> subprocess.CompletedProcess[str]:
         "import os, signal, sys, numpy as np, cordwood\n"
         "from cordwood import CheckpointManager\n"
         "T, root = {'w': np.zeros(3)}, sys.argv[1]\n"
-        "def told(): os.kill(os.getpid(), signal.SIGTERM)\n"
+        "def send_sigterm(): os.kill(os.getpid(), signal.SIGTERM)\n"
     )
     return subprocess.run(
         [sys.executable, "-c", start + textwrap.dedent(code), str(root)],
@@ -131,7 +131,7 @@ def run(code: str, root: Path) -> subprocess.CompletedProcess[str]:
 def test_a_signal_while_the_block_is_left_does_not_cut_the_last_save_off(tmp_path: Path) -> None:
     done = run(
         """
-        def on_save(report): told()
+        def on_save(report): send_sigterm()
         with CheckpointManager(root, preemption_seconds=300, on_save=on_save) as manager:
             manager.save(1, T)
         print("never", flush=True)
@@ -147,7 +147,7 @@ def test_a_signal_that_a_save_has_heeded_does_not_end_the_program(tmp_path: Path
     done = run(
         """
         with CheckpointManager(root, preemption_seconds=300) as manager:
-            told()
+            send_sigterm()
             manager.save(1, T)
         print(manager.preempted)
         """,
@@ -161,7 +161,7 @@ def test_a_signal_after_the_last_save_is_known_once_the_manager_is_closed(tmp_pa
     before = signal.signal(signal.SIGTERM, lambda number, frame: calls.append(number))
     try:
         manager = CheckpointManager(tmp_path, preemption_seconds=300)
-        told()
+        send_sigterm()
         assert manager.preempted
         manager.close()
         assert manager.preempted
@@ -178,8 +178,9 @@ def test_a_signal_after_the_last_save_is_known_once_the_manager_is_closed(tmp_pa
         "n = CheckpointManager(root, preemption_seconds=300); m.close(); n.close()",
     ],
 )
-def test_a_manager_that_is_gone_leaves_the_signal_to_others(tmp_path: Path, end: str) -> None:
-    code = f"m = CheckpointManager(root, preemption_seconds=300)\n{end}\ntold()\nprint('never')"
+def test_a_deleted_manager_leaves_the_signal_to_others(tmp_path: Path, end: str) -> None:
+    make = "m = CheckpointManager(root, preemption_seconds=300)"
+    code = f"{make}\n{end}\nsend_sigterm()\nprint('never')"
     done = run(code, tmp_path)
     assert (done.returncode, done.stdout) == (-signal.SIGTERM, ""), done.stderr
 
@@ -199,14 +200,14 @@ def test_handlers_above_and_below_are_called_once_each() -> None:
 
         signal.signal(signal.SIGTERM, above)
         other.listen()
-        told()
+        send_sigterm()
         assert calls == ["above", "below"]
         assert one.received_at is not None
         assert other.received_at is not None
         one.stop()
         other.stop()
         assert signal.getsignal(signal.SIGTERM) == above
-        told()
+        send_sigterm()
         assert calls == ["above", "below"] * 2
     finally:
         signal.signal(signal.SIGTERM, first)
@@ -223,7 +224,7 @@ def test_an_earlier_failure_costs_no_last_save(
             assert pending is not None
             while not pending.done:
                 time.sleep(0.01)
-        told()
+        send_sigterm()
         with pytest.raises(PendingSaveError, match="the save of step 10 in the background failed"):
             manager.save(11, TREE)
         assert manager.preempted
@@ -232,10 +233,10 @@ def test_an_earlier_failure_costs_no_last_save(
     assert caplog.text.count("all the same") == 1
 
 
-def test_a_last_save_that_fails_is_told(tmp_path: Path) -> None:
+def test_a_failed_last_save_is_reported(tmp_path: Path) -> None:
     failing = patch("cordwood.storage.local_storage.fill_file", side_effect=OSError(110, "slow"))
     with CheckpointManager(tmp_path, preemption_seconds=300) as manager, failing:
-        told()
+        send_sigterm()
         with pytest.raises(TimeoutError, match="Connection timed out while"):
             manager.save(1, TREE)
     assert manager.steps() == []
@@ -250,7 +251,7 @@ def test_what_would_never_save_is_an_error(tmp_path: Path) -> None:
             CheckpointManager(tmp_path, preemption_seconds=seconds)
     with CheckpointManager(tmp_path, save=OnPreemption(), preemption_seconds=300) as manager:
         assert manager.save(1, TREE) is None
-        told()
+        send_sigterm()
         assert manager.save(2, TREE) is not None
 
 
@@ -274,7 +275,7 @@ def test_preempted_is_true_as_soon_as_the_signal_has_come(tmp_path: Path) -> Non
         manager.save(0, TREE)
         for batch in range(100):  # an evaluation
             if batch == 7:
-                told()
+                send_sigterm()
             if manager.preempted:
                 break
         assert batch == 7
@@ -288,7 +289,7 @@ def test_a_step_is_saved_in_the_middle_of_an_evaluation(tmp_path: Path) -> None:
         ended = []
         for batch in range(100):
             if batch == 7:
-                told()
+                send_sigterm()
             if manager.save_if_preempted(3, TREE, metrics={"loss": 1.0}, extras={"batch": batch}):
                 ended.append(batch)
                 break
@@ -306,7 +307,7 @@ def test_a_step_is_saved_in_the_middle_of_an_evaluation(tmp_path: Path) -> None:
 def test_a_signal_in_the_middle_of_a_save_is_acted_on_by_that_save(tmp_path: Path) -> None:
     class TellsPolicy(EverySteps):
         def why(self, moment: Any) -> str | None:
-            told()
+            send_sigterm()
             return super().why(moment)
 
     with CheckpointManager(tmp_path, save=TellsPolicy(100), preemption_seconds=300) as manager:
@@ -320,7 +321,7 @@ def test_a_signal_that_was_seen_and_not_acted_on_is_reported(
 ) -> None:
     with CheckpointManager(tmp_path, save=EverySteps(100), preemption_seconds=300) as manager:
         manager.save(100, TREE)
-        told()
+        send_sigterm()
         assert manager.preempted
     assert "SIGTERM came, and no save has acted on it: the newest step is 100" in caplog.text
 

@@ -104,7 +104,7 @@ def test_a_policy_that_fails_fails_no_save(
     assert "the policy's own" in caplog.text
 
 
-def test_a_failure_that_was_told_is_not_told_again(tmp_path: Path) -> None:
+def test_a_failure_is_reported_once(tmp_path: Path) -> None:
     manager = CheckpointManager(tmp_path)
     with failing():
         pending = manager.save(1, TREE)
@@ -116,7 +116,7 @@ def test_a_failure_that_was_told_is_not_told_again(tmp_path: Path) -> None:
     assert manager.steps() == [2]
 
 
-def test_a_failure_is_told_by_its_own_manager(tmp_path: Path) -> None:
+def test_a_failure_is_reported_by_its_own_manager(tmp_path: Path) -> None:
     one, other = CheckpointManager(tmp_path / "one"), CheckpointManager(tmp_path / "other")
     with failing():
         ended(one.save(1, TREE))
@@ -130,7 +130,7 @@ def test_a_failure_is_told_by_its_own_manager(tmp_path: Path) -> None:
     assert (one.steps(), other.steps()) == ([2], [1])
 
 
-def test_a_failure_of_another_save_is_told_by_a_manager_too(tmp_path: Path) -> None:
+def test_a_manager_reports_the_failure_of_another_save(tmp_path: Path) -> None:
     with failing():
         ended(cordwood.save_async(tmp_path / "tree", TREE))
     with CheckpointManager(tmp_path / "run") as manager:
@@ -166,7 +166,7 @@ def test_the_step_that_a_run_goes_on_from_is_there(tmp_path: Path) -> None:
         other.save(7, TREE)
 
 
-def test_policies_are_told_integers(tmp_path: Path) -> None:
+def test_policies_refuse_what_is_no_integer(tmp_path: Path) -> None:
     for make in (KeepLast, EverySteps):
         with pytest.raises(TypeError, match=r"count: expected an integer, found 2\.0"):
             make(2.0)  # type: ignore[arg-type]
@@ -202,7 +202,7 @@ def test_best_goes_by_its_policy(tmp_path: Path) -> None:
         manager.best("acc", mode="maximum")  # type: ignore[arg-type]
 
 
-def test_what_nobody_asked_for_is_told_at_the_end(
+def test_an_unreported_failure_is_a_warning_at_exit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cordwood.io.threads._unreported", {})  # nothing of other tests

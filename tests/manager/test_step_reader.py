@@ -87,7 +87,7 @@ def test_what_is_restored_may_be_chosen_as_load_has_it(tmp_path: Path) -> None:
     assert restored.tree["a"]["w"][3] == 3
 
 
-def test_items_that_are_not_there_are_told_before_the_tree_is_loaded(
+def test_absent_items_are_reported_before_the_tree_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(tmp_path, 1)
@@ -146,7 +146,7 @@ def test_after_a_restore_all_that_follow_are_new(tmp_path: Path) -> None:
     assert list(reader.new_steps(0)) == [2, 3]
 
 
-def test_the_step_that_was_restored_may_be_gone(tmp_path: Path) -> None:
+def test_the_step_that_was_restored_may_be_deleted(tmp_path: Path) -> None:
     for remaining, new in (([1, 4, 5], [4, 5]), ([1, 2], [2])):
         save(tmp_path, 1, 2, 3, 4, 5)
         reader = StepReader(tmp_path)
@@ -212,7 +212,7 @@ def test_a_pin_needs_write_permission(tmp_path: Path, code: int) -> None:
         pytest.fail("nothing is pinned")
 
 
-def test_a_root_of_steps_with_other_names_is_told(tmp_path: Path) -> None:
+def test_a_root_of_steps_with_other_names_is_reported(tmp_path: Path) -> None:
     for name in ("ckpt_10", "logs"):
         (tmp_path / name).mkdir()
     for name in ("ckpt_20", "run_1.log", "epoch_3.msgpack"):

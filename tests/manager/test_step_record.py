@@ -75,7 +75,7 @@ def test_what_is_not_read(change: tuple[str, str], message: str) -> None:
         decode_record(GOOD.replace(*change, 1), "x")
 
 
-def test_a_newer_version_is_told_from_damage() -> None:
+def test_a_newer_version_is_distinguished_from_damage() -> None:
     with pytest.raises(
         UnsupportedFormatError, match=r"x: version 2 is newer than .* \(1\); upgrade"
     ):

@@ -133,7 +133,7 @@ def test_small_replicated_leaves_are_dealt_out_whole() -> None:
     assert all(share.replicated for ranges in shares.by_process for share in ranges)
 
 
-def test_whoever_has_the_least_gets_the_rest() -> None:
+def test_the_process_with_the_least_gets_what_remains() -> None:
     large = ShardedLeaf(0, 1, single_process_grid((900,)))
     small = [ShardedLeaf(1 + i, 1, spread((100,), (1,), 2)) for i in range(11)]
     shares = share_out([large, *small], process_count=2)

@@ -135,7 +135,7 @@ def test_select_goes_by_the_names_before() -> None:
     }
 
 
-def test_what_is_left_out_is_told_under_its_new_name() -> None:
+def test_leaves_that_are_left_out_have_their_new_names() -> None:
     selection = select_leaves(
         index_of(TREE), select="step", rename={"params/dense": "d"}, where="ckpt"
     )

@@ -80,8 +80,8 @@ def parts(array: Any) -> list[Any]:
     return [array] if shards is None else [shard.data for shard in shards]
 
 
-def train_until_told(path: str, process: int, step: int) -> tuple[int, list[int]]:
-    """Save every tenth step; one process is told to end at some step. Where all ended."""
+def train_until_sigterm(path: str, process: int, step: int) -> tuple[int, list[int]]:
+    """Save every tenth step; one process receives SIGTERM at some step. Where all ended."""
     with CheckpointManager(path, save=EverySteps(10), preemption_seconds=300) as manager:
         for number in range(1, 10_000):
             if number == step and jax.process_index() == process:
@@ -92,8 +92,8 @@ def train_until_told(path: str, process: int, step: int) -> tuple[int, list[int]
     raise AssertionError("nobody heard of it")
 
 
-def evaluate_until_told(path: str, process: int) -> tuple[int, list[int]]:
-    """Evaluate a step; one process is told to end at batch 7. The batch at which all ended."""
+def evaluate_until_sigterm(path: str, process: int) -> tuple[int, list[int]]:
+    """Evaluate a step; one process receives SIGTERM at batch 7. The batch at which all ended."""
     with CheckpointManager(path, save=EverySteps(10), preemption_seconds=300) as manager:
         manager.save(10, spread(reference(10), 2))
         for batch in range(10_000):

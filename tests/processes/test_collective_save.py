@@ -43,7 +43,7 @@ def save(
     silence_seconds: float = 100,
 ) -> None:
     def write(save_id: str, base: str) -> str:
-        assert base == "told-by-0"
+        assert base == "sent-by-0"
         if fails is not None:
             raise fails
         disk.written[processes.index] = save_id
@@ -63,7 +63,7 @@ def save(
             disk,
             path="x",
             save_id=f"{processes.index}" * 16,
-            base=f"told-by-{processes.index}",
+            base=f"sent-by-{processes.index}",
             fingerprints=lambda: [prints * 16],
             specs=[],
         )

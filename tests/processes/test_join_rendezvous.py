@@ -132,7 +132,7 @@ def test_the_background_tells_who_is_past() -> None:
     assert [outcome.value for outcome in outcomes] == ["012"] * 3
 
 
-def test_whoever_is_behind_is_told_so_at_once() -> None:
+def test_a_process_that_is_behind_raises_at_once() -> None:
     def work(processes: FakeProcesses) -> None:
         meet(processes, "save s4" if processes.index == 2 else "save s3")
 

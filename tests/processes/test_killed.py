@@ -30,8 +30,8 @@ class Kill(NamedTuple):
     save_seconds: float  # of a save of that group that was left alone
     killed_after_seconds: float
     held: str  # the old checkpoint or the new
-    told: str  # what the others say
-    told_after_seconds: float
+    message: str  # what the others say
+    reported_after_seconds: float
 
 
 def test_a_process_is_killed_in_the_middle_of_a_save(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def text_of(kills: list[Kill]) -> str:
                 if (kill.victim == 0, kill.background) == (killed == "process 0", background)
             ]
             new = sum(kill.held == "new" for kill in some)
-            longest = max((kill.told_after_seconds for kill in some), default=0.0)
+            longest = max((kill.reported_after_seconds for kill in some), default=0.0)
             rows.append(
                 [
                     killed,

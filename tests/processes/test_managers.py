@@ -60,9 +60,9 @@ def test_each_process_links_what_it_has_written(tmp_path: Path, two: Group) -> N
 
 
 @pytest.mark.parametrize("process", [0, 1])
-def test_a_process_that_is_told_to_end(tmp_path: Path, two: Group, process: int) -> None:
+def test_a_process_that_receives_sigterm(tmp_path: Path, two: Group, process: int) -> None:
     path = str(tmp_path / "run")
-    result = two.run("managers.train_until_told", path=path, process=process, step=13)
+    result = two.run("managers.train_until_sigterm", path=path, process=process, step=13)
     last, steps = result[0]
     assert result[1][0] == last
     assert steps[-1] == last
@@ -72,7 +72,7 @@ def test_a_process_that_is_told_to_end(tmp_path: Path, two: Group, process: int)
 
 @pytest.mark.parametrize("process", [0, 1])
 def test_processes_end_an_evaluation_together(tmp_path: Path, two: Group, process: int) -> None:
-    result = two.run("managers.evaluate_until_told", path=str(tmp_path / "run"), process=process)
+    result = two.run("managers.evaluate_until_sigterm", path=str(tmp_path / "run"), process=process)
     batch, steps = result[0]
     assert result[1][0] == batch
     assert batch >= 7

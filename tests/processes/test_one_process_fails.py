@@ -27,7 +27,7 @@ def check(group: Group, path: Path, injections: list[Injection]) -> None:
     outcomes = group.run("failures.run", path=str(path), last=last, injections=injections)
     assert time.monotonic() - begun < 60 + len(injections) * 3 * TIMEOUT_SECONDS
     require_recovery(outcomes, injections, last)
-    for each in injections:  # whoever failed was told
+    for each in injections:  # each failure was reported
         if each.kind not in ("left out", "too many"):
             assert each.step in outcomes[each.process][0]
 

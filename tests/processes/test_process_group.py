@@ -160,7 +160,7 @@ def test_who_is_asked_of_a_step_that_process_0_left_out(tmp_path: Path) -> None:
     assert [other[0], *other[3:]] == [1, 4, 5]
 
 
-def test_decisions_after_a_run_has_gone_back(tmp_path: Path) -> None:
+def test_decisions_after_a_run_has_returned_to_an_earlier_step(tmp_path: Path) -> None:
     said = threading.Event()
 
     def work(processes: FakeProcesses) -> list[int | str]:

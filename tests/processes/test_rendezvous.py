@@ -1,4 +1,4 @@
-"""Processes that meet: answers, failures, deaths, latecomers, told by fake processes."""
+"""Processes that meet: answers, failures, deaths, latecomers, played by fake processes."""
 
 from __future__ import annotations
 
@@ -90,7 +90,9 @@ def fail_in(process: int, error: Callable[[], BaseException]) -> Callable[[Proce
 
 @pytest.mark.parametrize("process", [0, 2])
 @pytest.mark.parametrize("error", [lambda: OSError(28, "No space left"), KeyboardInterrupt])
-def test_a_failure_is_told_to_all_at_once(process: int, error: Callable[[], BaseException]) -> None:
+def test_all_processes_learn_of_a_failure_at_once(
+    process: int, error: Callable[[], BaseException]
+) -> None:
     begun = time.monotonic()
     outcomes = run_processes(COUNT, fail_in(process, error))
     assert time.monotonic() - begun < 50  # of the 100 that a round would wait
@@ -287,7 +289,7 @@ def test_whoever_waits_can_be_stopped(process: int) -> None:
 
 @pytest.mark.parametrize("process", [0, 2])
 def test_a_failure_is_known_at_once_to_whoever_asks(process: int) -> None:
-    """No beat has told of it yet."""
+    """No heartbeat has shown it yet."""
     failed = threading.Event()
 
     def work(processes: Processes) -> None:

@@ -218,7 +218,7 @@ def test_flax_types_nested_deeply(wrap: Callable[[Any], Any], strict: bool) -> N
     assert restored is leaf
 
 
-def test_frozen_dicts_stay_frozen_and_apart() -> None:
+def test_frozen_dicts_stay_frozen_and_share_no_dicts_with_the_state() -> None:
     tree = flax.core.FrozenDict({"a": {"b": [1, {"c": 2}]}, "f": flax.core.FrozenDict({"x": 1})})
     state = to_state_dict(tree)
     restored = from_state_dict(tree, state)

@@ -331,7 +331,7 @@ def files_of_others_stay(storage: Storage) -> None:
     assert files["notes.txt"] == b"mine"
 
 
-def files_of_dead_saves_are_collected(storage: Storage) -> None:
+def files_of_killed_saves_are_collected(storage: Storage) -> None:
     files = files_of(storage)
     save(storage, tree_of(1))
     first = dict(files)
@@ -356,7 +356,7 @@ FILES: tuple[Check, ...] = (
     damage_is_found,
     what_is_no_checkpoint_is_not_replaced,
     files_of_others_stay,
-    files_of_dead_saves_are_collected,
+    files_of_killed_saves_are_collected,
 )
 
 # Runs: directories of steps

@@ -13,7 +13,7 @@ from tests.storage.conformance import (
     FolderFiles,
     Storage,
     checks_of,
-    files_of_dead_saves_are_collected,
+    files_of_killed_saves_are_collected,
 )
 
 _numbers = itertools.count()
@@ -43,7 +43,7 @@ STORAGES: Mapping[Callable[[Path], Storage], Sequence[Check]] = {
     zarr: [
         check
         for check in checks_of(has_files=True, has_runs=False)
-        if check is not files_of_dead_saves_are_collected  # they are not in the directory
+        if check is not files_of_killed_saves_are_collected  # they are not in the directory
     ],
     memory: checks_of(has_files=False),
 }

@@ -268,7 +268,7 @@ def test_threads_that_save_at_once(place: Place) -> None:
 
 
 def test_collecting(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of a dead save are removed: at once where there are locks, else after a day."""
+    """Files of a killed save are removed: at once where there are locks, else after a day."""
     store = place.store()
     with pytest.raises(FileNotFoundError):
         store.collect(dry_run=False)
@@ -311,7 +311,7 @@ def test_a_mark_is_seen_where_the_place_is_the_same(place: Place) -> None:
     assert place.found() == [f"{NOW}-1", "index"]
 
 
-def test_a_dead_saves_mark_goes_after_a_day(
+def test_the_mark_of_a_killed_save_is_removed_after_a_day(
     objects: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(objects, "x", f"{NOW}-1")  # which tries whether the store has conditional writes

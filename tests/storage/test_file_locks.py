@@ -50,7 +50,7 @@ def test_one_at_a_time_and_nothing_stays(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_what_a_killed_process_left_is_taken_up(tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_process_is_reused(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     path.touch()
     with locked(str(path)):
@@ -151,7 +151,7 @@ def test_a_full_disk_has_a_lock_all_the_same(tmp_path: Path, code: int) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_a_directory_that_is_not_ours_is_an_error(tmp_path: Path) -> None:
+def test_a_directory_without_write_permission_is_an_error(tmp_path: Path) -> None:
     class Denied(syscalls.SystemCalls):
         def open(self, path: str, flags: int, mode: int = 0o666) -> int:  # type: ignore[override]
             if flags & os.O_CREAT:

@@ -69,7 +69,7 @@ def test_symlinks_are_not_followed(file: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_what_is_gone(tmp_path: Path) -> None:
+def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         link(tmp_path / "old", tmp_path / "new")
 

@@ -196,7 +196,7 @@ def test_an_exception_leaves_nothing(tmp_path: Path) -> None:
     assert found(tmp_path) == ["data-1", "index"]
 
 
-def test_what_a_dead_save_left_is_removed_and_a_living_one_kept(tmp_path: Path) -> None:
+def test_files_of_killed_saves_are_removed_and_those_of_running_ones_stay(tmp_path: Path) -> None:
     save(tmp_path, "x", "data-1")
     (tmp_path / "data-dead").write_bytes(b"")
     (tmp_path / f".index.cordwood-{'0' * 16}.tmp").write_bytes(b"")
@@ -363,7 +363,7 @@ def test_a_directory_that_others_remove(tmp_path: Path) -> None:
     assert found(path) == ["data-1", "index"]
 
 
-def test_a_file_that_is_taken_for_a_dead_one_before_it_is_locked(tmp_path: Path) -> None:
+def test_a_file_that_is_removed_before_it_is_locked_is_created_again(tmp_path: Path) -> None:
     taken: list[Path] = []
 
     class Racing(syscalls.SystemCalls):

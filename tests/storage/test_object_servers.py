@@ -97,7 +97,7 @@ def test_one_of_many_creators_wins_and_a_stale_tag_is_refused(served: Any) -> No
     assert bucket.objects["k"].data == b"y"
 
 
-def test_an_etag_is_taken_in_the_form_that_the_server_is_told() -> None:
+def test_the_server_accepts_an_etag_in_one_form() -> None:
     bucket = Bucket()
     with serve(S3Handler, bucket) as url:
         client = s3_client(url)

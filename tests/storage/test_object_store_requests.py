@@ -150,7 +150,7 @@ def test_a_store_that_is_busy_at_first_is_asked_again_and_again(
     assert ["503" in warning for warning in warnings_of(caplog)] == [True] * 5
 
 
-def test_a_clock_that_is_wrong_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_wrong_clock_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with web_store("s3", monkeypatch) as web:
         web.hook = lambda _: Answer(403, body=SKEWED)
         with pytest.raises(OSError, match="set the clock of this machine"):
@@ -158,7 +158,7 @@ def test_a_clock_that_is_wrong_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(web.requests) < 8
 
 
-def test_a_request_without_an_answer_is_told(
+def test_a_request_without_an_answer_is_logged(
     web: WebStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cordwood.save(f"{web.url}/run", TREE)

@@ -488,7 +488,7 @@ def test_a_forked_child_keeps_no_lock(tmp_path: Path) -> None:
     assert run_python(code) == "(4,) ['c']\n"
 
 
-def test_what_cannot_be_removed_is_not_told_as_removed(
+def test_a_failed_removal_is_not_reported_as_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another user's leftovers lie in a directory that everybody may write to."""

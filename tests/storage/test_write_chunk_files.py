@@ -199,7 +199,7 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
         write(tmp_path, array, [chunk("0", whole_box((4,)), (4,), array)])
 
 
-def test_every_failing_call_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_failing_call_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         write_files, "_CHUNK_THREADS", 1
     )  # so that each number is always the same call
@@ -232,7 +232,7 @@ def test_every_failing_call_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_it_stops_where_it_is_told(tmp_path: Path) -> None:
+def test_it_stops_at_a_stop_check(tmp_path: Path) -> None:
     array = np.arange(100, dtype=np.int8)
     files = [chunk(str(i), Box((i,), (i + 1,)), (1,), array) for i in range(100)]
     calls = 0

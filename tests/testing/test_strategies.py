@@ -99,7 +99,7 @@ def test_containers_are_those_asked_for(data: st.DataObject) -> None:
 
 
 @given(some.trees("msgpack"))
-def test_what_msgpack_carries(tree: Any) -> None:
+def test_what_msgpack_stores(tree: Any) -> None:
     flat = flatten(tree)
     for path, leaf in zip(flat.paths, flat.leaves, strict=True):
         format_path(path).encode()

@@ -86,7 +86,7 @@ def test_moments_have_matrices_of_their_own() -> None:
     assert [matrix.leaves for matrix in matrices] == [((4,), (5,)), ((0,), (1,)), ((2,), (3,))]
 
 
-def test_several_stacks_are_told_apart_by_their_names() -> None:
+def test_several_stacks_are_labelled_by_their_names() -> None:
     (matrix,) = layer_matrices(
         [
             changed(f"{stack}.block.{layer}.layer.0.SelfAttention.q.weight", 0.1)

@@ -149,7 +149,9 @@ def get(url: str, name: str) -> bytes:
 
 
 @pytest.mark.parametrize("options", [(), ("--no-browser",)])
-def test_it_opens_the_browser_unless_told_not_to(tmp_path: Path, options: tuple[str]) -> None:
+def test_it_opens_the_browser_unless_no_browser_is_asked_for(
+    tmp_path: Path, options: tuple[str]
+) -> None:
     cordwood.save(tmp_path / "c", TREE)
     script, opened = tmp_path / "browser", tmp_path / "opened"
     script.write_text(f'#!/bin/sh\necho "$1" > {opened}.tmp && mv {opened}.tmp {opened}\n')

@@ -195,11 +195,11 @@ class Steps:
 
     def __init__(self) -> None:
         self.size_bytes = 0
-        self.told: list[int] = []
+        self.sizes: list[int] = []
         self.longest = 0
 
     def reserve(self, size_bytes: int) -> None:
-        self.told.append(size_bytes)
+        self.sizes.append(size_bytes)
 
     def append(self, data: bytes) -> None:
         self.size_bytes += len(data)
@@ -209,15 +209,15 @@ class Steps:
 MIB = 1 << 20
 
 
-@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("has_size", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_follows_the_value_is_bounded(
-    kind: str, told: bool, monkeypatch: pytest.MonkeyPatch
+    kind: str, has_size: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cordwood.formats.flax_msgpack.compression.SLACK_BYTES", 2 * MIB)
     value = msgpack.to_bytes({"w": np.arange(1000), "n": {"a": [1, "b", None]}})
     chunks = [value, *[bytes(MIB)] * 64]
-    size = len(value) + (64 << 20) if told else None
+    size = len(value) + (64 << 20) if has_size else None
     stream = b"".join(compress(chunks, kind, size_bytes=size))
     steps = Steps()
     message = f"^x: byte {len(value)}: expected the end of the data, found more than {2 * MIB} "
@@ -320,7 +320,7 @@ def test_no_step_is_large(kind: str) -> None:
             decompress_into(steps, MemoryFile(stream * 2), kind, max_bytes=None)
             assert steps.size_bytes == 2 * size
             assert steps.longest <= 4 << 20
-            assert steps.told == ([size, size] if kind == "zst" and stated_size else [])
+            assert steps.sizes == ([size, size] if kind == "zst" and stated_size else [])
 
 
 def test_blocks_of_every_kind() -> None:
@@ -372,7 +372,7 @@ def test_unknown_kinds(call: object) -> None:
         )
 
 
-def test_a_told_size_past_the_limit_is_refused_before_anything_is_decompressed() -> None:
+def test_a_declared_size_past_the_limit_is_refused_before_anything_is_decompressed() -> None:
     stream = b"".join(compress([bytes(5000)], "zst", size_bytes=5000))
     expected = "x: decompresses to 5000 bytes, and at most 4999 are accepted; pass max_bytes=5000"
     with pytest.raises(LimitError, match=expected):

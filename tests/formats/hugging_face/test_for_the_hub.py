@@ -148,7 +148,7 @@ def test_what_has_no_place(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
-def test_names_that_cannot_be_told_apart(tmp_path: Path) -> None:
+def test_names_that_collide(tmp_path: Path) -> None:
     source, upload = tmp_path / "source", tmp_path / "upload"
     cordwood.save(source, {"a": {"b": np.ones(2)}, "a.b": np.zeros(3), "c": np.ones(1)})
     with pytest.raises(

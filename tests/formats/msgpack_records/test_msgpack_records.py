@@ -98,7 +98,7 @@ def test_flax_files_are_not_taken_for_streams(tmp_path: Path) -> None:
 ARRAY = flax.serialization.to_bytes(np.ones(2, np.float32))
 
 
-def test_a_cut_stream_is_told_as_that(tmp_path: Path) -> None:
+def test_the_error_of_a_cut_stream_says_so(tmp_path: Path) -> None:
     """And not as a file of Flax's with something after it."""
     whole = stream(TREE)
     for name in ("x.msgpack", "x"):

@@ -174,13 +174,13 @@ NPZ: dict[str, tuple[bytes, type[Exception], str]] = {
     "cut": (STORED[:-1], TruncatedError, "without its directory"),
     "front lost": (STORED[100:], FormatError, "does not end at its end record"),
     "front gained": (bytes(9) + STORED, FormatError, "does not end at its end record"),
-    "too many told": (changed(STORED, -12, b"\xf0\0"), UnsupportedFormatError, "several files"),
-    "many told": (
+    "too many declared": (changed(STORED, -12, b"\xf0\0"), UnsupportedFormatError, "several files"),
+    "many declared": (
         changed(STORED, END + 8, b"\x03\0\x03\0"),
         FormatError,
         "does not end at its end record",
     ),
-    "one told": (
+    "one declared": (
         changed(STORED, END + 8, b"\x01\0\x01\0"),
         FormatError,
         "the directory announces 1 members, and has 2",
@@ -251,12 +251,12 @@ NPZ: dict[str, tuple[bytes, type[Exception], str]] = {
         "x%2Fy: an array of Python objects is pickled",
     ),
     "not deflated": (deflated_as(b"\xff" * 200, 144), CorruptionError, "a: the member is damaged"),
-    "holds less than told": (
+    "holds less than declared": (
         with_size(DEFLATED, 128 + 8 * 4097),
         FormatError,
         "expected 32896 bytes for float64[4096]",
     ),
-    "cannot hold what is told": (
+    "cannot hold what is declared": (
         with_size(DEFLATED, 1 << 31),
         LimitError,
         "cannot hold 2147483648 (MAX_RATIO is 1100)",

@@ -388,7 +388,7 @@ def test_some_chunks_are_missing_and_nothing_says_that_they_were_zeros(tmp_path:
 
 
 def test_all_chunks_of_an_array_are_missing_and_nothing_says_why(tmp_path: Path) -> None:
-    """So an older Orbax left a new optimizer state; it loads, and is told."""
+    """So an older Orbax left a new optimizer state; it loads, with a warning."""
     path = copied(FILES3, tmp_path)
     say(path, None)
     shutil.rmtree(path / KERNEL / "c")

@@ -104,7 +104,7 @@ def test_it_can_be_the_base_of_the_next() -> None:
     )
 
 
-def test_other_readers_are_not_told_of_it() -> None:
+def test_the_index_for_other_readers_is_left_out_beside_a_gap() -> None:
     directory, _ = joined()
     assert hugging_face_index(directory.items) is None
     assert hugging_face_index(directory_of(tree_of(1)).items) is not None
@@ -122,7 +122,7 @@ def test_what_a_process_has_written_goes_to_process_0_as_json() -> None:
     assert json.loads(json.dumps(written_pack("one", 5000, seal, parts))) == expected
 
 
-def test_a_linked_file_that_is_not_all_told_of_is_refused() -> None:
+def test_a_linked_file_with_a_missing_or_repeated_cell_is_refused() -> None:
     _, (one, two) = joined()
     packed = packed_tree(tree_of(2))
     item = encode_item(packed, [[one]], save_id=NEW)

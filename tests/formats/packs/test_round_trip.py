@@ -211,7 +211,7 @@ def test_what_is_no_checkpoint_is_not_replaced(tmp_path: Path) -> None:
     assert (path / "cordwood.json").read_text() == "{}"
 
 
-def test_what_a_dead_save_left_is_a_place_to_save_to(tmp_path: Path) -> None:
+def test_a_directory_that_a_killed_save_left_can_be_saved_to(tmp_path: Path) -> None:
     (tmp_path / f"data-{'0' * 16}-0-0.safetensors").write_bytes(b"half")
     (tmp_path / f".cordwood.json.cordwood-{'0' * 16}.tmp").write_bytes(b"{")
     with pytest.raises(

@@ -66,7 +66,7 @@ def test_one_that_is_missing_is_written_by_gc(path: Path) -> None:
     require_brought_in_line(path, NEW)
 
 
-def test_one_that_names_files_that_are_gone_is_damage_which_gc_repairs(path: Path) -> None:
+def test_one_that_names_missing_files_is_damage_which_gc_repairs(path: Path) -> None:
     for name in set(data_files(path, HUGGING_FACE_NAME)) - set(data_files(path, "cordwood.json")):
         (path / name).unlink()
     with pytest.raises(CorruptionError, match=r"not the one of this index: gc \(cordwood gc\)"):

@@ -19,7 +19,7 @@ from cordwood.io.open_files import LocalFile, MemoryFile
 from tests.formats.safetensors.assemble import equal, file_bytes, header_of, read_bytes, with_header
 
 
-def test_the_safetensors_package_reads_ours(tmp_path: Path) -> None:
+def test_the_safetensors_package_reads_files_of_cordwood(tmp_path: Path) -> None:
     tree = {
         "model.layers.0.weight": np.arange(6, dtype=np.float32).reshape(2, 3),
         "nested": {"b": np.arange(5, dtype=np.int8), "é": [np.zeros((0, 3)), np.float64(2.5)]},

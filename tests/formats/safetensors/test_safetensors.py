@@ -265,7 +265,7 @@ def test_a_header_past_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         file_bytes({f"name{i}": np.ones(1) for i in range(100)})
 
 
-def test_what_the_format_cannot_carry_is_refused_with_its_path() -> None:
+def test_what_the_format_cannot_store_is_refused_with_its_path() -> None:
     structure = (Node("dict", 1, ("a",)), LEAF)
     with pytest.raises(UnsupportedLeafError, match=r"^a: a value that only its original format"):
         plan_save(structure, [LeafSpec(("a",), "opaque", (), "")], metadata={})

@@ -276,7 +276,9 @@ class SpoiledDirectory(StagingDirectory):
     ("name", "data"),
     [("a/w/2", None), ("a/w/2", b"short"), ("report.2", None), ("report.2", b"other")],
 )
-def test_what_another_process_wrote_is_gone(tmp_path: Path, name: str, data: bytes | None) -> None:
+def test_a_lost_file_of_another_process_fails_the_save(
+    tmp_path: Path, name: str, data: bytes | None
+) -> None:
     path = tmp_path / "x"
 
     def work(processes: FakeProcesses) -> None:

@@ -56,7 +56,7 @@ def test_leaves_of_every_kind(tmp_path: Path, compression: str | None) -> None:
     expected = dict(tree, t=({"x": 1, "y": {}}, [], ()), o=dict(tree["o"]))
     expected["key"] = jax.random.key_data(tree["key"])
     assert_same(read_tree(tmp_path / "c"), _numpy(expected))
-    # eFormer's readers are told of arrays alone.
+    # eFormer's readers find arrays alone.
     assert [entry["path"] for entry in stored_index(tmp_path / "c")["arrays"]] == [
         *["h/a", "h/b", "key", "o/z", "o/a", "w", "weak"],
     ]

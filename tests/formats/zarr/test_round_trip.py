@@ -158,7 +158,7 @@ def test_an_open_checkpoint_stays_as_it_was(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["c"]
 
 
-def test_gc_removes_what_dead_saves_left_beside(tmp_path: Path) -> None:
+def test_gc_removes_leftovers_of_killed_saves_beside(tmp_path: Path) -> None:
     path = tmp_path / "c"
     with pytest.raises(FileNotFoundError, match="no directory that a save could have left files"):
         cordwood.gc(path)
