@@ -13,7 +13,7 @@ STAMP := $(VENV)/.installed
 MINILM := $(VENV)/.minilm
 
 .PHONY: help install demo mistakes docs pictures test check format bench gpu gpu-wheels fuzz soak ceph azure \
-	foreign-files view-trace clean
+	foreign-files view-trace dist clean
 
 help:
 	@echo "make demo    real weights, and a run that is killed and goes on elsewhere: under three minutes"
@@ -32,6 +32,7 @@ help:
 	@echo "make azure   the same tests on Azurite, the emulator of Azure Blob Storage, on loopback"
 	@echo "make foreign-files  golden files of other tools and their old versions (NAMES=zarr-2.18.7)"
 	@echo "make view-trace  a run of 300 steps in the viewer: no task over 100 ms"
+	@echo "make dist    sdist and wheel in dist/, checked and tried in an empty environment"
 	@echo "make clean   remove .venv and caches"
 
 install: $(STAMP)
@@ -143,6 +144,13 @@ foreign-files: $(STAMP)
 # Times are asserted here only: it wants a machine that does nothing else.
 view-trace: $(STAMP)
 	CORDWOOD_VIEW_TRACE=1 $(BIN)/python -m pytest -q tests/viewer/test_smooth_run.py
+
+# RELEASE_TAG=v0.1.0 also checks that version and changelog are those of the tag.
+dist: $(STAMP)
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python -m tests.distribution dist $(if $(RELEASE_TAG),--tag "$$RELEASE_TAG")
 
 clean:
 	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -75,3 +75,27 @@ def test_the_templates_of_issues() -> None:
         _, front, body = path.read_text().split("---\n", 2)
         assert yaml.safe_load(front).keys() == {"name", "about", "labels"}
         assert body.strip()
+
+
+def test_a_release_is_built_by_make_and_published_without_a_token() -> None:
+    text = (ROOT / ".github/workflows/release.yml").read_text()
+    workflow = yaml.safe_load(text)
+    assert workflow[True] == {"push": {"tags": ["v*"]}}  # YAML 1.1 reads the key `on` as true
+    assert workflow["permissions"] == {}
+    build, publish = workflow["jobs"]["build"], workflow["jobs"]["publish"]
+    assert build["permissions"] == {"contents": "read"}
+    (run,) = [step for step in build["steps"] if "run" in step]
+    assert (run["run"], run["env"]["RELEASE_TAG"]) == ("make dist", "${{ github.ref_name }}")
+    assert (publish["needs"], publish["environment"]["name"]) == ("build", "pypi")
+    assert publish["permissions"] == {"id-token": "write"}
+    assert not [step for step in publish["steps"] if "run" in step]
+    assert publish["steps"][-1]["uses"].startswith("pypa/gh-action-pypi-publish@")
+    assert "secrets." not in text
+
+
+def test_a_release_uses_actions_by_their_commits() -> None:
+    text = (ROOT / ".github/workflows/release.yml").read_text()
+    actions = [line for line in text.splitlines() if "uses:" in line]
+    assert actions
+    for line in actions:
+        assert re.search(r"@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line), line
