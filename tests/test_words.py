@@ -23,6 +23,11 @@ BAD_HEADS = {"What", "Whether", "How", "Where", "As", "Of", "Who", "Those", "Tha
 FILLERS = {"found", "known", "given", "wanted", "own", "there", "left", "now", "told"}
 MAX_FILLERS = 150
 
+# Private words, which a search engine does not know. "Killed", "missing", "reported" and "files of
+# cordwood" are plain.
+PRIVATE_IN_NAMES = {"apart", "dead", "gone", "lane", "ours", "settled", "told"}
+PRIVATE_IN_PAGES = ("dead save", "told to end")
+
 MAX_MODULES = 32  # of a folder: its listing is read at one glance
 MAX_PUBLIC_NAMES = 36
 
@@ -96,6 +101,25 @@ def test_variables_are_named_by_type_or_role() -> None:
         if name in FILLERS and file.startswith(("src/", "tests/"))
     ]
     assert len(fillers) <= MAX_FILLERS, "\n".join([f"{len(fillers)} of them:", *fillers])
+
+
+def test_tests_have_plain_names() -> None:
+    names = [
+        f"{file.relative_to(ROOT)}: {node.name}"
+        for file in files_of("tests")
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+        if PRIVATE_IN_NAMES & set(node.name.split("_"))
+    ]
+    assert not names, "\n".join(names)
+
+
+def test_pages_have_plain_words() -> None:
+    texts = {page: " ".join(page.read_text().split()) for page in (ROOT / "docs").rglob("*.md")}
+    private = [
+        (page.name, word) for page in texts for word in PRIVATE_IN_PAGES if word in texts[page]
+    ]
+    assert not private
 
 
 def test_folders_are_short() -> None:

@@ -249,7 +249,9 @@ class Crashing(CountingSystem):
         return make(*args)
 
 
-def test_stages_of_the_dead_are_removed_and_those_of_the_living_stay(tmp_path: Path) -> None:
+def test_staging_directories_of_killed_saves_are_removed_and_those_of_running_ones_stay(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "ckpt"
     save(path, {"a": b"old"})
     with syscalls.override(Crashing("exchange")), pytest.raises(Crash):

@@ -204,7 +204,7 @@ def test_b7_no_dict_can_pose_as_an_array() -> None:
 
 
 @pytest.mark.parametrize("chunks", [{}, {"0": np.ones(1)}, 1])
-def test_b7_no_file_of_ours_is_taken_for_another_tree(chunks: Any, tmp_path: Path) -> None:
+def test_b7_a_file_of_cordwood_never_loads_as_another_tree(chunks: Any, tmp_path: Path) -> None:
     tree = {"a": {"__msgpack_chunked_array__": True, "shape": {"0": 1}, "chunks": chunks}}
     for path in (tmp_path / "a.safetensors", tmp_path / "a"):
         cordwood.save(path, tree)
