@@ -25,16 +25,13 @@ sys.path.insert(0, str(HERE.parent))
 import numpy as np  # noqa: E402
 
 from benchmarks.pages import hardware  # noqa: E402
-from cordwood.encoding.cordwood_metadata import digests_of  # noqa: E402
+from cordwood.encoding.digests import digests_of  # noqa: E402
 from cordwood.index import Box, Digests, Leaf, Piece, Pieces, Span  # noqa: E402
-from cordwood.io import execute_load  # noqa: E402
+from cordwood.io import execute_load, read_units  # noqa: E402
 from cordwood.io.open_files import LocalFile  # noqa: E402
-from cordwood.plan import load_boxes as planner  # noqa: E402
-from cordwood.plan.load_boxes import (  # noqa: E402
-    RANGE_PRICE_BYTES,
-    RUN_BYTES,
-    plan_boxes,
-)
+from cordwood.plan import move_templates  # noqa: E402
+from cordwood.plan.load_boxes import plan_boxes  # noqa: E402
+from cordwood.plan.move_templates import RANGE_PRICE_BYTES, RUN_BYTES  # noqa: E402
 
 MIB = 1 << 20
 SHARE = 8
@@ -84,9 +81,9 @@ def measure(
         for name, (price, run) in WAYS.items():
             file.read_bytes = 0
             with (
-                patch.object(planner, "RANGE_PRICE_BYTES", price),
-                patch.object(planner, "RUN_BYTES", run),
-                patch.object(execute_load, "_GAP_BYTES", min(price, 64 << 10)),
+                patch.object(move_templates, "RANGE_PRICE_BYTES", price),
+                patch.object(move_templates, "RUN_BYTES", run),
+                patch.object(read_units, "_GAP_BYTES", min(price, 64 << 10)),
             ):
                 start = time.perf_counter()
                 blocks = digests.block_bytes if digests is not None else 0

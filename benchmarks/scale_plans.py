@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding
 
 from benchmarks.scale_model import DEVICES_PER_PROCESS, StateLeaf, mesh_of, state
 from cordwood import dtypes
-from cordwood.encoding.cordwood_metadata import BLOCK_BYTES
+from cordwood.encoding.digests import BLOCK_BYTES
 from cordwood.formats.packs.cordwood_json import encode_index
 from cordwood.formats.packs.index_item import (
     PackedTree,
@@ -23,8 +23,8 @@ from cordwood.formats.packs.index_item import (
 )
 from cordwood.formats.packs.write import own_packs, pack_name, pack_tree
 from cordwood.index import Box, HeaderDigest, LeafSpec, Pieces
-from cordwood.plan.assign_to_files import packs_of_all, packs_of_process
 from cordwood.plan.load_boxes import plan_boxes
+from cordwood.plan.packs import packs_of_all, packs_of_process
 from cordwood.sharding.boxes import device_boxes, element_count, shard_grid
 from cordwood.storage.local_storage import LocalStorage
 from cordwood.tree.flatten import DescribedTree, flatten

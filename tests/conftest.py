@@ -51,9 +51,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.fixture
 def cut_small_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small arrays of the zarr layout are cut into chunks as large ones are."""
-    from cordwood.plan import assign_to_files
+    from cordwood.plan import cells
 
-    monkeypatch.setattr(assign_to_files, "SMALL_BYTES", 0)
+    monkeypatch.setattr(cells, "SMALL_BYTES", 0)
 
 
 @pytest.fixture(name="fake_accelerator")

@@ -136,7 +136,7 @@ def reader(name: str) -> Callable[[bytes], None]:
 
     from cordwood.api.checkpoint import Checkpoint
     from cordwood.formats.format_protocol import Opened
-    from cordwood.io.check_digests import check_sources
+    from cordwood.io.find_damage import check_sources
     from cordwood.loading.leaf_reader import LeafReader
 
     if name == "sealed":

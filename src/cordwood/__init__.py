@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     )
     from cordwood.errors import CordwoodError as CordwoodError
     from cordwood.io.buffers import release_memory as release_memory
-    from cordwood.io.threads import PendingSave as PendingSave
     from cordwood.keypath import DictKey as DictKey
     from cordwood.manager.manager import CheckpointManager as CheckpointManager
     from cordwood.manager.step_reader import StepReader as StepReader
@@ -56,11 +55,12 @@ if TYPE_CHECKING:
     from cordwood.msgpack import msgpack_serialize as msgpack_serialize
     from cordwood.msgpack import save_to_file as save_to_file
     from cordwood.msgpack import to_bytes as to_bytes
-    from cordwood.policies import EverySeconds as EverySeconds
-    from cordwood.policies import EverySteps as EverySteps
-    from cordwood.policies import KeepBest as KeepBest
-    from cordwood.policies import KeepEvery as KeepEvery
-    from cordwood.policies import KeepLast as KeepLast
+    from cordwood.policies.keep_policies import KeepBest as KeepBest
+    from cordwood.policies.keep_policies import KeepEvery as KeepEvery
+    from cordwood.policies.keep_policies import KeepLast as KeepLast
+    from cordwood.policies.save_policies import EverySeconds as EverySeconds
+    from cordwood.policies.save_policies import EverySteps as EverySteps
+    from cordwood.saving.background_saves import PendingSave as PendingSave
     from cordwood.sharding.partition_rules import match_partition_rules as match_partition_rules
     from cordwood.state_dict.containers import (
         register_serialization_state as register_serialization_state,
@@ -81,7 +81,6 @@ _NAMES_OF = {
     "cordwood.api.verify": "verify",
     "cordwood.compat.eformer.serialization": "tree_deserialize_leaves tree_serialize_leaves",
     "cordwood.errors": "CordwoodError",
-    "cordwood.io.threads": "PendingSave",
     "cordwood.io.buffers": "release_memory",
     "cordwood.keypath": "DictKey",
     "cordwood.manager.manager": "CheckpointManager",
@@ -89,7 +88,9 @@ _NAMES_OF = {
     "cordwood.msgpack": (
         "from_bytes load_from_file msgpack_restore msgpack_serialize save_to_file to_bytes"
     ),
-    "cordwood.policies": "EverySeconds EverySteps KeepBest KeepEvery KeepLast",
+    "cordwood.policies.keep_policies": "KeepBest KeepEvery KeepLast",
+    "cordwood.policies.save_policies": "EverySeconds EverySteps",
+    "cordwood.saving.background_saves": "PendingSave",
     "cordwood.sharding.partition_rules": "match_partition_rules",
     "cordwood.state_dict.state_dicts": "from_state_dict to_state_dict",
     "cordwood.state_dict.containers": "register_serialization_state",

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from cordwood.manager.restore_step import Restored as Restored
     from cordwood.manager.save_queue import SaveReport as SaveReport
     from cordwood.manager.step_items import Stateful as Stateful
-    from cordwood.policies import PlannedStep as PlannedStep
-    from cordwood.policies import RetentionPlan as RetentionPlan
+    from cordwood.policies.retention_plan import PlannedStep as PlannedStep
+    from cordwood.policies.retention_plan import RetentionPlan as RetentionPlan
     from cordwood.storage.object_store_options import StorageOptions as StorageOptions
 
 _MODULE_OF = {
@@ -34,11 +34,11 @@ _MODULE_OF = {
     "Diff": "cordwood.api.diff",
     "GcReport": "cordwood.api.gc",
     "LeafDiff": "cordwood.api.diff",
-    "PlannedStep": "cordwood.policies",
+    "PlannedStep": "cordwood.policies.retention_plan",
     "Progress": "cordwood.io.progress",
     "Resplittable": "cordwood.manager.resplit_states",
     "Restored": "cordwood.manager.restore_step",
-    "RetentionPlan": "cordwood.policies",
+    "RetentionPlan": "cordwood.policies.retention_plan",
     "SaveReport": "cordwood.manager.save_queue",
     "Stateful": "cordwood.manager.step_items",
     "StorageOptions": "cordwood.storage.object_store_options",

@@ -28,7 +28,7 @@ from cordwood.errors import (
 )
 from cordwood.formats.packs import copied_files
 from cordwood.formats.packs.cordwood_json import decode_index, encode_index
-from cordwood.io.threads import check_stop
+from cordwood.io.stop_check import check_stop
 from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.paths import parse_url
 from cordwood.testing import assert_trees_equal

@@ -6,7 +6,7 @@ import pytest
 
 from cordwood.api.diff_operands import StoredRange
 from cordwood.api.equal_parts import have_equal_digests, have_unequal_digests
-from cordwood.encoding.cordwood_metadata import digests_of
+from cordwood.encoding.digests import digests_of
 from cordwood.index import Digests
 
 BLOCK = 4

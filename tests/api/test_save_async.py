@@ -20,14 +20,14 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import cordwood
-from cordwood.devices import jax_arrays
 from cordwood.errors import (
     NotACheckpointError,
     PendingSaveError,
     UnsupportedFormatError,
     UnsupportedLeafError,
 )
-from cordwood.io.threads import save_in_background, wait_for_saves
+from cordwood.io import snapshot
+from cordwood.saving.background_saves import save_in_background, wait_for_saves
 from cordwood.storage import syscalls
 from cordwood.testing import assert_trees_equal
 from tests.alarms import alarms, interrupted
@@ -248,7 +248,7 @@ def test_memory_is_let_go_leaf_by_leaf(tmp_path: Path, monkeypatch: pytest.Monke
             return super().pwrite(fd, data, offset)
 
     def hold(leaves: Any) -> list[Any]:
-        held = jax_arrays.snapshot_leaves(leaves)
+        held = snapshot.snapshot_leaves(leaves)
         views.extend([weakref.ref(leaf._shards[0]) for leaf in held])
         return held
 

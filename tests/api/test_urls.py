@@ -26,7 +26,7 @@ from cordwood.errors import (
     TruncatedError,
     UnsupportedFormatError,
 )
-from cordwood.plan.assign_to_files import FileSizes
+from cordwood.plan.cells import FileSizes
 from cordwood.storage.object_storage import ObjectStorage
 from cordwood.storage.paths import local_or_url
 from cordwood.testing import assert_trees_equal

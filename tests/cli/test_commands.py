@@ -27,8 +27,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 import cordwood
 from cordwood.cli.main import COMMANDS
 from cordwood.index import Digests
-from cordwood.io.check_digests import VerifySample
+from cordwood.io.verify_sample import VerifySample
 from cordwood.message_text import printable
+from cordwood.storage.verify_record import VerifyRecord
 from demo.terminal import COLUMNS, LINES, run_in_terminal
 from tests.children import run_python
 from tests.cli.conftest import Run
@@ -455,7 +456,7 @@ def test_verify_resumes(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path, record = tmp_path / "z", tmp_path / "record"
     arrays = {f"x{i}": np.full(1000, i) for i in range(8)}
     cordwood.save(path, arrays, layout="zarr")
-    from cordwood.io import check_digests
+    from cordwood.io import check_digests, check_files
 
     calls: list[str] = []
     bad_blocks = check_digests.bad_blocks
@@ -466,7 +467,7 @@ def test_verify_resumes(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             raise KeyboardInterrupt
         return bad_blocks(start, parts, digests)
 
-    monkeypatch.setattr(check_digests, "bad_blocks", stop_at_x2)
+    monkeypatch.setattr(check_files, "bad_blocks", stop_at_x2)
     assert run("verify", path, "--resume", record).code == 130
     head, *verified = record.read_text().splitlines()
     assert head == "cordwood verify: found whole"
@@ -499,7 +500,7 @@ def test_a_record_that_was_cut_off(tmp_path: Path) -> None:
     record = tmp_path / "record"
     digests = Digests(0, 1 << 20, b"0" * 16)
     for count in (1, 2, 3):
-        chosen = VerifySample(1, None, str(record))
+        chosen = VerifySample(1, None, VerifyRecord(str(record)))
         assert [chosen.was_verified("x", size, digests) for size in (1, 2, 3)].count(
             True
         ) == count - 1
@@ -704,7 +705,7 @@ def test_verify_accepts_a_directory_of_steps(run: Run, tmp_path: Path) -> None:
 def test_verify_of_a_directory_of_steps_resumes(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cordwood.io import check_digests
+    from cordwood.io import check_digests, check_files
 
     root, record = tmp_path / "run", tmp_path / "record"
     for step in (5, 20, 100):
@@ -717,7 +718,7 @@ def test_verify_of_a_directory_of_steps_resumes(
             raise KeyboardInterrupt
         return bad_blocks(*arguments)
 
-    monkeypatch.setattr(check_digests, "bad_blocks", stop_in_the_last_step)
+    monkeypatch.setattr(check_files, "bad_blocks", stop_in_the_last_step)
     assert run("verify", root, "--resume", record).code == 130
     assert record.exists()
     code, out, _ = run("verify", root, "--resume", record)

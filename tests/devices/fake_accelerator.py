@@ -19,8 +19,11 @@ from unittest import mock
 import jax
 import numpy as np
 
-from cordwood.devices import jax_arrays
+from cordwood.devices import array_shards, device_memory, private_jax, put_arrays
 from cordwood.tree import leaves
+
+# The modules that have imported `is_cpu`; imported in the block, they would keep the substitute.
+USERS = (leaves, array_shards, device_memory, put_arrays)
 
 
 @contextmanager
@@ -36,6 +39,7 @@ def fake_accelerator() -> Iterator[str]:
         for name, module in [*sys.modules.items()]
         if name.startswith("cordwood") and getattr(module, "is_cpu", None) is real
     ]
+    assert set(USERS) <= set(users)
 
     def put(x: Any, *arguments: Any, **options: Any) -> Any:
         copied = jax.tree.map(lambda a: a.copy() if type(a) is np.ndarray else a, x)
@@ -60,7 +64,7 @@ def fake_accelerator() -> Iterator[str]:
 @contextmanager
 def _copying_quick_put() -> Iterator[None]:
     """Copy the numpy arrays that cordwood hands to jax by a private name."""
-    real = jax_arrays._quick_put
+    real = private_jax._quick_put
 
     def quick_put() -> Any:
         shaped, put = real()
@@ -70,7 +74,7 @@ def _copying_quick_put() -> Iterator[None]:
 
         return shaped, copying
 
-    with mock.patch.object(jax_arrays, "_quick_put", quick_put):
+    with mock.patch.object(private_jax, "_quick_put", quick_put):
         yield
 
 

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.devices import jax_arrays
+from cordwood.devices import array_shards, copy_shards, private_jax
 from cordwood.tree.leaves import is_cpu, pinned_host, single_device_array
 from tests.devices.fake_accelerator import fake_accelerator
 
 
 def test_arrays_are_copied_to_another_memory_kind(fake_accelerator: str) -> None:
     array = jnp.arange(1000.0)
-    held = jax_arrays.distinct_shards(array, {})
+    held = array_shards.distinct_shards(array, {})
     assert not held.on_cpu
-    (copy,) = jax_arrays.copy_to_host(held.shards, held.host_shardings)
+    (copy,) = copy_shards.copy_to_host(held.shards, held.host_shardings)
     assert copy.sharding.memory_kind == fake_accelerator
     assert copy.unsafe_buffer_pointer() != array.unsafe_buffer_pointer()
     view = single_device_array(array)
@@ -30,7 +30,7 @@ def test_arrays_are_copied_to_another_memory_kind(fake_accelerator: str) -> None
 def test_numpy_arrays_are_copied_to_it() -> None:
     array = np.zeros(1 << 16)
     put = jax.device_put(array)
-    (quick,) = jax_arrays.put_on_device([jax_arrays.DevicePut(array)], device=None)
+    (quick,) = private_jax.put_on_device([private_jax.DevicePut(array)], device=None)
     array += 1
     assert not put.any()
     assert not quick.any()
@@ -51,4 +51,4 @@ def test_the_devices_are_cpus_again_afterwards() -> None:
         assert pinned_host(device) is not None
     assert pinned_host(device) is None
     assert is_cpu(device)
-    assert vars(jax_arrays)["is_cpu"] is is_cpu
+    assert vars(array_shards)["is_cpu"] is is_cpu

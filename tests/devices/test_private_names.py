@@ -18,21 +18,25 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from cordwood.devices import jax_arrays
-from cordwood.devices.jax_arrays import (
+import cordwood
+from cordwood.devices import private_jax
+from cordwood.devices.private_jax import (
     DevicePut,
-    coordination_client,
     local_arrays,
     put_on_device,
     put_sharded,
     set_weak_type,
 )
 from cordwood.errors import ProcessError
+from cordwood.processes.coordination_client import coordination_client
 from tests.shardings import mesh_of
 
+PACKAGE = Path(cordwood.__file__).parent
+FILES = ("devices/private_jax.py", "processes/coordination_client.py")
 NAMES = [
     (node.module, alias.name)
-    for node in ast.walk(ast.parse(Path(jax_arrays.__file__).read_text()))
+    for file in FILES
+    for node in ast.walk(ast.parse((PACKAGE / file).read_text()))
     if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("jax._src")
     for alias in node.names
 ]
@@ -81,11 +85,11 @@ def test_no_fallback_is_used(make: Any, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.fixture
 def without_private_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    jax_arrays._quick_put.cache_clear()
+    private_jax._quick_put.cache_clear()
     for module, _ in NAMES:
         monkeypatch.setitem(sys.modules, module, types.ModuleType(module))
     yield
-    jax_arrays._quick_put.cache_clear()
+    private_jax._quick_put.cache_clear()
 
 
 @makers
@@ -93,7 +97,7 @@ def test_the_fallbacks_make_the_same_arrays(make: Any, request: pytest.FixtureRe
     expected = make()
     request.getfixturevalue("without_private_names")
     with pytest.raises(ImportError):
-        jax_arrays._quick_put()
+        private_jax._quick_put()
     for array, quick in zip(make(), expected, strict=True):
         assert (array.dtype, array.weak_type) == (quick.dtype, quick.weak_type)
         assert (array.sharding, array.committed) == (quick.sharding, quick.committed)

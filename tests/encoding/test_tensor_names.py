@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.encoding.cordwood_metadata import MAX_NAME_BYTES, dotted_name, tensor_names
+from cordwood.encoding.tensor_names import MAX_NAME_BYTES, dotted_name, tensor_names
 from cordwood.keypath import DictKey, KeyPath
 from tests.formats.safetensors.assemble import file_bytes, header_of, read_bytes
 

@@ -16,7 +16,8 @@ from cordwood.dtypes import to_numpy
 from cordwood.formats.format_protocol import SaveOptions
 from cordwood.formats.packs.write import plan_save
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.processes.rendezvous import SINGLE_PROCESS, Rendezvous
+from cordwood.processes.key_value_store import SINGLE_PROCESS
+from cordwood.processes.rendezvous import Rendezvous
 
 FOLDER = Path(__file__).parent
 WHOLE_AT, SPREAD_AT = FOLDER / "packs-v1-whole", FOLDER / "packs-v1-spread"

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from numcodecs import LZ4
 
 from cordwood import dtypes
-from cordwood.encoding.cordwood_metadata import digests_of
+from cordwood.encoding.digests import digests_of
 from cordwood.errors import (
     CorruptionError,
     FormatError,

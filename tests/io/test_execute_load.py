@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordwood.encoding.cordwood_metadata import digests_of
+from cordwood.encoding.digests import digests_of
 from cordwood.errors import CorruptionError, FileChangedError, LimitError, TruncatedError
 from cordwood.index import Digests
 from cordwood.io import execute_load as execution
+from cordwood.io import read_units
 from cordwood.io.buffers import allocate_bytes
-from cordwood.io.check_digests import check_files
+from cordwood.io.check_files import check_files
 from cordwood.io.execute_load import execute_load
 from cordwood.io.open_files import LocalFile, MemoryFile
 from cordwood.plan.load_plan import LoadPlan, Move
@@ -99,9 +100,10 @@ def test_every_move_is_made(
     else:
         file = MemoryFile(DATA)
     with pytest.MonkeyPatch.context() as patch, file:
-        patch.setattr(execution, "_UNIT_BYTES", 4000)
-        patch.setattr(execution, "_GAP_BYTES", 30)
-        patch.setattr(execution, "_SMALL_MOVE_BYTES", small)
+        patch.setattr(read_units, "_UNIT_BYTES", 4000)
+        patch.setattr(read_units, "_GAP_BYTES", 30)
+        patch.setattr(read_units, "SMALL_MOVE_BYTES", small)
+        patch.setattr(execution, "SMALL_MOVE_BYTES", small)
         patch.setattr(execution, "_BYTES_PER_THREAD", 4000)
         buffers = execute_load(plan, [file], digests=[digests], verify=True)
     assert [len(buffer) for buffer in buffers] == list(plan.buffers)

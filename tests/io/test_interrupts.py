@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cordwood.io.threads import run_in_worker, run_tasks
+from cordwood.io.run_in_worker import run_in_worker
+from cordwood.io.thread_pool import run_tasks
 from cordwood.storage import syscalls
 from cordwood.storage.write_files import write_stream
 from tests.alarms import alarms, interrupted, interruptions

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from cordwood.io import execute_load as execution
+from cordwood.io import read_units
 from cordwood.io.buffers import PageSize
 from cordwood.io.execute_load import execute_load
 from cordwood.io.open_files import LocalFile
@@ -86,7 +87,7 @@ def test_once_a_read_is_slow_the_next_ones_go_to_small_pages(
 
     clock = iter([0, COLD, *([0] * 100)])  # the first read is slow, all others take no time
     monkeypatch.setattr(time, "thread_time_ns", lambda: next(clock))
-    monkeypatch.setattr(execution, "advise_small", note_advice)
+    monkeypatch.setattr(read_units, "advise_small", note_advice)
     monkeypatch.setattr(execution, "reading_threads", lambda *, latency_bound: 1)
     first, second = 10 * MIB, 14 * MIB
     moves = (Move(0, 0, first, 0, 0), Move(0, first, second, 1, 0))

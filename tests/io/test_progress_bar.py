@@ -16,7 +16,7 @@ import pytest
 
 import cordwood
 from cordwood.io.progress import Progress, progress_display
-from cordwood.processes.rendezvous import SINGLE_PROCESS, override
+from cordwood.processes.key_value_store import SINGLE_PROCESS, override
 from tests.children import SRC
 
 TREE = {f"w{i}": np.full(1 << 16, i, np.float32) for i in range(8)}

@@ -17,7 +17,7 @@ import pytest
 import cordwood as cw
 from cordwood.io.latch import Latch
 from cordwood.io.log import log
-from cordwood.io.threads import run_in_worker
+from cordwood.io.run_in_worker import run_in_worker
 from cordwood.storage import write_files
 from tests.signal_moments import run, spread
 

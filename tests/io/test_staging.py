@@ -24,7 +24,7 @@ from jax.sharding import PartitionSpec as P
 
 import cordwood
 from cordwood import CheckpointManager
-from cordwood.devices import jax_arrays
+from cordwood.devices import array_shards, copy_shards, device_memory
 from cordwood.io import staging
 from cordwood.io import staging_memory as staging_memory_module
 from cordwood.io.leaves_to_write import Leaves
@@ -35,8 +35,8 @@ from cordwood.io.staging_memory import (
     default_budget_bytes,
     staging_memory,
 )
-from cordwood.io.threads import save_in_background
-from cordwood.processes.agreement import digest_of_elements
+from cordwood.processes.tree_fingerprints import digest_of_elements
+from cordwood.saving.background_saves import save_in_background
 from cordwood.sharding.boxes import whole_box
 from cordwood.storage import syscalls
 from cordwood.testing import assert_trees_equal
@@ -78,7 +78,7 @@ class Copies:
         self.made = 0
         self.peak_bytes = 0
         self._alive: list[weakref.ref[Any]] = []
-        real = jax_arrays.copy_to_host
+        real = copy_shards.copy_to_host
 
         def copy_to_host(shards: list[Any], hosts: list[Any]) -> list[Any]:
             copies = real(shards, hosts)
@@ -509,7 +509,7 @@ def test_without_host_memory_of_the_device_a_save_waits(
     device_copies: bool,
 ) -> None:
     """The pool of the runtime may be smaller than the budget."""
-    real = jax_arrays.copy_to_host
+    real = copy_shards.copy_to_host
 
     def copy_to_host(shards: list[Any], hosts: list[Any]) -> list[Any]:
         if staging_memory._used_bytes + len(shards) * LEAF > 5 * LEAF:
@@ -547,7 +547,7 @@ def test_host_memory_that_does_not_suffice_for_one_shard(
 @pytest.fixture
 def pool_of_six(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the device have host memory for six leaves."""
-    real = jax_arrays.copy_to_host
+    real = copy_shards.copy_to_host
 
     def copy_to_host(shards: list[Any], hosts: list[Any]) -> list[Any]:
         size = sum([shard.nbytes for shard in shards])
@@ -606,7 +606,7 @@ def slow_transfers(
     monkeypatch: pytest.MonkeyPatch, seconds: float, error: Exception | None = None
 ) -> list[Transfer]:
     """Let copies arrive late; return the list of the copies that will be made."""
-    real = jax_arrays.copy_to_host
+    real = copy_shards.copy_to_host
     made: list[Transfer] = []
 
     def copy_to_host(shards: list[Any], hosts: list[Any]) -> list[Any]:
@@ -826,7 +826,7 @@ def test_parts_of_a_sharded_array() -> None:
     mesh = mesh_of(8)
     array = jnp.arange(64 * 6).reshape(64, 6)
     sharded = jax.device_put(array, NamedSharding(mesh, P("x")))
-    held = Staging(StagingOptions()).hold(jax_arrays.distinct_shards(sharded, {}))
+    held = Staging(StagingOptions()).hold(array_shards.distinct_shards(sharded, {}))
     expected = np.asarray(array)
     for start, stop in (((8, 0), (16, 6)), ((9, 1), (11, 4)), ((5, 2), (27, 5)), ((3, 3), (3, 3))):
         box = whole_box(array.shape)._replace(start=start, stop=stop)
@@ -850,8 +850,9 @@ def test_copies_are_started_in_batches_ahead(copies: Copies, monkeypatch: Any) -
 
 def test_without_host_memory_of_the_device(tmp_path: Path, monkeypatch: Any) -> None:
     """Then arrays of numpy are the copies."""
-    monkeypatch.setattr("cordwood.devices.jax_arrays.pinned_host", lambda device: None)
-    monkeypatch.setattr("cordwood.devices.jax_arrays.is_cpu", lambda device: False)
+    for module in (array_shards, device_memory):
+        monkeypatch.setattr(module, "pinned_host", lambda device: None)
+        monkeypatch.setattr(module, "is_cpu", lambda device: False)
     tree = tree_of(3)
     expected = values(tree)
     pending = cordwood.save_async(tmp_path / "x", tree)

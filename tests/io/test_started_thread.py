@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import cordwood as cw
+from cordwood.io.run_in_worker import run_in_worker
 from cordwood.io.started_thread import StartedThread
-from cordwood.io.threads import run_in_worker, run_tasks
+from cordwood.io.thread_pool import run_tasks
 from cordwood.storage import object_uploads, request_loop
 
 TREE = {"w": np.ones(3, np.float32)}

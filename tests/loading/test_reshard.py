@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 import cordwood
 from cordwood import msgpack
-from cordwood.devices import jax_arrays
+from cordwood.devices import private_jax
 from cordwood.index import Box
 from cordwood.io.open_files import LocalFile
 from tests.shardings import SHARDINGS, mesh_of, sharding
@@ -252,7 +252,7 @@ def test_without_the_private_names_of_jax(
     public = Mock(wraps=jax.make_array_from_single_device_arrays)
     monkeypatch.setattr(jax, "make_array_from_single_device_arrays", public)
     monkeypatch.setitem(sys.modules, "jax._src.core", types.ModuleType("jax._src.core"))
-    jax_arrays._quick_put.cache_clear()
+    private_jax._quick_put.cache_clear()
     loaded = cordwood.load(stored[0], like=like, strict=False)["float32"]
     monkeypatch.undo()
     public.assert_called_once()

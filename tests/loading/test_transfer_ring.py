@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 import cordwood
-from cordwood.devices import jax_arrays
+from cordwood.devices import device_memory, private_jax, put_arrays
 from cordwood.io.open_files import LocalFile
 from cordwood.loading import transfer_ring
 from cordwood.loading.load_request import default_targets
@@ -46,7 +46,7 @@ class Transfers:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
         self._sources: dict[int, tuple[Any, np.ndarray, bytes]] = {}
-        device_put, quick_put, wait = jax.device_put, jax_arrays._quick_put, jax.block_until_ready
+        device_put, quick_put, wait = jax.device_put, private_jax._quick_put, jax.block_until_ready
 
         def put(x: Any, *rest: Any, **named: Any) -> Any:
             array = device_put(x, *rest, **named)
@@ -70,7 +70,7 @@ class Transfers:
             return wait(arrays)
 
         monkeypatch.setattr(jax, "device_put", put)
-        monkeypatch.setattr(jax_arrays, "_quick_put", quick)
+        monkeypatch.setattr(private_jax, "_quick_put", quick)
         monkeypatch.setattr(jax, "block_until_ready", block_until_ready)
 
     def _begin(self, array: Any, sources: Sequence[np.ndarray]) -> None:
@@ -100,7 +100,7 @@ class Memory:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.pinned: list[np.ndarray] = []
         self.taken: list[list[np.ndarray]] = []
-        real = jax_arrays.pinned_bytes
+        real = device_memory.pinned_bytes
         ring_allocate = transfer_ring.TransferRing.allocate
 
         def pinned_bytes(size_bytes: int, device: Any) -> np.ndarray | None:
@@ -232,11 +232,11 @@ def test_memory_that_a_device_might_keep_is_not_used_again(
 
 def test_whether_a_device_copies_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     device = jax.devices()[0]
-    memory = jax_arrays.pinned_bytes(MIB, device)
+    memory = device_memory.pinned_bytes(MIB, device)
     assert memory is not None
-    assert jax_arrays.copies_host_memory(memory, device)  # as the fake accelerator does
+    assert device_memory.copies_host_memory(memory, device)  # as the fake accelerator does
     monkeypatch.setattr(jax, "device_put", real_device_put)
-    assert not jax_arrays.copies_host_memory(memory, device)  # a CPU uses it as it is
+    assert not device_memory.copies_host_memory(memory, device)  # a CPU uses it as it is
 
 
 @pytest.mark.usefixtures("small_slots")
@@ -246,7 +246,7 @@ def test_without_pinned_memory(
 ) -> None:
     """Then the slots are plain memory."""
     if failing == "kind":
-        monkeypatch.setattr(jax_arrays, "pinned_host", lambda device: None)
+        monkeypatch.setattr(device_memory, "pinned_host", lambda device: None)
     elif failing == "view":
         real = np.asarray
         monkeypatch.setattr(
@@ -265,7 +265,7 @@ def test_without_pinned_memory(
 
         array_type = type(jnp.ones(1))
         monkeypatch.setattr(array_type, "unsafe_buffer_pointer", fails)
-    assert jax_arrays.pinned_bytes(100, jax.devices()[0]) is None
+    assert device_memory.pinned_bytes(100, jax.devices()[0]) is None
     tree = tree_of()
     cordwood.save(tmp_path / "x", tree)
     loaded = cordwood.load(tmp_path / "x", to="jax")
@@ -273,7 +273,7 @@ def test_without_pinned_memory(
 
 
 def test_pinned_memory(accelerator: str) -> None:
-    memory: Any = jax_arrays.pinned_bytes(5000, jax.devices()[0])
+    memory: Any = device_memory.pinned_bytes(5000, jax.devices()[0])
     memory[:] = np.arange(5000) % 251
     array = memory.base.array
     assert array.sharding.memory_kind == accelerator
@@ -354,7 +354,7 @@ def test_each_large_box_is_sent_once(
         leaf = jax.random.split(jax.random.key(1), (8, 4))
     cordwood.save(tmp_path / "x", {"w": leaf})
     sent: list[tuple[int, ...]] = []
-    device_put, quick_put = jax.device_put, jax_arrays._quick_put
+    device_put, quick_put = jax.device_put, private_jax._quick_put
 
     def put(x: Any, *rest: Any, **named: Any) -> Any:
         sent.extend([x.shape] if type(x) is np.ndarray and x.size > 1 else [])
@@ -370,9 +370,9 @@ def test_each_large_box_is_sent_once(
         return shaped, counted
 
     cordwood.load(tmp_path / "x", to="jax")  # the device was tried
-    monkeypatch.setattr(jax_arrays, "_LEAST_PASSED_BYTES", least_bytes)
+    monkeypatch.setattr(put_arrays, "_LEAST_PASSED_BYTES", least_bytes)
     monkeypatch.setattr(jax, "device_put", put)
-    monkeypatch.setattr(jax_arrays, "_quick_put", quick)
+    monkeypatch.setattr(private_jax, "_quick_put", quick)
     sharding = NamedSharding(mesh, spec)
     like = {"w": jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)}
     loaded: Any = cordwood.load(tmp_path / "x", like=like)["w"]
@@ -388,10 +388,10 @@ def test_the_device_of_a_load_is_one_of_this_process() -> None:
     """The first leaves may be on devices of other processes alone."""
     device = jax.devices()[3]
     remote, local = Mock(addressable_devices=set(), spec_set=["addressable_devices"]), device
-    assert jax_arrays.local_device([remote]) is None
+    assert device_memory.local_device([remote]) is None
     sharding = SingleDeviceSharding(local)
-    assert jax_arrays.local_device([remote, sharding]) == device
-    assert jax_arrays.local_device([remote, None]) == jax.devices()[0]
+    assert device_memory.local_device([remote, sharding]) == device
+    assert device_memory.local_device([remote, None]) == jax.devices()[0]
     ring = transfer_ring.TransferRing(1000, None)
     ring.begin_group()
     (buffer,) = ring.allocate([100], alignment=64)

@@ -17,10 +17,10 @@ from cordwood.policies import (
     KeepPolicy,
     KeepWithin,
     SavedStep,
-    as_keep_policy,
-    best_policy,
-    plan_retention,
 )
+from cordwood.policies.best_step import best_policy
+from cordwood.policies.keep_policies import as_keep_policy
+from cordwood.policies.retention_plan import plan_retention
 from cordwood.results import PlannedStep
 
 NOW = 1000.0

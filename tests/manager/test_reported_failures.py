@@ -205,13 +205,14 @@ def test_best_goes_by_its_policy(tmp_path: Path) -> None:
 def test_an_unreported_failure_is_a_warning_at_exit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cordwood.io.threads._unreported", {})  # nothing of other tests
+    # Nothing of other tests.
+    monkeypatch.setattr("cordwood.saving.background_saves._unreported", {})
     with failing():
         pending = ended(CheckpointManager(tmp_path).save(1, TREE))
     assert pending._has_unreported_failure
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        from cordwood.io.threads import _warn_at_exit
+        from cordwood.saving.background_saves import _warn_at_exit
 
         with pytest.raises(RuntimeWarning, match="1 in the background failed"):
             _warn_at_exit()

@@ -16,8 +16,8 @@ from cordwood.policies import (
     OnPreemption,
     SavePolicy,
     WhenIdle,
-    as_save_policy,
 )
+from cordwood.policies.save_policies import as_save_policy
 
 CALM = Moment(step=7, last_step=None, seconds_since_last=5.0, saving=False, preempted=False)
 

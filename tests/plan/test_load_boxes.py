@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cordwood import dtypes
-from cordwood.encoding.cordwood_metadata import digests_of
+from cordwood.encoding.digests import digests_of
 from cordwood.errors import CorruptionError, FormatError
 from cordwood.index import Box, Inline, Leaf, Piece, Pieces, Span
-from cordwood.io import execute_load as execution
+from cordwood.io import read_units
 from cordwood.io.execute_load import execute_load
 from cordwood.io.open_files import MemoryFile
-from cordwood.plan import load_boxes as planner
+from cordwood.plan import move_templates
 from cordwood.plan.load_boxes import plan_boxes
 from cordwood.plan.load_plan import Move
 from cordwood.sharding.boxes import grid_cells, shape_of, slices, whole_box
@@ -94,10 +94,10 @@ def test_every_box_is_numpys(
         requested[source] = boxes
     digests = [digests_of(f, start=0, block_bytes=block) if block else None for f in files]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planner, "RANGE_PRICE_BYTES", price)
-        patch.setattr(planner, "RUN_BYTES", run)
+        patch.setattr(move_templates, "RANGE_PRICE_BYTES", price)
+        patch.setattr(move_templates, "RUN_BYTES", run)
         plan = plan_boxes(leaves, requested, block_bytes=[block] * 2)
-        patch.setattr(execution, "_UNIT_BYTES", unit)
+        patch.setattr(read_units, "_UNIT_BYTES", unit)
         buffers = execute_load(plan, list(map(MemoryFile, files)), digests=digests, verify=True)
     assert plan.moves == tuple(sorted(plan.moves))
     box_requests = [(raw, box) for raw in raws for box in boxes]
@@ -298,7 +298,7 @@ def test_arrays_of_64_axes_whose_elements_blocks_cut() -> None:
     digests = digests_of(data, start=0, block_bytes=7)
     box = Box((0,) * 64, (1,) * 62 + (3, 2))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(execution, "_UNIT_BYTES", 7)
+        patch.setattr(read_units, "_UNIT_BYTES", 7)
         plan = plan_boxes([stored_whole(shape, "int32")], {0: (box,)}, block_bytes=[7])
         buffers = execute_load(plan, [MemoryFile(data)], digests=[digests], verify=True)
     assert buffers[0].tobytes() == raw[slices(box)].tobytes()

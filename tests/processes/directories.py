@@ -19,9 +19,9 @@ from jax.sharding import PartitionSpec as P
 
 import cordwood
 from cordwood import tree_deserialize_leaves, tree_serialize_leaves
-from cordwood.processes import agreement, rendezvous
+from cordwood.processes import begin_together, rendezvous
 from cordwood.processes.join_rendezvous import Joining
-from cordwood.processes.rendezvous import current_processes
+from cordwood.processes.key_value_store import current_processes
 from cordwood.storage import syscalls
 from cordwood.testing import assert_trees_equal
 from tests.alarms import alarms
@@ -31,7 +31,7 @@ from tests.processes.spread_trees import SPECS, mesh, reference, spread
 def hasten(silence_seconds: float, probe_seconds: float) -> None:
     """Have processes notice sooner that others are dead or see other directories."""
     rendezvous.SILENCE_SECONDS = silence_seconds
-    agreement.PROBE_SECONDS = probe_seconds
+    begin_together.PROBE_SECONDS = probe_seconds
 
 
 def save_differing(path: str, what: str, **options: Any) -> None:

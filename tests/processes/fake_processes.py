@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from cordwood.errors import ProcessError
-from cordwood.processes.rendezvous import RendezvousState, key_matches, override
+from cordwood.processes.key_value_store import RendezvousState, key_matches, override
 
 
 class Died(BaseException):
@@ -123,7 +123,7 @@ def run_processes(
 ) -> list[Outcome]:
     """Call `work` once for each of `count` processes, each in its own thread.
 
-    There `cordwood.processes.rendezvous.current_processes()` returns the argument of `work`.
+    There `cordwood.processes.key_value_store.current_processes()` returns the argument of `work`.
 
     Args:
         count: the number of processes.

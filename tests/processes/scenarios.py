@@ -13,7 +13,8 @@ from jax.sharding import PartitionSpec as P
 
 import cordwood
 from cordwood.io.open_files import LocalFile
-from cordwood.processes.rendezvous import JaxProcesses, Processes, Rendezvous, current_processes
+from cordwood.processes.key_value_store import JaxProcesses, Processes, current_processes
+from cordwood.processes.rendezvous import Rendezvous
 
 
 def devices() -> tuple[int, int, int]:

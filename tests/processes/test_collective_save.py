@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from cordwood.errors import ProcessError
-from cordwood.processes import agreement
-from cordwood.processes.agreement import begin_together
-from cordwood.processes.rendezvous import SINGLE_PROCESS, Processes, Rendezvous
+from cordwood.processes.begin_together import begin_together
+from cordwood.processes.key_value_store import SINGLE_PROCESS, Processes
+from cordwood.processes.rendezvous import Rendezvous
 from tests.deaths import SILENCE_SECONDS, die_at_any_call
 from tests.processes.fake_processes import FakeProcesses, run_processes
 
@@ -139,7 +139,7 @@ def test_a_process_dies_at_any_call() -> None:
 
 
 def test_a_directory_that_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agreement, "PROBE_SECONDS", 0.1)
+    monkeypatch.setattr("cordwood.processes.begin_together.PROBE_SECONDS", 0.1)
     disks = [Disk(), Disk(), Disk()]
     disks[2] = disks[0]
     outcomes = run_processes(COUNT, lambda processes: save(processes, disks[processes.index]))

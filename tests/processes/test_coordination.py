@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from cordwood.processes.rendezvous import SINGLE_PROCESS, Processes, current_processes
+from cordwood.processes.key_value_store import SINGLE_PROCESS, Processes, current_processes
 from tests.processes.fake_processes import run_processes
 from tests.processes.scenarios import deletes_what_is_meant
 

@@ -11,8 +11,10 @@ import pytest
 import cordwood
 from cordwood.errors import ProcessError
 from cordwood.io import progress
-from cordwood.processes.join_rendezvous import compare_purposes, encode_failure, key_of
-from cordwood.processes.rendezvous import Processes, Rendezvous
+from cordwood.processes.key_value_store import Processes
+from cordwood.processes.purposes import compare_purposes, key_of
+from cordwood.processes.rendezvous import Rendezvous
+from cordwood.processes.rendezvous_messages import encode_failure
 from tests.processes.fake_processes import FakeProcesses, Outcome, Store, run_processes
 
 TIMEOUT_SECONDS = 4.0

@@ -14,9 +14,9 @@ import pytest
 import cordwood
 from cordwood import CheckpointManager, EverySeconds, EverySteps, KeepLast, StepReader
 from cordwood.errors import MismatchError, ProcessError, StepError
-from cordwood.io.threads import PendingSave
 from cordwood.policies import WhenIdle
-from cordwood.processes.agreement import ProcessGroup
+from cordwood.processes.process_group import ProcessGroup
+from cordwood.saving.background_saves import PendingSave
 from tests.manager.counters import Counter, SharedCounter
 from tests.processes.fake_processes import FakeProcesses, Outcome, Store, run_processes
 

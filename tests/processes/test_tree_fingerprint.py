@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from cordwood.errors import ProcessError
-from cordwood.processes.agreement import digest_of_elements, fingerprints, require_agreement
-from cordwood.processes.rendezvous import SINGLE_PROCESS, Processes, Rendezvous
+from cordwood.processes.key_value_store import SINGLE_PROCESS, Processes
+from cordwood.processes.rendezvous import Rendezvous
+from cordwood.processes.tree_fingerprints import digest_of_elements, fingerprints, require_agreement
 from cordwood.sharding.boxes import ShardGrid, single_process_grid
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe_leaf

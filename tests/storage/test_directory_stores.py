@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cordwood.encoding.cordwood_metadata import digest_of
+from cordwood.encoding.digests import digest_of
 from cordwood.errors import CorruptionError, StorageError, TruncatedError
 from cordwood.index import HeaderDigest, Source
 from cordwood.io.leaves_to_write import Leaves

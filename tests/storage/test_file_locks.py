@@ -23,7 +23,7 @@ import pytest
 import cordwood
 from cordwood.errors import StorageError
 from cordwood.io import progress
-from cordwood.io.threads import stop_check
+from cordwood.io.stop_check import stop_check
 from cordwood.storage import file_locks, syscalls
 from cordwood.storage.file_locks import locked, remove_unlocked, wait_and_lock, wait_for_lock
 from tests.threads import in_threads

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cordwood.encoding.cordwood_metadata import digest_of
+from cordwood.encoding.digests import digest_of
 from cordwood.errors import CorruptionError, LimitError, StorageError, TruncatedError
 from cordwood.index import HeaderDigest, Source
 from cordwood.io.leaves_to_write import Leaves

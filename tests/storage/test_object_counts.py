@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.plan.assign_to_files import ShardedLeaf, assign_cells, packs_of_all
+from cordwood.plan.cells import ShardedLeaf, assign_cells
+from cordwood.plan.packs import packs_of_all
 from cordwood.sharding.boxes import ShardGrid
 from cordwood.storage.object_storage import ObjectStorage
 from tests.storage.web_stores import WebStore, web_store

@@ -16,13 +16,13 @@ import obstore
 import pytest
 from obstore import exceptions
 
-from cordwood.encoding.cordwood_metadata import digest_of
+from cordwood.encoding.digests import digest_of
 from cordwood.errors import StorageError
 from cordwood.index import Digests, HeaderDigest
 from cordwood.io.buffers import allocate_bytes
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.progress import METER
-from cordwood.io.threads import stop_check
+from cordwood.io.stop_check import stop_check
 from cordwood.plan.file_plan import FilePlan, LeafBytes, leaves_of
 from cordwood.storage import object_uploads
 from cordwood.storage.object_store_client import ObjectStore

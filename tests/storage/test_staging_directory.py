@@ -14,7 +14,8 @@ import pytest
 
 from cordwood.errors import NotACheckpointError, StorageError
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.threads import check_stop, run_in_worker
+from cordwood.io.run_in_worker import run_in_worker
+from cordwood.io.stop_check import check_stop
 from cordwood.plan.file_plan import PlannedFile, SmallFile
 from cordwood.storage import syscalls
 from cordwood.storage.directories import count_files, remove_tree

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import zstandard
 
-from cordwood.devices.jax_arrays import LocalShards
+from cordwood.devices.array_shards import LocalShards
 from cordwood.dtypes import to_numpy
-from cordwood.encoding.cordwood_metadata import digests_of
+from cordwood.encoding.digests import digests_of
 from cordwood.index import Box
 from cordwood.io.chunk_codecs import chunk_encoder
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.threads import StoppedError, stop_check
+from cordwood.io.stop_check import StoppedError, stop_check
 from cordwood.plan.file_plan import ChunkFile, PlannedFile, SmallFile
 from cordwood.sharding.boxes import slices, whole_box
 from cordwood.storage import syscalls, write_files

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordwood.encoding.cordwood_metadata import BLOCK_BYTES, digests_of
-from cordwood.io.leaves_to_write import Leaves, copy_bytes
+from cordwood.encoding.digests import BLOCK_BYTES, digests_of
+from cordwood.io.copy_bytes import copy_bytes
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.plan.file_plan import FilePlan, LeafBytes, LiteralBytes
 from cordwood.storage import syscalls, write_files
 from cordwood.storage.syscalls import SystemCalls

@@ -17,7 +17,7 @@ import numpy as np
 
 from cordwood import dtypes
 from cordwood.api.load import load
-from cordwood.encoding.cordwood_metadata import BLOCK_BYTES
+from cordwood.encoding.digests import BLOCK_BYTES
 from cordwood.formats.format_protocol import OpenOptions
 from cordwood.index import ARRAY_KINDS, Box, Leaf, LeafKind, leaf_text, size_in_memory
 from cordwood.io.stale_handles import retry_stale
@@ -26,8 +26,8 @@ from cordwood.loading.leaf_reader import Array, LeafReader, open_reader
 from cordwood.loading.load_request import LoadOptions, ReadOptions, default_targets
 from cordwood.loading.load_tree import load_tree, restore_targets
 from cordwood.message_text import absent_leaf, counted, printable, size_text
-from cordwood.plan.load_boxes import RANGE_PRICE_BYTES
 from cordwood.plan.load_plan import byte_strides
+from cordwood.plan.move_templates import RANGE_PRICE_BYTES
 from cordwood.plan.path_spellings import plain_name, plain_pattern
 from cordwood.storage.paths import local_path
 

@@ -13,9 +13,9 @@ from cordwood import dtypes
 from cordwood.api.checkpoint import Checkpoint, StoredLeaf
 from cordwood.index import ARRAY_KINDS, Box, Encoded, Inline, Leaf, LeafSpec, size_in_memory
 from cordwood.io.buffers import ScratchBuffer
-from cordwood.io.execute_load import read_moves
 from cordwood.io.lazy_array import LazyArray
 from cordwood.io.progress import ProgressMeter
+from cordwood.io.read_units import read_moves
 from cordwood.keypath import format_path
 from cordwood.loading.cast import convert_dtype, transpose_copy
 from cordwood.loading.load_request import Target

@@ -41,16 +41,11 @@ from cordwood.formats.registry import file_formats, format_for_saving, suffixes_
 from cordwood.formats.stored_step import KEY, PREFIX_KEY, decode_record, number_in_name
 from cordwood.formats.stored_trees import stored_trees
 from cordwood.index import Leaf, leaf_paths
+from cordwood.io.garbage_collector import gc_paused
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.log import log
 from cordwood.io.progress import ProgressMeter, ProgressOption, progress_display
-from cordwood.io.threads import (
-    after_interrupted_saves,
-    gc_paused,
-    in_worker,
-    raise_unreported_failures,
-    wait_for_saves,
-)
+from cordwood.io.run_in_worker import in_worker
 from cordwood.loading.cast import cast_dtypes
 from cordwood.loading.load_request import Cast
 from cordwood.loading.locate_step import checkpoint_path
@@ -58,8 +53,11 @@ from cordwood.loading.unreadable_leaves import require_readable
 from cordwood.message_text import counted, first_names, printable, size_text
 from cordwood.plan.path_patterns import Rename, Select
 from cordwood.plan.select_leaves import SelectedLeaves, Transpose, select_leaves
-from cordwood.processes.rendezvous import SINGLE_PROCESS, TIMEOUT_SECONDS, Rendezvous
+from cordwood.processes.key_value_store import SINGLE_PROCESS
+from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
 from cordwood.public_names import document_fields
+from cordwood.saving.background_saves import raise_unreported_failures, wait_for_saves
+from cordwood.saving.interrupted_saves import after_interrupted_saves
 from cordwood.storage.paths import (
     is_empty_file,
     is_same_path,

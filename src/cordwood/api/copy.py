@@ -40,22 +40,19 @@ from cordwood.formats.packs.step_metrics import change_of_metrics, metrics_if_sa
 from cordwood.formats.registry import suffix_of
 from cordwood.formats.stored_step import KEY, decode_record, listed, sorted_steps, step_in_name
 from cordwood.index import Source
-from cordwood.io.check_digests import check_files
+from cordwood.io.check_files import check_files
 from cordwood.io.log import log
 from cordwood.io.open_files import LocalFile, ReadableFile
 from cordwood.io.progress import METER, ProgressOption, progress_display, report_progress
-from cordwood.io.threads import (
-    after_interrupted_saves,
-    check_stop,
-    in_worker,
-    map_in_threads,
-    raise_unreported_failures,
-    reading_threads,
-    wait_for_saves,
-)
+from cordwood.io.run_in_worker import in_worker
+from cordwood.io.stop_check import check_stop
+from cordwood.io.thread_counts import reading_threads
+from cordwood.io.thread_pool import map_in_threads
 from cordwood.loading.locate_step import checkpoint_path
 from cordwood.message_text import counted, printable, size_text
 from cordwood.public_names import document_fields
+from cordwood.saving.background_saves import raise_unreported_failures, wait_for_saves
+from cordwood.saving.interrupted_saves import after_interrupted_saves
 from cordwood.storage.atomic_file import atomic_file, finish_file
 from cordwood.storage.directories import size_on_disk
 from cordwood.storage.directory_reader import ReplacedError, retry_reading

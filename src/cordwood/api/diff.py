@@ -48,16 +48,12 @@ from cordwood.api.pair_trees import TreePairs, pair_trees
 from cordwood.errors import MismatchError
 from cordwood.formats.stored_trees import stored_trees, tree_text
 from cordwood.index import ARRAY_KINDS, Index, Leaf, Naming, leaf_text
+from cordwood.io.garbage_collector import gc_paused
 from cordwood.io.progress import ProgressOption, Report, progress_display, report_progress
-from cordwood.io.threads import gc_paused
 from cordwood.keypath import path_label
 from cordwood.loading.locate_step import checkpoint_path
-from cordwood.loading.match_like import (
-    Container,
-    containers_by_name,
-    kinds_differ,
-    match_name,
-)
+from cordwood.loading.match_containers import Container, containers_by_name, kinds_differ
+from cordwood.loading.match_names import match_name
 from cordwood.loading.unreadable_leaves import require_readable
 from cordwood.message_text import counted, first_lines, first_names, printable
 from cordwood.plan.keys_of_like import with_keys_of_like
@@ -329,7 +325,7 @@ class ComparedPair(NamedTuple):
     @property
     def state(self) -> State:
         """The state of the leaf in one word."""
-        return _STATES.get(self.result) or cast(State, self.result)
+        return _STATES.get(self.result) or cast("State", self.result)
 
 
 class Comparison(NamedTuple):
@@ -605,7 +601,7 @@ class _Comparing:
         if change is None or (size is not None and not change.differs):
             result = self.by_digest.get(i, "unread")
             tells = result != "identical" and (self.values == "digests" or i in self.incomplete)
-            difference = self._differing(cast(What, result), i, j).difference if tells else None
+            difference = self._differing(cast("What", result), i, j).difference if tells else None
             return ComparedPair(i, j, result, difference, change)
         if not change.differs:
             return ComparedPair(i, j, "equal", None, change)

@@ -19,7 +19,7 @@ import numpy as np
 from cordwood import dtypes
 from cordwood.api.array_change import flat_native
 from cordwood.api.diff_operands import Operand, StoredRange, map_parts
-from cordwood.encoding.cordwood_metadata import DIGEST_BYTES, digest_of
+from cordwood.encoding.digests import DIGEST_BYTES, digest_of
 from cordwood.index import ARRAY_KINDS, Box, Encoded, Leaf, Naming, Piece, Pieces, Span
 from cordwood.keypath import DictKey, KeyPath
 from cordwood.plan.split_arrays import (

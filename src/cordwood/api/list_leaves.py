@@ -27,7 +27,7 @@ from cordwood.index import (
     Piece,
     leaf_text,
 )
-from cordwood.io.threads import gc_paused
+from cordwood.io.garbage_collector import gc_paused
 from cordwood.keypath import KeyPath, format_paths
 from cordwood.loading.locate_step import checkpoint_path
 from cordwood.plan.path_patterns import Select, match_patterns, pattern_name

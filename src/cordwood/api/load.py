@@ -9,9 +9,9 @@ from typing import Any, Literal, TypeVar, Unpack, overload
 
 from cordwood.errors import CordwoodError, MismatchError
 from cordwood.formats.format_protocol import OpenOptions
+from cordwood.io.garbage_collector import gc_paused
 from cordwood.io.progress import ProgressOption
 from cordwood.io.stale_handles import retry_stale
-from cordwood.io.threads import gc_paused
 from cordwood.loading.leaf_reader import open_reader
 from cordwood.loading.load_request import Cast, Extra, LoadOptions, Missing, OpenAndReadOptions
 from cordwood.loading.load_tree import load_tree

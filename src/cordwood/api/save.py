@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from cordwood.devices.jax_arrays import snapshot_leaves
 from cordwood.formats.format_protocol import (
     Format,
     Linking,
@@ -19,6 +18,7 @@ from cordwood.formats.format_protocol import (
 )
 from cordwood.formats.registry import DEFAULT, format_for_saving
 from cordwood.io.buffers import release_memory, release_memory_if_short
+from cordwood.io.garbage_collector import gc_paused
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.progress import (
     ProgressMeter,
@@ -26,26 +26,19 @@ from cordwood.io.progress import (
     progress_display,
     require_progress_option,
 )
+from cordwood.io.run_in_worker import in_worker, run_in_worker
+from cordwood.io.snapshot import snapshot_leaves
 from cordwood.io.staging_memory import StagingOptions, checked_options
-from cordwood.io.threads import (
+from cordwood.io.stop_check import check_stop, current_stop_check, stop_check
+from cordwood.processes.key_value_store import SINGLE_PROCESS, current_processes
+from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
+from cordwood.saving.background_saves import (
     PendingSave,
-    after_interrupted_saves,
-    check_stop,
-    current_stop_check,
-    gc_paused,
-    in_worker,
     raise_unreported_failures,
-    run_in_worker,
     save_in_background,
-    stop_check,
     wait_for_saves,
 )
-from cordwood.processes.rendezvous import (
-    SINGLE_PROCESS,
-    TIMEOUT_SECONDS,
-    Rendezvous,
-    current_processes,
-)
+from cordwood.saving.interrupted_saves import after_interrupted_saves
 from cordwood.storage.page_cache import require_page_cache_option
 from cordwood.storage.paths import absolute_path, local_or_url, parse_url
 

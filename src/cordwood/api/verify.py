@@ -20,16 +20,12 @@ from cordwood.formats.format_protocol import (
     item_names,
 )
 from cordwood.index import Index
-from cordwood.io.check_digests import (
-    Damage,
-    SourceDigests,
-    VerifySample,
-    damage_in_sources,
-    raise_damage,
-)
+from cordwood.io.find_damage import Damage, damage_in_sources, raise_damage
 from cordwood.io.open_files import MemoryFile
 from cordwood.io.progress import ProgressOption, progress_display, report_progress
+from cordwood.io.source_digests import SourceDigests
 from cordwood.io.stale_handles import retry_stale
+from cordwood.io.verify_sample import VerifySample
 from cordwood.keypath import format_path
 from cordwood.loading.leaf_reader import explaining_format
 from cordwood.loading.locate_step import checkpoint_path
@@ -38,6 +34,7 @@ from cordwood.public_names import document_fields
 from cordwood.storage.directories import size_on_disk
 from cordwood.storage.directory_reader import ReplacedError, retry_reading
 from cordwood.storage.paths import local_or_url, local_path, path_text
+from cordwood.storage.verify_record import VerifyRecord
 
 _MAX_NAMED = 5  # leaves of an Orbax checkpoint that lack chunks
 
@@ -204,7 +201,9 @@ def verify_each(
         raise ValueError(f"sample={sample!r}: expected a share: more than 0, and at most 1")
     if resume is not None and sample < 1:
         raise ValueError("resume= is for checking all: a sample is chosen anew by each call")
-    record = None if resume is None else local_path(resume, purpose="for resume=")
+    record = None
+    if resume is not None:
+        record = VerifyRecord(local_path(resume, purpose="for resume="))
     chosen = VerifySample(sample, seed, record)
     results: list[tuple[str, Verification | Exception]] = []
     with ExitStack() as stack:
@@ -227,8 +226,9 @@ def verify_each(
                     verified_bytes=read, unverified_bytes=total - read
                 )
             results.append((path_text(path), verification))
-    if all(isinstance(verification, Verification) for _, verification in results):
-        chosen.delete_record()
+    whole = all(isinstance(verification, Verification) for _, verification in results)
+    if record is not None and whole:
+        record.delete()
     return results
 
 

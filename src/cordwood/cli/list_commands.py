@@ -29,7 +29,7 @@ from cordwood.cli.output import (
 )
 from cordwood.errors import CordwoodError
 from cordwood.formats.stored_step import KEY, decode_record
-from cordwood.io.threads import gc_paused
+from cordwood.io.garbage_collector import gc_paused
 from cordwood.message_text import counted, printable, size_text
 
 if TYPE_CHECKING:

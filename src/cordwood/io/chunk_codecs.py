@@ -15,7 +15,7 @@ import numpy as np
 from cordwood import dtypes
 from cordwood.errors import CorruptionError, UnsupportedFormatError
 from cordwood.io.buffers import ScratchBuffer
-from cordwood.io.threads import run_in_worker
+from cordwood.io.run_in_worker import run_in_worker
 from cordwood.plan.load_plan import EncodedChunk
 
 STREAMS: Mapping[str, Callable[[], Any]] = {

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from cordwood.io.threads import check_stop, forked_error
+from cordwood.io.forked_error import forked_error
+from cordwood.io.stop_check import check_stop
 
 T = TypeVar("T")
 

@@ -1,46 +1,25 @@
-"""Execution of load plans: allocates the buffers, reads into them from several threads, verifies.
-
-The unit of reading is a range of the file, not a leaf: a digest block rarely begins or ends
-where a leaf does, and neighbours in a file belong to different buffers. The thread that reads a
-unit scatters it over its buffers, and hashes its blocks while they are in the CPU cache. An
-encoded chunk is a unit of its own.
-
-One file, because all of it runs in the threads of one load.
-"""
+"""Execution of load plans: the buffers are allocated, read in several threads, and verified."""
 
 from __future__ import annotations
 
-import time
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from cordwood.encoding.cordwood_metadata import check_coverage
-from cordwood.errors import TruncatedError
-from cordwood.index import Box, Digests
-from cordwood.io.buffers import Buffer, PageSize, ScratchBuffer, advise_small, allocate_buffers
-from cordwood.io.check_digests import SourceDigests, check_blocks
-from cordwood.io.chunk_codecs import decode_chunk
+from cordwood.index import Digests
+from cordwood.io.buffers import Buffer, ScratchBuffer, allocate_buffers
 from cordwood.io.open_files import ReadableFile
 from cordwood.io.progress import METER
-from cordwood.io.threads import reading_threads, run_tasks, transfer_threads
+from cordwood.io.read_chunks import read_chunk
+from cordwood.io.read_units import SMALL_MOVE_BYTES, FreshPages, all_units, layers_of, read_unit
+from cordwood.io.thread_counts import reading_threads, transfer_threads
+from cordwood.io.thread_pool import run_tasks
 from cordwood.plan.load_plan import (
     ALIGNMENT,
-    EncodedChunk,
     LoadPlan,
-    Move,
-    Scatter,
-    byte_strides,
-    flat_boxes,
 )
-from cordwood.sharding.boxes import intersect, shape_of
 
-_UNIT_BYTES = 4 << 20
-_REQUEST_BYTES = 8 << 20  # a unit where each read is a request
-_GAP_BYTES = 64 << 10  # a smaller gap between moves is cheaper to read than to skip
-_SMALL_MOVE_BYTES = 16 << 10  # below this on average, one read and many copies beat a long iovec
 _BYTES_PER_THREAD = 4 << 20
 
 
@@ -49,27 +28,6 @@ class LoadMemory(Protocol):
 
     def allocate(self, sizes: Sequence[int], *, alignment: int) -> list[Buffer]:
         """Return buffers of these sizes (bytes), whose addresses are multiples of `alignment`."""
-
-
-class _Layer(NamedTuple):
-    """Moves from one source whose ranges do not overlap; adjacent ones are merged."""
-
-    source: int
-    starts: list[int]  # file offsets, ascending
-    stops: list[int]
-    buffers: list[int]
-    positions: list[int]
-
-
-class _Unit(NamedTuple):
-    """A byte range [start, stop) of a source that one thread reads."""
-
-    layer: _Layer
-    start: int
-    stop: int
-    first: int  # the moves that overlap it: positions first to last - 1 in the layer
-    last: int
-    digests: Digests | None  # the unit is made of whole blocks of these
 
 
 def execute_load(
@@ -97,12 +55,12 @@ def execute_load(
         TruncatedError: a move reaches past the end of its file.
         CorruptionError: a block does not match its digest; file and byte range are named.
     """
-    layers = _layers(plan, files)
+    layers = layers_of(plan, files)
     allocate = allocate_buffers if memory is None else memory.allocate
     buffers = allocate(plan.buffers, alignment=ALIGNMENT)
-    units = _all_units(layers, files, digests, verify=verify)
+    units = all_units(layers, files, digests, verify=verify)
     views = [buffer.array.data for buffer in buffers]
-    fresh = _FreshPages(buffers)
+    fresh = FreshPages(buffers)
     meter = METER.get()
     total = sum(unit.stop - unit.start for unit in units) + sum(c.length for c in plan.chunks)
     checked = {c.source: digests[c.source] if verify else None for c in plan.chunks}
@@ -113,13 +71,13 @@ def execute_load(
         def work(task: int) -> None:
             if task < len(units):
                 unit = units[task]
-                _read_unit(unit, files, views, scratch, plan.scatters, fresh)
+                read_unit(unit, files, views, scratch, plan.scatters, fresh)
                 if meter is not None:
                     meter.advance(unit.stop - unit.start)
             else:
                 chunk = plan.chunks[task - len(units)]
                 file, file_digests = files[chunk.source], checked[chunk.source]
-                _read_chunk(chunk, file, file_digests, views, scratch, decoded)
+                read_chunk(chunk, file, file_digests, views, scratch, decoded)
                 if meter is not None:
                     meter.advance(chunk.length)
 
@@ -131,315 +89,7 @@ def execute_load(
     if memory is not None:
         threads = max(threads, transfer_threads())
     threads = min(threads, 1 + total // _BYTES_PER_THREAD)
-    if not latency_bound and sum(len(layer.starts) for layer in layers) * _SMALL_MOVE_BYTES > total:
+    if not latency_bound and sum(len(layer.starts) for layer in layers) * SMALL_MOVE_BYTES > total:
         threads = 1  # mostly interpreter time, which more threads would only slow down
     run_tasks(len(units) + len(plan.chunks), threads=threads, make_worker=make_worker)
     return [buffer.array for buffer in buffers]
-
-
-class _FreshPages:
-    """The untouched buffers of a load, and the choice between small and huge pages for them."""
-
-    def __init__(self, buffers: Sequence[Buffer]) -> None:
-        self._untouched = [buffer.untouched for buffer in buffers]
-        self._choice = PageSize()
-
-    def read(self, file: ReadableFile, unit: _Unit, parts: list[memoryview]) -> None:
-        """Read a unit straight into buffers, with pages of the size that is faster now."""
-        small = self._choice.is_small
-        layer = unit.layer
-        for i in range(unit.first, unit.last) if small else ():
-            pages = self._untouched[layer.buffers[i]]
-            if pages is not None:
-                shift = layer.positions[i] - layer.starts[i]
-                start, stop = max(layer.starts[i], unit.start), min(layer.stops[i], unit.stop)
-                advise_small(pages, start + shift, stop + shift)
-        begin = time.thread_time_ns()  # not the time of other threads, nor of a disk
-        file.read_into(unit.start, parts)
-        self._choice.record_read(unit.stop - unit.start, time.thread_time_ns() - begin, small=small)
-
-
-def read_moves(
-    moves: Sequence[Move],
-    target: memoryview,
-    files: Sequence[ReadableFile],
-    *,
-    digests: Sequence[Digests | None],
-    scratch: ScratchBuffer,
-) -> None:
-    """Execute moves to one buffer in this thread, and verify them. Raises as `execute_load` does.
-
-    Args:
-        moves: moves to buffer 0, sorted by source and offset.
-        target: the memory of buffer 0.
-        files: the sources, open.
-        digests: of each file, or None where it has none.
-        scratch: memory for the bytes of whole blocks that the moves do not need.
-    """
-    if sum(move.length for move in moves) != len(target):
-        raise ValueError(f"{len(moves)} moves do not fill {len(target)} bytes")
-    plan = LoadPlan((len(target),), tuple(moves), ())
-    for unit in _all_units(_layers(plan, files), files, digests, verify=True):
-        _read_unit(unit, files, [target], scratch, (), None)
-
-
-def _all_units(
-    layers: Sequence[_Layer],
-    files: Sequence[ReadableFile],
-    digests: Sequence[Digests | None],
-    *,
-    verify: bool,
-) -> list[_Unit]:
-    units: list[_Unit] = []
-    if verify and isinstance(digests, SourceDigests):
-        digests.read_ahead({layer.source for layer in layers}, files)
-    for layer in layers:
-        layer_digests = digests[layer.source] if verify else None
-        file = files[layer.source]
-        if layer_digests is not None:
-            check_coverage(file.name, file.size_bytes, layer_digests)
-        unit_bytes = _REQUEST_BYTES if file.latency_bound else _UNIT_BYTES
-        units += _units(layer, file.size_bytes, layer_digests, unit_bytes)
-    return units
-
-
-def _layers(plan: LoadPlan, files: Sequence[ReadableFile]) -> list[_Layer]:
-    """Check every move, merge adjacent ones, and put moves that overlap into separate layers."""
-    sizes = plan.buffers
-    layers: list[_Layer] = []
-    todo: Sequence[Move] = plan.moves
-    while todo:
-        overlapping: list[Move] = []
-        layer = _Layer(-1, [], [], [], [])
-        end = file_size = 0
-        starts, stops, buffers, positions = layer[1:]
-        last_buffer = last_position = -1  # the target of a move that would extend the last one
-        for move in todo:
-            source, offset, length, buffer, position = move
-            if length == 0:
-                continue
-            if source != layer.source:
-                if starts:
-                    layers.append(layer)
-                layer = _Layer(source, [], [], [], [])
-                starts, stops, buffers, positions = layer[1:]
-                end, last_buffer, file_size = 0, -1, files[source].size_bytes
-            stop = offset + length
-            if offset < end:
-                overlapping.append(move)
-                continue
-            if stop > file_size:
-                raise TruncatedError(
-                    f"{files[source].name}: expected {length} bytes at offset {offset}, but the "
-                    f"file ends at {file_size}; copy or save it again"
-                )
-            if length < 0 or position < 0 or (buffer >= 0 and position + length > sizes[buffer]):
-                raise ValueError(f"{move} does not fit its buffer of {sizes[buffer]} bytes")
-            if offset == end and buffer == last_buffer and position == last_position:
-                stops[-1] = stop
-            else:
-                starts.append(offset)
-                stops.append(stop)
-                buffers.append(buffer)
-                positions.append(position)
-            end, last_buffer, last_position = stop, buffer, position + length
-        if starts:
-            layers.append(layer)
-        if len(overlapping) == len(todo):
-            raise ValueError(f"a move begins before its file does: {todo[0]}")
-        todo = overlapping
-    return layers
-
-
-def _units(layer: _Layer, size_bytes: int, digests: Digests | None, unit_bytes: int) -> list[_Unit]:
-    """Divide the ranges of a layer into units of that size, of whole blocks if it has digests."""
-    starts, stops = layer.starts, layer.stops
-    floor = digests.start if digests is not None else size_bytes  # no digest covers what is before
-    block = digests.block_bytes if digests is not None else 1
-    gap = _GAP_BYTES if digests is None else 0
-    runs: list[list[int]] = []  # start and stop of each range to read
-    for start, stop in zip(starts, stops, strict=True):
-        if digests is not None:
-            if start > floor:
-                start -= (start - floor) % block
-            if stop > floor:
-                stop = min(stop + (floor - stop) % block, size_bytes)
-        if runs and start <= runs[-1][1] + gap:
-            runs[-1][1] = max(runs[-1][1], stop)
-        else:
-            runs.append([start, stop])
-    step = max(block, unit_bytes // block * block)
-    units: list[_Unit] = []
-    for run_start, run_stop in runs:
-        for start, stop, size, unit_digests in (
-            (run_start, min(run_stop, floor), unit_bytes, None),
-            (max(run_start, floor), run_stop, step, digests),
-        ):
-            for at in range(start, stop, size):
-                to = min(at + size, stop)
-                first, last = bisect_right(stops, at), bisect_left(starts, to)
-                units.append(_Unit(layer, at, to, first, last, unit_digests))
-    return units
-
-
-def _read_unit(
-    unit: _Unit,
-    files: Sequence[ReadableFile],
-    buffers: list[memoryview],
-    scratch: ScratchBuffer,
-    spreads: Sequence[Scatter],
-    fresh: _FreshPages | None,
-) -> None:
-    layer, start, stop, first, last, digests = unit
-    file = files[layer.source]
-    size = stop - start
-    parts: list[memoryview]
-    spread = bool(spreads) and min(layer.buffers[first:last], default=0) < 0
-    if spread or size < (last - first) * _SMALL_MOVE_BYTES:
-        whole = scratch.view(size)
-        file.read_into(start, [whole])
-        _copy_out(whole, unit, buffers, spreads)
-        parts = [whole]
-    else:
-        parts = _scattered(unit, buffers, scratch)
-        if fresh is None:
-            file.read_into(start, parts)
-        else:
-            fresh.read(file, unit, parts)
-    if digests is not None:
-        check_blocks(file.name, start, parts, digests)
-
-
-def _copy_out(
-    whole: memoryview, unit: _Unit, buffers: list[memoryview], spreads: Sequence[Scatter]
-) -> None:
-    """Copy the bytes of a unit to their buffers. The loop may run 20,000 times: keep it simple."""
-    layer, start, stop, first, last, _ = unit
-    moves = zip(
-        layer.starts[first:last],
-        layer.stops[first:last],
-        layer.buffers[first:last],
-        layer.positions[first:last],
-        strict=True,
-    )
-    for a, b, buffer, at in moves:
-        if a < start or b > stop:  # the first and the last may reach beyond the unit
-            at += max(a, start) - a
-            a, b = max(a, start), min(b, stop)
-        if buffer < 0:
-            _strided_copy(spreads[~buffer], whole[a - start : b - start], at, buffers)
-            continue
-        buffers[buffer][at : at + b - a] = whole[a - start : b - start]
-
-
-def _scattered(unit: _Unit, buffers: list[memoryview], scratch: ScratchBuffer) -> list[memoryview]:
-    """Return views for all bytes of a unit, in file order: of the buffers, and scratch for gaps."""
-    layer, start, stop, first, last, _ = unit
-    parts: list[memoryview] = []
-    spare = scratch.view(0)
-    if (
-        first == last
-        or layer.starts[first] > start
-        or layer.stops[last - 1] < stop
-        or (last - first > 1)
-    ):
-        spare = scratch.view(stop - start)
-    here = start
-    for i in range(first, last):
-        a, b = layer.starts[i], min(layer.stops[i], stop)
-        at = layer.positions[i]
-        if a < here:
-            a, at = here, at + here - a
-        if a > here:
-            parts.append(spare[here - start : a - start])
-        parts.append(buffers[layer.buffers[i]][at : at + b - a])
-        here = b
-    if here < stop:
-        parts.append(spare[here - start : stop - start])
-    return parts
-
-
-def _read_chunk(
-    chunk: EncodedChunk,
-    file: ReadableFile,
-    digests: Digests | None,
-    buffers: Sequence[memoryview],
-    scratch: ScratchBuffer,
-    decoded: ScratchBuffer,
-) -> None:
-    """Read a chunk, and copy its elements to the buffers that need them.
-
-    Args:
-        chunk: the chunk.
-        file: the file that holds it.
-        digests: of the file; the blocks that the chunk overlaps are checked. None: not checked.
-        buffers: the buffers of the plan.
-        scratch: memory for the stored bytes.
-        decoded: memory for the decoded bytes.
-    """
-    start, stop = chunk.offset, chunk.offset + chunk.length
-    if not 0 <= start <= stop <= file.size_bytes:
-        raise TruncatedError(
-            f"{file.name}: expected a chunk of {chunk.length} bytes at offset {start}, but the "
-            f"file ends at {file.size_bytes}; copy or save it again"
-        )
-    low, high = start, stop
-    if digests is not None:
-        check_coverage(file.name, file.size_bytes, digests)
-        if stop > digests.start:
-            block, first = digests.block_bytes, digests.start
-            low = min(start, first) if start < first else start - (start - first) % block
-            high = min(stop + (first - stop) % block, file.size_bytes)
-    whole = scratch.view(high - low)
-    file.read_into(low, [whole])
-    if digests is not None and stop > digests.start:
-        begin = max(low, digests.start)
-        check_blocks(file.name, begin, [whole[begin - low :]], digests)
-    data = whole[start - low : stop - low]
-    elements = decode_chunk(chunk, data, decoded, name=file.name)
-    _strided_copy(chunk.scatter, elements, 0, buffers)
-
-
-# One type of each size, so that numpy moves whole elements, several at a time.
-_CARRIERS: dict[int, np.dtype] = {
-    1: np.dtype("u1"),
-    2: np.dtype("u2"),
-    4: np.dtype("u4"),
-    8: np.dtype("u8"),
-    16: np.dtype("c16"),
-    32: np.dtype("V32"),
-}
-
-
-def _strided_copy(
-    spread: Scatter, data: memoryview, start: int, buffers: Sequence[memoryview]
-) -> None:
-    """Copy `data`, the stored array's bytes from `start` on, to where its parts go.
-
-    The bytes may begin or end within an element. No copy has more axes than the array (numpy has
-    at most 64): an axis for the bytes of an element is added only where axes of a single index
-    are left out. Lets other threads run while it copies much.
-    """
-    item = spread.item_bytes
-    steps = (*byte_strides(spread.shape, item), 1)
-    for cell in flat_boxes((*spread.shape, item), start, start + len(data)):
-        elements = Box(cell.start[:-1], cell.stop[:-1])
-        cut, size = cell.start[-1], cell.stop[-1] - cell.start[-1]
-        for part in spread.parts:
-            common = intersect(elements, part.box)
-            if common is None:
-                continue
-            position = sum(map(int.__mul__, common.start, steps)) - start + cut
-            target = part.position_of(common.start) + cut
-            carrier = _CARRIERS[item]
-            shape, source_steps, target_steps = shape_of(common), steps[:-1], part.steps
-            if size < item:
-                carrier = _CARRIERS[1]
-                extents = (*shape, size)
-                kept = [axis for axis, extent in enumerate(extents) if extent > 1]
-                shape = tuple([extents[axis] for axis in kept])
-                source_steps = tuple([steps[axis] for axis in kept])
-                target_steps = tuple([(*part.steps, 1)[axis] for axis in kept])
-            source = np.ndarray(shape, carrier, data, position, source_steps)
-            buffer = buffers[part.buffer]
-            np.copyto(np.ndarray(shape, carrier, buffer, target, target_steps), source)

@@ -123,7 +123,7 @@ def progress_display(progress: ProgressOption, verb: str) -> AbstractContextMana
         return nullcontext(progress)
     if not progress:
         return nullcontext(None)
-    from cordwood.processes.rendezvous import current_processes
+    from cordwood.processes.key_value_store import current_processes
 
     if current_processes().index != 0:
         return nullcontext(None)

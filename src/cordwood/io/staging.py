@@ -30,18 +30,20 @@ from typing import Any
 
 import numpy as np
 
-from cordwood.devices.jax_arrays import ArrayShards, copy_on_device, copy_to_host
+from cordwood.devices.array_shards import ArrayShards
+from cordwood.devices.copy_shards import copy_on_device, copy_to_host
 from cordwood.index import Box
 from cordwood.io.lazy_array import Array, LazyArray
 from cordwood.io.log import log
 from cordwood.io.progress import WaitLogger
+from cordwood.io.run_in_worker import run_in_worker
 from cordwood.io.staging_memory import (
     StagingMemory,
     StagingOptions,
     default_budget_bytes,
     staging_memory,
 )
-from cordwood.io.threads import StoppedError, check_stop, run_in_worker
+from cordwood.io.stop_check import StoppedError, check_stop
 from cordwood.sharding.boxes import (
     absolute,
     element_count,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from cordwood.devices.jax_arrays import sharding_of
+from cordwood.devices.device_memory import sharding_of
 from cordwood.loading.load_request import Target
 
 

@@ -128,7 +128,7 @@ def array_shape(target: Target) -> tuple[int, ...]:
     leaf = target.leaf
     if target.kind != "prng_key" or leaf.prng_impl is None:
         return leaf.shape
-    from cordwood.devices.jax_arrays import key_shape
+    from cordwood.devices.local_boxes import key_shape
 
     return key_shape(leaf.shape, leaf.prng_impl)
 
@@ -140,7 +140,7 @@ def resolve_sharding(value: Any, mesh: Any, shape: tuple[int, ...], name: str) -
     """
     import jax
 
-    from cordwood.devices.jax_arrays import sharding_of
+    from cordwood.devices.device_memory import sharding_of
 
     if value is None:
         if mesh is None:

@@ -18,10 +18,10 @@ from cordwood.errors import FormatError
 from cordwood.formats.detect_format import error_by_content, read_with_format
 from cordwood.formats.format_protocol import Format, Opened, OpenOptions, is_directory_format
 from cordwood.index import MAX_DIMS, Box, Encoding, Leaf, Pieces, Span
-from cordwood.io.check_digests import SourceDigests, block_bytes
 from cordwood.io.import_in_thread import import_in_thread
 from cordwood.io.open_files import LocalFile
-from cordwood.io.threads import run_in_worker
+from cordwood.io.run_in_worker import run_in_worker
+from cordwood.io.source_digests import SourceDigests, block_bytes
 from cordwood.loading.locate_step import checkpoint_path
 from cordwood.plan.load_boxes import plan_boxes
 from cordwood.plan.load_plan import Placement
@@ -155,7 +155,7 @@ class LeafReader:
         # The executor is imported here so that opening an index imports no thread pools.
         if "cordwood.io.execute_load" not in sys.modules:
             import_in_thread("cordwood.io.execute_load")
-        from cordwood.io.check_digests import check_loaded
+        from cordwood.io.check_crc32 import check_loaded
         from cordwood.io.execute_load import execute_load
 
         packed = [i for i in boxes if is_packed(leaves[i])]

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from cordwood import dtypes
 from cordwood.errors import FormatError, MismatchError
 from cordwood.index import Box, Index, Inline, Leaf
-from cordwood.io.check_digests import check_sources
+from cordwood.io.find_damage import check_sources
+from cordwood.io.garbage_collector import gc_paused
 from cordwood.io.log import log
 from cordwood.io.progress import progress_display, report_progress
-from cordwood.io.threads import gc_paused
 from cordwood.keypath import KeyPath, format_path, path_label
 from cordwood.loading.abstract_meshes import need_devices
 from cordwood.loading.assign_shardings import assign_shardings
@@ -40,18 +40,16 @@ from cordwood.loading.load_request import (
     default_targets,
     target_size_bytes,
 )
-from cordwood.loading.match_like import (
-    SEPARATORS,
-    Matching,
-    match_by_position,
-    match_like,
-)
+from cordwood.loading.match_by_position import match_by_position
+from cordwood.loading.match_like import match_like
+from cordwood.loading.match_names import SEPARATORS
+from cordwood.loading.matching import Matching
 from cordwood.loading.migrations import migration_error
 from cordwood.loading.nnx_like import warn_of_lost_ties, with_kinds_of_nnx
 from cordwood.loading.unreadable_leaves import require_readable
 from cordwood.message_text import counted, first_lines
 from cordwood.plan.keys_of_like import with_keys_of_like
-from cordwood.plan.load_boxes import first_byte
+from cordwood.plan.load_pieces import first_byte
 from cordwood.plan.select_leaves import SelectedLeaves, permute_shape, select_leaves, stored_box
 from cordwood.sharding.boxes import element_count
 from cordwood.sharding.partition_rules import explain_sharding_error
@@ -300,7 +298,7 @@ def restore_targets(
         values = _read_and_convert(reader, targets, leaves, unique, mmap=mmap, verify=verify)
         _put(values, targets, on_devices, alias=alias)
         return values
-    from cordwood.devices.jax_arrays import local_device
+    from cordwood.devices.device_memory import local_device
     from cordwood.loading.transfer_ring import TransferRing
 
     sizes = _sizes_on_devices(targets, leaves, unique)
@@ -337,7 +335,7 @@ def _positions_on_accelerators(targets: Sequence[Target]) -> list[int]:
     on_device = [i for i, target in enumerate(targets) if target[1] in _ON_DEVICE]
     if not on_device:
         return []
-    from cordwood.devices.jax_arrays import is_in_accelerator_memory
+    from cordwood.devices.device_memory import is_in_accelerator_memory
 
     shardings = {id(targets[i][4]): targets[i][4] for i in on_device}
     answers = {key: is_in_accelerator_memory(sharding) for key, sharding in shardings.items()}
@@ -358,7 +356,8 @@ def device_boxes(targets: Sequence[Target]) -> dict[int, dict[Any, Box]]:
     ]
     if not placed:
         return {}
-    from cordwood.devices.jax_arrays import key_boxes, local_boxes, sharding_of, spans_devices
+    from cordwood.devices.device_memory import sharding_of
+    from cordwood.devices.local_boxes import key_boxes, local_boxes, spans_devices
 
     result: dict[int, dict[Any, Box]] = {}
     cache: dict[Any, dict[Any, Box] | None] = {}
@@ -496,7 +495,9 @@ def _put(values: list[Any], targets: Sequence[Target], boxes: DeviceBoxes, *, al
         return
     import jax
 
-    from cordwood.devices.jax_arrays import DevicePut, Shards, put_all, put_shards, sharding_of
+    from cordwood.devices.device_memory import sharding_of
+    from cordwood.devices.private_jax import DevicePut
+    from cordwood.devices.put_arrays import Shards, put_all, put_shards
 
     whole = [i for i in on_device if i not in boxes] if boxes else on_device
     puts = []

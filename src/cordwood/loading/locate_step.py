@@ -25,9 +25,11 @@ from cordwood.formats.packs.step_metrics import record_of_index
 from cordwood.formats.stored_step import MAX_STEPS_OPENED, number_in_name
 from cordwood.io.log import log
 from cordwood.io.open_files import LocalFile
-from cordwood.io.threads import reading_threads, run_in_worker, run_tasks
+from cordwood.io.run_in_worker import run_in_worker
+from cordwood.io.thread_counts import reading_threads
+from cordwood.io.thread_pool import run_tasks
 from cordwood.message_text import printable
-from cordwood.policies import SavedStep, sort_by_metric
+from cordwood.policies.saved_step import SavedStep, sort_by_metric
 from cordwood.storage.paths import (
     is_folder,
     local_or_url,

@@ -1,41 +1,33 @@
-"""Matching of stored leaves and containers with those of `like`.
-
-Leaves are matched by key path. Arrays without names are matched by position, with the leaves of
-`like` in jax's order. One file, because both ways judge a pair of leaves by the same functions, and
-the problems of leaves and of containers make one message.
-"""
+"""Matching of stored leaves with those of `like`, by key path."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from cordwood.errors import MismatchError
 from cordwood.index import (
     ARRAY_KINDS,
     Index,
-    Inline,
     Leaf,
-    LeafKind,
     LeafSpec,
     Naming,
-    Structure,
-    Unreadable,
-    jax_order,
     leaf_text,
 )
 from cordwood.keypath import KeyPath, format_path, path_label
-from cordwood.loading.cast import requested_dtypes, same_kind_of_number
 from cordwood.loading.load_request import LoadOptions, Missing, Target
+from cordwood.loading.match_containers import (
+    Container,
+    container_problems,
+    containers_by_name,
+    described,
+    remove_empty,
+)
 from cordwood.loading.match_hints import (
     NO_COMMON_NAME,
     RENAME_ADVICE,
     Nesting,
-    cast_hint,
     equinox_hint,
     find_move,
     find_nestings,
@@ -43,46 +35,25 @@ from cordwood.loading.match_hints import (
     nesting_hint,
     nnx_variable_hint,
     optimizer_hint,
-    prng_key_hint,
-    python_number_hint,
     transpose_hints,
 )
+from cordwood.loading.match_names import SEPARATORS, duplicate_name, match_name
+from cordwood.loading.match_problems import MAX_LINES, Problem, merge_problems, mismatch_error
+from cordwood.loading.match_types import (
+    as_cast,
+    describe_mismatch,
+    dtypes_of_cast,
+    is_abstract,
+    make_target,
+)
+from cordwood.loading.matching import Matching, keeping_others
 from cordwood.loading.moved_positions import positions_hint
-from cordwood.message_text import counted, first_lines, first_names, nearest_path
+from cordwood.message_text import first_names, nearest_path
 from cordwood.tree.flatten import FlatTree, flatten, unflatten
 from cordwood.tree.leaves import describe_leaf, is_static_leaf
 
-SEPARATORS: Mapping[Naming, str] = {"dotted": ".", "slashed": "/"}  # between the joined keys
-_MAX_LINES = 50
 _KEEPS = ' (missing="keep" keeps the value of `like`)'
 _IGNORES = ' (extra="ignore" skips it)'
-_NUMBERS = frozenset({"bool", "int", "float", "complex"})
-_EMPTY = "an empty container"
-_NOTHING = frozenset({"None", _EMPTY})
-_MAPPINGS = frozenset({"dict", "namedtuple", "object"})
-
-
-class Problem(NamedTuple):
-    """One line of an error, with the name of the leaf or container that it is about."""
-
-    name: Any
-    text: str
-
-
-class Container(NamedTuple):
-    """A container of a tree: a dict, list, tuple, None or another node."""
-
-    path: KeyPath
-    kind: str
-    empty: bool
-
-
-class Matching(NamedTuple):
-    """A matched load: the targets to read, and the function that builds the tree from them."""
-
-    targets: Sequence[Target]
-    paths: Sequence[KeyPath]  # of the targets, in the resulting tree
-    rebuild: Callable[[Sequence[Any]], Any]
 
 
 def match_like(
@@ -114,14 +85,14 @@ def match_like(
     flat, rebuild = _flatten_like(like, index.naming)
     stored = {match_name(leaf.key_path, index.naming): leaf for leaf in index.leaves}
     if len(stored) < len(index.leaves):
-        raise _duplicate_name(index, name)
+        raise duplicate_name(index, name)
     unwanted = {match_name(path, index.naming) for path in left_out}
     problems: list[Problem] = []
     absent: list[tuple[int, KeyPath, bool]] = []
     targets: list[Target] = []
     filled: list[int] = []
     misshapen: dict[int, tuple[Leaf, LeafSpec]] = {}  # by the position of the problem
-    requested = _dtypes_of_cast(index, options, name=name)
+    requested = dtypes_of_cast(index, options, name=name)
     seen = set()
     has_arrays = False
     kept = set()  # names of leaves that stay as they are in `like`
@@ -151,7 +122,7 @@ def match_like(
             problems.append(Problem(key, ""))
             continue
         if requested:
-            spec = _as_cast(spec, leaf, requested.get(key))
+            spec = as_cast(spec, leaf, requested.get(key))
         problem = describe_mismatch(leaf, spec, options)
         if problem:
             if leaf.key_path in transposed:
@@ -232,46 +203,7 @@ def match_like(
         raise mismatch_error(texts, name, advice, first=first)
     if len(filled) == len(flat.leaves):
         return Matching(targets, flat.paths, rebuild)
-    return _keeping_others(flat, filled, targets, rebuild)
-
-
-def _dtypes_of_cast(index: Index, options: LoadOptions, *, name: str) -> dict[Any, str]:
-    """Return the dtypes that `cast` requests, whatever those of `like` are, by match names."""
-    if options.cast is None or isinstance(options.cast, bool):
-        return {}
-    paths = [leaf.key_path for leaf in index.leaves]
-    requested = requested_dtypes(index.leaves, paths, options.cast, naming=index.naming, where=name)
-    return {
-        match_name(path, index.naming): dtype
-        for path, dtype in zip(paths, requested, strict=True)
-        if dtype is not None
-    }
-
-
-def _as_cast(spec: LeafSpec, leaf: Leaf, requested: str | None) -> LeafSpec:
-    """Return the spec with the stored dtype, which the load casts, if `like` allows for that."""
-    if requested is None or not spec.dtype:
-        return spec
-    if requested == spec.dtype or same_kind_of_number(leaf.dtype, spec.dtype):
-        return spec._replace(dtype=leaf.dtype)
-    return spec
-
-
-def _keeping_others(
-    flat: FlatTree,
-    filled: Sequence[int],
-    targets: Sequence[Target],
-    rebuild: Callable[[Sequence[Any]], Any],
-) -> Matching:
-    """Return the matching of the leaves of `like` at these positions; its others stay."""
-
-    def rebuild_all(values: Sequence[Any]) -> Any:
-        leaves = list(flat.leaves)
-        for i, value in zip(filled, values, strict=True):
-            leaves[i] = value
-        return rebuild(leaves)
-
-    return Matching(targets, [flat.paths[i] for i in filled], rebuild_all)
+    return keeping_others(flat, filled, targets, rebuild)
 
 
 def _describe_absent(
@@ -288,7 +220,7 @@ def _describe_absent(
         close = None
         if nestings:
             close = joined_names([nesting.stored_path(path) for nesting in nestings], "or")
-        elif i < _MAX_LINES:
+        elif i < MAX_LINES:
             close = nearest_path(format_path(path), names)
         same = of_strings.get(match_name(path, "strings"))
         hint = f"{same}, whose keys have other types" if same is not None else close
@@ -341,7 +273,7 @@ def _leaves_for_containers(
     """Return a problem for each place where one side has a leaf and the other a container."""
     names = [match_name(path, naming) for path in flat.paths]
     found = [
-        (key, like_nodes[key], _described(like_nodes[key]), leaf_text(leaf), _IGNORES)
+        (key, like_nodes[key], described(like_nodes[key]), leaf_text(leaf), _IGNORES)
         for key, leaf in stored.items()
         if key in like_nodes
     ]
@@ -349,33 +281,13 @@ def _leaves_for_containers(
         if key in nodes and not is_static_leaf(leaf):
             expected = leaf_text(describe_leaf(path, leaf, abstract=True))
             hint = "" if keeps else _KEEPS
-            found.append((key, nodes[key], expected, _described(nodes[key]), hint))
+            found.append((key, nodes[key], expected, described(nodes[key]), hint))
     problems = []
     for key, container, expected, actual, hint in found:
         text = f"{path_label(container.path)}: expected {expected}, found {actual}"
         text += hint if container.empty else ""
         problems.append(Problem(key, text + nnx_variable_hint(key, stored, set(names))))
     return problems
-
-
-def _duplicate_name(index: Index, name: str) -> MismatchError:
-    """Return the error of two stored leaves that have one name in the format."""
-    seen: dict[Any, KeyPath] = {}
-    for leaf in index.leaves:
-        key = match_name(leaf.key_path, index.naming)
-        if key in seen:
-            break
-        seen[key] = leaf.key_path
-    return MismatchError(
-        f"{name}: {format_path(seen[key])} and {format_path(leaf.key_path)} are both called "
-        f"{key!r} there, so that `like` cannot say which is which; load without `like`"
-    )
-
-
-def is_abstract(leaf: Any) -> bool:
-    """Return True if a leaf of `like` has a shape and a dtype, but no value to keep."""
-    jax = sys.modules.get("jax")
-    return jax is not None and isinstance(leaf, jax.ShapeDtypeStruct)
 
 
 def _absence(close: str | None, missing: Missing, unwanted: bool) -> str:
@@ -397,275 +309,3 @@ def _flatten_like(like: Any, naming: Naming) -> tuple[FlatTree, Callable[[Sequen
         return flat, lambda values: from_state_dict(like, unflatten(flat, values))
     flat = flatten(like)
     return flat, partial(unflatten, flat)
-
-
-def describe_mismatch(leaf: Leaf, spec: LeafSpec, options: LoadOptions) -> str | None:
-    """Return why a stored leaf does not match a leaf of `like`; None if it matches."""
-    if isinstance(leaf.storage, Inline) and isinstance(leaf.storage.value, Unreadable):
-        return (
-            f"expected {leaf_text(spec)}, found one not to be read: {leaf.storage.value.reason}; "
-            f'to keep that of `like`, pass select="!{format_path(leaf.key_path)}", missing="keep"'
-        )
-    arrays = leaf.kind in ARRAY_KINDS, spec.kind in ARRAY_KINDS
-    keys = "prng_key" in (leaf.kind, spec.kind)
-    if arrays == (True, True) and not keys and leaf[2:4] == spec[2:4]:  # shape and dtype
-        return None  # most leaves: no text is made for them
-    cast = options.casts_to_like
-    if arrays == (False, False) and leaf.kind == spec.kind:
-        return None
-    expected = f"expected {leaf_text(spec)}, found {leaf_text(leaf)}"
-    if arrays == (False, False):
-        return expected
-    if keys and (leaf.kind != spec.kind or leaf.prng_impl != spec.prng_impl):
-        return expected + prng_key_hint(leaf, spec)
-    if arrays == (True, True):
-        if leaf.shape != spec.shape:
-            return expected
-        if leaf.dtype != spec.dtype and not cast:
-            return f"{expected} ({cast_hint(leaf, spec, options.cast)})"
-        return None
-    if leaf.shape == spec.shape == () and {leaf.kind, spec.kind} & _NUMBERS and not keys:
-        return None if cast else f"{expected} ({python_number_hint(leaf, spec)})"
-    return expected
-
-
-def make_target(leaf: Leaf, spec: LeafSpec, like: Any, options: LoadOptions) -> Target:
-    """Return the target of a stored leaf that matches the leaf `like`, whose spec is `spec`."""
-    kind = spec.kind if leaf.kind in ARRAY_KINDS or spec.kind in ARRAY_KINDS else leaf.kind
-    to = options.to
-    if to is not None and kind in ("jax", "numpy"):
-        kind = to
-    if kind == "numpy_scalar" and leaf.shape:
-        kind = "numpy"
-    sharding = _sharding(like, leaf) if kind in ("jax", "prng_key") else None
-    dtype = spec.dtype if spec.dtype and (options.casts_to_like or not leaf.dtype) else leaf.dtype
-    return Target(leaf, kind, dtype, spec.weak_type and kind == "jax", sharding)
-
-
-def _sharding(like: Any, leaf: Leaf) -> Any:
-    """Return the sharding that a leaf of `like` is committed to; None if it is not committed.
-
-    For a ShapeDtypeStruct with a layout other than the default one, return its Format.
-    """
-    jax = sys.modules.get("jax")
-    if jax is not None and isinstance(like, jax.Array):
-        return like.sharding if like.committed else None
-    format = getattr(like, "format", None)
-    layout = getattr(format, "layout", None)
-    if layout is not None:
-        usual = tuple(range(len(leaf.shape)))
-        if len(layout.major_to_minor) == len(usual) and layout.major_to_minor != usual:
-            return format
-    return getattr(like, "sharding", None)
-
-
-def mismatch_error(
-    problems: Sequence[str], name: str, advice: str = "", *, first: str = ""
-) -> MismatchError:
-    """Return the error that lists all problems, between the first line and the advice."""
-    count = counted(len(problems), "leaf", "leaves")
-    verb = "do" if len(problems) > 1 else "does"
-    text = first_lines(problems, _MAX_LINES)
-    error = MismatchError(f"{count} of {name} {verb} not fit `like`:\n{first}{text}{advice}")
-    error.problems = tuple(problems)
-    return error
-
-
-# Python numbers are stored as arrays of these dtypes.
-_STORED_AS: Mapping[LeafKind, tuple[str, ...]] = {
-    "bool": ("bool",),
-    "int": ("int", "uint"),
-    "float": ("float", "bfloat"),
-    "complex": ("complex",),
-}
-
-
-def match_by_position(index: Index, like: Any, options: LoadOptions, *, name: str) -> Matching:
-    """Match the leaves of a checkpoint to the arrays and numbers of `like`, one after another.
-
-    Other leaves of `like` (functions, strings) stay as they are, as in equinox. Key data becomes
-    PRNG keys where `like` has PRNG keys.
-
-    Raises:
-        ValueError: `missing` or `extra` accepts differences that need names.
-        MismatchError: the number of arrays differs, or the shape or dtype of an array; the
-            message names all of them.
-    """
-    if options.extra != "error" or (options.missing == "keep" and not _unreadable(index)):
-        raise ValueError(f"{name} holds arrays without names: all have to be there")
-    flat = flatten(like)
-    order = [i for i in jax_order(flat.structure) if _is_stored(flat.leaves[i])]
-    problems: list[str] = []
-    targets = []
-    filled = []
-    named = [
-        leaf._replace(key_path=flat.paths[i]) for i, leaf in zip(order, index.leaves, strict=False)
-    ]
-    requested = _dtypes_of_cast(index._replace(leaves=tuple(named)), options, name=name)
-    for i, leaf in zip(order, named, strict=False):
-        path = flat.paths[i]
-        if leaf.kind == "unreadable":
-            if options.missing == "error":
-                assert isinstance(leaf.storage, Inline)
-                problems.append(f"{path_label(path)}: {leaf.storage.value.reason}{_KEEPS_UNREAD}")
-            continue
-        spec = describe_leaf(path, flat.leaves[i], abstract=True)
-        spec = _as_cast(spec, leaf, requested.get(match_name(path, index.naming)))
-        if spec.kind == "prng_key" and (leaf.shape, leaf.dtype) == (spec.shape, "uint32"):
-            leaf = leaf._replace(kind="prng_key", prng_impl=spec.prng_impl)
-        problem = _difference(leaf, spec, options)
-        if problem:
-            problems.append(f"{path_label(path)}: {problem}")
-        else:
-            targets.append(make_target(leaf, spec, flat.leaves[i], options))
-            filled.append(i)
-    if len(order) != len(index.leaves):
-        problems.insert(0, _count(index, [path_label(flat.paths[i]) for i in order]))
-    if problems:
-        raise mismatch_error(problems, name)
-    return _keeping_others(flat, filled, targets, partial(unflatten, flat))
-
-
-_KEEPS_UNREAD = ' (missing="keep" keeps that of `like`)'
-
-
-def _unreadable(index: Index) -> bool:
-    return any(leaf.kind == "unreadable" for leaf in index.leaves)
-
-
-def _is_stored(leaf: Any) -> bool:
-    if isinstance(leaf, np.ndarray | np.generic | bool | int | float | complex):
-        return True
-    jax = sys.modules.get("jax")
-    is_jax = jax is not None and isinstance(leaf, jax.Array | jax.ShapeDtypeStruct)
-    return is_jax or hasattr(leaf, "__jax_array__")
-
-
-def _difference(leaf: Leaf, spec: LeafSpec, options: LoadOptions) -> str | None:
-    if leaf.shape == () and leaf.dtype.startswith(_STORED_AS.get(spec.kind, ())):
-        return None
-    return describe_mismatch(leaf, spec, options)
-
-
-def _count(index: Index, names: Sequence[str]) -> str:
-    count = len(index.leaves)
-    first = min(count, len(names))
-    text = f"expected {counted(len(names), 'array')} and numbers, found {count} in the file: "
-    if first < len(names):
-        return f"{text}{names[first]} is the first that is not there"
-    return f"{text}array {first}, {leaf_text(index.leaves[first])}, is the first one too many"
-
-
-# Names and containers
-
-
-def match_name(path: KeyPath, naming: Naming) -> Any:
-    """Return the name that leaves and containers are matched by.
-
-    It is the key path as exactly as the naming of the format keeps it.
-    """
-    if naming == "exact":
-        return path
-    keys = tuple(str(key) if isinstance(key, (str, int)) else str(key.value) for key in path)
-    separator = SEPARATORS.get(naming)
-    return keys if separator is None else separator.join(keys)
-
-
-def containers_by_name(structure: Structure, naming: Naming) -> dict[Any, Container]:
-    """Return the containers by their match names; all nodes with named fields are one kind."""
-    result: dict[Any, Container] = {}
-    stack: list[KeyPath] = [()]
-    for node in structure:
-        path = stack.pop()
-        if node.kind == "leaf":
-            continue
-        kind: str = node.kind
-        keys: Sequence[Any] = node.keys or range(node.size)
-        if kind == "dict" and node.type_name in ("list", "tuple"):  # some selected elements of one
-            kind, keys = node.type_name, [getattr(key, "value", key) for key in node.keys]
-        if naming == "keys":
-            kind = "container" if node.size else _EMPTY
-        elif kind == "none":
-            kind = "None"
-        elif naming == "strings":
-            kind = "container"  # in a state dict all containers are dicts
-        elif kind in _MAPPINGS:
-            kind = "dict or node with fields"
-        result[match_name(path, naming)] = Container(path, kind, not node.size)
-        stack.extend((*path, key) for key in reversed(keys))
-    return result
-
-
-def remove_empty(by_name: Mapping[Any, Container], names: Collection[Any]) -> dict[Any, Container]:
-    """Return the containers without the None nodes and empty containers of those names."""
-    return {
-        name: each
-        for name, each in by_name.items()
-        if not (each.kind in _NOTHING and name in names)
-    }
-
-
-def container_problems(
-    stored: Mapping[Any, Container],
-    expected: Mapping[Any, Container],
-    *,
-    missing: bool,
-    extra: bool,
-    moved: Collection[Any] = (),
-) -> list[Problem]:
-    """Return a problem for each container that differs.
-
-    A container differs if its kind differs, or if it is None and on one side only. Other empty
-    containers hold nothing, and may be on one side only.
-
-    Args:
-        stored: the containers of the checkpoint.
-        expected: the containers of `like`.
-        missing: `like` keeps leaves that are not stored; a None of `like` may be missing too.
-        extra: stored leaves that `like` lacks are ignored; so is a stored None.
-        moved: names of stored containers whose kind may differ, unless one of the two is None.
-    """
-    problems = []
-    for name, container in expected.items():
-        other = stored.get(name)
-        text = ""
-        if other is not None and kinds_differ(other, container, is_moved=name in moved):
-            text = f"expected {container.kind}, found {other.kind}"
-        elif other is None and container.kind == "None" and not missing:
-            text = "None in `like`, and nothing in the checkpoint"
-        if text:
-            problems.append(Problem(name, f"{path_label(container.path)}: {text}"))
-    if not extra:
-        problems += [
-            Problem(
-                name, f"{path_label(other.path)}: None in the checkpoint, and nothing in `like`"
-            )
-            for name, other in stored.items()
-            if other.kind == "None" and name not in expected
-        ]
-    return problems
-
-
-def kinds_differ(one: Container, other: Container, *, is_moved: bool) -> bool:
-    """Return True if the kinds of two containers differ and, of a moved one, one is None."""
-    return one.kind != other.kind and (not is_moved or "None" in (one.kind, other.kind))
-
-
-def merge_problems(problems: Sequence[Problem], covering: Sequence[Problem]) -> list[Problem]:
-    """Return the problems; each covering problem replaces those in its subtree."""
-    over = {problem.name: problem for problem in covering}
-    kept: dict[Any, Problem] = {}
-    for i, problem in enumerate(problems):
-        prefixes = [problem.name[:stop] for stop in range(len(problem.name) + 1)]
-        cover = next((over[prefix] for prefix in prefixes if prefix in over), None)
-        if cover is None:
-            kept[i] = problem
-        else:
-            kept.setdefault((cover.name,), cover)
-    return list(kept.values())
-
-
-def _described(container: Container) -> str:
-    if container.kind in _NOTHING:
-        return container.kind
-    return f"an empty {container.kind}" if container.empty else f"a {container.kind}"

@@ -11,13 +11,13 @@ from cordwood import dtypes
 from cordwood.errors import FormatError
 from cordwood.index import Box, Encoded, Inline, Leaf, Piece, Pieces, Span
 from cordwood.io.buffers import ScratchBuffer
-from cordwood.io.check_digests import block_bytes
 from cordwood.io.chunk_stream import ChunkStream
-from cordwood.io.execute_load import read_moves
 from cordwood.io.progress import METER
+from cordwood.io.read_units import read_moves
+from cordwood.io.source_digests import block_bytes
 from cordwood.keypath import path_label
 from cordwood.loading.leaf_reader import Array, LeafReader, decode_elements, is_packed
-from cordwood.plan.load_boxes import check_pieces
+from cordwood.plan.check_pieces import check_pieces
 from cordwood.plan.load_plan import Move
 from cordwood.plan.split_arrays import element_range, split_array
 from cordwood.sharding.boxes import absolute, element_count, intersect, relative, shape_of, slices

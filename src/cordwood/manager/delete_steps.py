@@ -12,12 +12,9 @@ from cordwood.formats.stored_step import listed
 from cordwood.io.log import log
 from cordwood.manager.steps import OURS, Step, Steps, best_of_each
 from cordwood.message_text import printable
-from cordwood.policies import (
-    KeepPolicy,
-    RetentionPlan,
-    metric_problems,
-    plan_retention,
-)
+from cordwood.policies.best_step import metric_problems
+from cordwood.policies.keep_policies import KeepPolicy
+from cordwood.policies.retention_plan import RetentionPlan, plan_retention
 from cordwood.storage.paths import parse_url
 from cordwood.storage.step_storage import Removal, StepStorage
 

@@ -16,13 +16,8 @@ from cordwood.errors import PendingSaveError, StepError
 from cordwood.formats.stored_step import Record, as_json, as_metrics, require_same, step_number
 from cordwood.io.log import log
 from cordwood.io.progress import ProgressOption, require_progress_option
+from cordwood.io.run_in_worker import run_in_worker
 from cordwood.io.staging_memory import checked_options
-from cordwood.io.threads import (
-    SAVE_STARTED_ANYWAY,
-    PendingSave,
-    raise_unreported_failures,
-    run_in_worker,
-)
 from cordwood.manager.add_metrics import add_metrics
 from cordwood.manager.argument_hints import refuse_arguments
 from cordwood.manager.delete_steps import delete_steps, plan_deletions
@@ -30,14 +25,15 @@ from cordwood.manager.restore_step import missing_step_error
 from cordwood.manager.save_queue import SaveDecider, SaveQueue, SaveReport
 from cordwood.manager.step_items import collect_states, join_items, states_tree
 from cordwood.manager.step_reader import Items, StepReader
-from cordwood.policies import (
-    KeepWhat,
-    RetentionPlan,
-    SaveWhen,
-    as_keep_policy,
-    as_save_policy,
-)
+from cordwood.policies.keep_policies import KeepWhat, as_keep_policy
+from cordwood.policies.retention_plan import RetentionPlan
+from cordwood.policies.save_policies import SaveWhen, as_save_policy
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
+from cordwood.saving.background_saves import (
+    SAVE_STARTED_ANYWAY,
+    PendingSave,
+    raise_unreported_failures,
+)
 from cordwood.storage.page_cache import require_page_cache_option
 from cordwood.storage.paths import parse_url
 

@@ -51,8 +51,8 @@ from cordwood.notebook.html_parts import (
     tree_lines,
     tree_preview_html,
 )
-from cordwood.processes.join_rendezvous import process_names
 from cordwood.processes.rendezvous import Rendezvous
+from cordwood.processes.rendezvous_texts import process_names
 from cordwood.public_names import document_fields
 from cordwood.storage.paths import kind_at, parse_url
 

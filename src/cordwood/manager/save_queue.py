@@ -28,20 +28,18 @@ from cordwood.io.exclusive_calls import ExclusiveCalls
 from cordwood.io.log import log
 from cordwood.io.progress import ProgressOption
 from cordwood.io.staging_memory import StagingOptions
-from cordwood.io.threads import (
-    NOTHING_STARTED,
-    SAVE_STARTED_ANYWAY,
-    PendingSave,
-    PostCommitQueue,
-)
 from cordwood.manager.delete_steps import StepCleaner, is_of_another_tool, removal_command
 from cordwood.manager.steps import Step, Steps, best_of_each
 from cordwood.message_text import printable, size_text
-from cordwood.policies import KeepPolicy, Moment, SavePolicy, asks_for_notice
-from cordwood.processes.agreement import ProcessGroup
+from cordwood.policies.keep_policies import KeepPolicy
+from cordwood.policies.save_policies import Moment, SavePolicy, asks_for_notice
+from cordwood.processes.key_value_store import current_processes
 from cordwood.processes.preemption import PreemptionNotice
-from cordwood.processes.rendezvous import Rendezvous, current_processes
+from cordwood.processes.process_group import ProcessGroup
+from cordwood.processes.rendezvous import Rendezvous
 from cordwood.public_names import document_fields
+from cordwood.saving.background_saves import NOTHING_STARTED, SAVE_STARTED_ANYWAY, PendingSave
+from cordwood.saving.post_commit_queue import PostCommitQueue
 from cordwood.storage.paths import local_or_url, parse_url
 
 R = TypeVar("R")

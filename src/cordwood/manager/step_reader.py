@@ -32,8 +32,10 @@ from cordwood.manager.restore_step import (
 from cordwood.manager.step_items import is_stateful, require_mapping, set_state
 from cordwood.manager.steps import Step, Steps
 from cordwood.message_text import printable
-from cordwood.policies import KeepPolicy, best_step, metric_problem
-from cordwood.processes.agreement import ProcessGroup
+from cordwood.policies.best_step import best_step
+from cordwood.policies.keep_policies import KeepPolicy
+from cordwood.policies.saved_step import metric_problem
+from cordwood.processes.process_group import ProcessGroup
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 from cordwood.storage.step_storage import open_step_storage
 

@@ -42,8 +42,9 @@ from cordwood.formats.stored_step import (
     wrong_step,
 )
 from cordwood.formats.zarr import ZARR
-from cordwood.io.threads import reading_threads, run_tasks
-from cordwood.policies import SavedStep
+from cordwood.io.thread_counts import reading_threads
+from cordwood.io.thread_pool import run_tasks
+from cordwood.policies.saved_step import SavedStep
 from cordwood.storage.directories import modified_seconds, size_on_disk
 from cordwood.storage.paths import parse_url
 from cordwood.storage.step_storage import (

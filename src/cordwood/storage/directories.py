@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from cordwood.io.threads import check_stop
+from cordwood.io.stop_check import check_stop
 from cordwood.storage import syscalls
 from cordwood.storage.directory_reader import open_beneath
 from cordwood.storage.entry_kinds import leads_to_directory

@@ -15,14 +15,14 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 
-from cordwood.encoding.cordwood_metadata import digest_of
+from cordwood.encoding.digests import digest_of
 from cordwood.errors import CordwoodError, StorageError
 from cordwood.index import HeaderDigest, Source
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import ReadableFile
 from cordwood.io.reopened_file import MAX_OPEN_FILES
-from cordwood.io.threads import never_stop, stop_check
-from cordwood.plan.assign_to_files import FileSizes
+from cordwood.io.stop_check import never_stop, stop_check
+from cordwood.plan.cells import FileSizes
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import (
     SaveStep,

@@ -20,7 +20,9 @@ from itertools import chain
 
 from cordwood.errors import CordwoodError
 from cordwood.io.open_files import naming
-from cordwood.io.threads import check_stop, map_in_threads, reading_threads, run_tasks
+from cordwood.io.stop_check import check_stop
+from cordwood.io.thread_counts import reading_threads
+from cordwood.io.thread_pool import map_in_threads, run_tasks
 from cordwood.storage.object_store_client import ObjectEntry, ObjectStore, Tag
 from cordwood.storage.paths import POOL, new_save_id
 from cordwood.storage.storage_protocol import NamingRules

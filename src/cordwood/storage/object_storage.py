@@ -27,9 +27,10 @@ from cordwood.index import HeaderDigest, Source
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.log import log
 from cordwood.io.open_files import ReadableFile
-from cordwood.io.threads import check_stop, together
+from cordwood.io.stop_check import check_stop
+from cordwood.io.thread_pool import together
 from cordwood.message_text import first_names
-from cordwood.plan.assign_to_files import FileSizes
+from cordwood.plan.cells import FileSizes
 from cordwood.storage.conditional_writes import replace_object, require_conditional_writes
 from cordwood.storage.entry_content import refers_only_to_data
 from cordwood.storage.object_file import ObjectFile

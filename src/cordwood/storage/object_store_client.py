@@ -31,7 +31,8 @@ from cordwood.errors import (
     TruncatedError,
 )
 from cordwood.io.log import log
-from cordwood.io.threads import check_stop, together
+from cordwood.io.stop_check import check_stop
+from cordwood.io.thread_pool import together
 from cordwood.message_text import first_names
 from cordwood.storage.awake_clock import AwakeClock
 from cordwood.storage.object_store_errors import (

@@ -19,14 +19,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from cordwood.encoding.cordwood_metadata import BLOCK_BYTES, DIGEST_BYTES, block_count, digest_of
+from cordwood.encoding.digests import BLOCK_BYTES, DIGEST_BYTES, block_count, digest_of
 from cordwood.errors import CordwoodError, StorageError
 from cordwood.index import Digests, HeaderDigest
 from cordwood.io.buffers import PAGE_BYTES, ScratchBuffer, allocate_bytes
-from cordwood.io.leaves_to_write import FileContents, Leaves
+from cordwood.io.file_contents import FileContents
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.log import log
 from cordwood.io.progress import METER
-from cordwood.io.threads import check_stop, current_stop_check, default_threads, run_tasks
+from cordwood.io.stop_check import check_stop, current_stop_check
+from cordwood.io.thread_counts import default_threads
+from cordwood.io.thread_pool import run_tasks
 from cordwood.plan.file_plan import FilePlan, build_header, leaves_of, segment_offsets
 from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.object_store_errors import failure_of

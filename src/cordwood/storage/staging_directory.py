@@ -32,7 +32,7 @@ from cordwood.errors import NotACheckpointError
 from cordwood.io.chunk_codecs import Encoder
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.stale_handles import retry_stale
-from cordwood.io.threads import never_stop, stop_check
+from cordwood.io.stop_check import never_stop, stop_check
 from cordwood.plan.file_plan import PlannedFile
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import (

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cordwood.errors import CordwoodError, UnsupportedFormatError
 from cordwood.io.log import log
-from cordwood.io.threads import run_in_worker
+from cordwood.io.run_in_worker import run_in_worker
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import WritableFile, sync_directory
 from cordwood.storage.directories import may_remove, scan_directory

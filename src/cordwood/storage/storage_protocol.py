@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # listing a checkpoint needs the names in it, and not what it
     from cordwood.index import Source
     from cordwood.io.leaves_to_write import Leaves
     from cordwood.io.open_files import ReadableFile
-    from cordwood.plan.assign_to_files import FileSizes
+    from cordwood.plan.cells import FileSizes
     from cordwood.plan.file_plan import FilePlan
 
 _File_contra = TypeVar("_File_contra", contravariant=True)

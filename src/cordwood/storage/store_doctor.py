@@ -13,7 +13,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from cordwood.errors import CordwoodError
-from cordwood.io.threads import check_stop, map_in_threads, reading_threads
+from cordwood.io.stop_check import check_stop
+from cordwood.io.thread_counts import reading_threads
+from cordwood.io.thread_pool import map_in_threads
 from cordwood.message_text import size_text
 from cordwood.storage import object_store_client
 from cordwood.storage.conditional_writes import find_problem_of_conditions

@@ -28,14 +28,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cordwood.encoding.cordwood_metadata import BLOCK_BYTES, DIGEST_BYTES, block_count, digest_of
+from cordwood.encoding.digests import BLOCK_BYTES, DIGEST_BYTES, block_count, digest_of
 from cordwood.index import Digests
 from cordwood.io.buffers import PAGE_BYTES, ScratchBuffer
 from cordwood.io.chunk_codecs import Encoder
+from cordwood.io.copy_bytes import copy_bytes, is_little_endian
+from cordwood.io.file_contents import FileContents
 from cordwood.io.lazy_array import LazyArray
-from cordwood.io.leaves_to_write import FileContents, Leaves, copy_bytes, is_little_endian
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import read_views, with_file_name
-from cordwood.io.threads import check_stop, map_in_threads, run_tasks
+from cordwood.io.stop_check import check_stop
+from cordwood.io.thread_pool import map_in_threads, run_tasks
 from cordwood.plan.file_plan import (
     ChunkFile,
     FilePlan,

@@ -182,7 +182,7 @@ def jax_arrays(
 def _on_device(array: np.ndarray[Any, Any], *, weak_type: bool, device: int | None) -> Any:
     import jax
 
-    from cordwood.devices.jax_arrays import set_weak_type
+    from cordwood.devices.private_jax import set_weak_type
 
     devices = jax.devices()
     if device is None:

@@ -23,7 +23,7 @@ from cordwood.api.checkpoint import open as open_checkpoint
 from cordwood.api.detect import detect
 from cordwood.api.leaf_statistics import leaf_statistics
 from cordwood.api.verify import verify
-from cordwood.encoding.cordwood_metadata import DIGEST_BYTES, block_count
+from cordwood.encoding.digests import DIGEST_BYTES, block_count
 from cordwood.errors import CorruptionError, FileChangedError, IncompleteCheckpointError
 from cordwood.formats.registry import by_name
 from cordwood.formats.stored_step import number_in_name
@@ -40,8 +40,8 @@ from cordwood.index import (
     leaf_text,
     size_in_memory,
 )
+from cordwood.io.garbage_collector import gc_paused
 from cordwood.io.progress import Report
-from cordwood.io.threads import gc_paused
 from cordwood.keypath import format_path, format_paths, key_literal
 from cordwood.message_text import counted, size_text
 from cordwood.sharding.boxes import whole_box

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from cordwood.errors import CordwoodError
 from cordwood.io.progress import Progress, Report
-from cordwood.io.threads import run_in_worker
+from cordwood.io.run_in_worker import run_in_worker
 from cordwood.message_text import counted
 from cordwood.storage.atomic_file import atomic_file
 from cordwood.viewer.resources import Resources, error_json, resource_name, to_json

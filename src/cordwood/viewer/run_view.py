@@ -20,7 +20,7 @@ from cordwood.api.equal_parts import contents_by_digest
 from cordwood.errors import CordwoodError
 from cordwood.index import Inline, Leaf, size_in_memory
 from cordwood.io.progress import ProgressMeter, Report
-from cordwood.io.threads import map_in_threads
+from cordwood.io.thread_pool import map_in_threads
 from cordwood.keypath import format_path, format_paths
 from cordwood.manager.steps import StepSummary, summarize_steps
 from cordwood.plan.split_arrays import Part, all_boxes, chunks_of, group_parts

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cordwood.dtypes import to_numpy
-from cordwood.encoding.cordwood_metadata import digest_of, digests_of
+from cordwood.encoding.digests import digest_of, digests_of
 from cordwood.formats.packs.cordwood_json import encode_index
 from cordwood.formats.packs.index_item import (
     Item,
@@ -20,9 +20,10 @@ from cordwood.formats.packs.index_item import (
 )
 from cordwood.formats.packs.write import own_packs, pack_tree
 from cordwood.index import HeaderDigest, Index, Inline, Leaf, LeafSpec, Span
-from cordwood.io.leaves_to_write import FileContents, Leaves
-from cordwood.plan.assign_to_files import packs_of_process
+from cordwood.io.file_contents import FileContents
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.plan.file_plan import FilePlan, LeafBytes
+from cordwood.plan.packs import packs_of_process
 from cordwood.sharding.boxes import ShardGrid, shape_of, single_process_grid, slices
 from cordwood.storage.local_storage import LocalStorage
 from cordwood.tree.flatten import DescribedTree, build_tree, flatten

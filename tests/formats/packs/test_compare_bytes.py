@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cordwood.encoding.cordwood_metadata import digests_of
+from cordwood.encoding.digests import digests_of
 from cordwood.errors import CorruptionError
 from cordwood.formats.packs import link_unchanged
 from cordwood.formats.packs.link_unchanged import (
@@ -19,7 +19,7 @@ from cordwood.formats.packs.link_unchanged import (
 )
 from cordwood.index import Digests
 from cordwood.io.open_files import MemoryFile
-from cordwood.plan.assign_to_files import UNUSED, StoredCell
+from cordwood.plan.links import UNUSED, StoredCell
 
 Array = np.ndarray[Any, Any]
 HEADER = 100

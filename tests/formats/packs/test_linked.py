@@ -24,7 +24,8 @@ from cordwood.formats.packs.index_item import (
 from cordwood.formats.packs.link_unchanged import base_files
 from cordwood.formats.packs.write import pack_tree
 from cordwood.index import HeaderDigest
-from cordwood.plan.assign_to_files import UNUSED, Gap, PackPart, StoredCell, linked_parts
+from cordwood.plan.links import UNUSED, StoredCell, linked_parts
+from cordwood.plan.packs import Gap, PackPart
 from cordwood.sharding.boxes import ShardGrid, single_process_grid
 from cordwood.tree.flatten import DescribedTree, flatten
 from cordwood.tree.leaves import describe_leaf

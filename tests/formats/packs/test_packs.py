@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordwood.encoding.cordwood_metadata import digest_of
+from cordwood.encoding.digests import digest_of
 from cordwood.errors import CorruptionError, FormatError, LimitError, UnsupportedLeafError
 from cordwood.formats.packs import index_item as item_module
 from cordwood.formats.packs.cordwood_json import Grid, cells_meeting, encode_index
@@ -24,8 +24,8 @@ from cordwood.formats.packs.write import own_packs, pack_tree
 from cordwood.formats.safetensors.read_index import read_index as read_file_index
 from cordwood.index import Box, HeaderDigest, Inline, LeafSpec, Piece, Pieces, Span
 from cordwood.io.open_files import MemoryFile
-from cordwood.plan.assign_to_files import packs_of_process
 from cordwood.plan.file_plan import LeafBytes
+from cordwood.plan.packs import packs_of_process
 from cordwood.sharding.boxes import ShardGrid, grid_cells, intersect
 from cordwood.testing import assert_trees_equal
 from cordwood.testing import strategies as some
@@ -196,7 +196,7 @@ def test_any_tree_however_spread(
 ) -> None:
     tree, shards, processes = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cordwood.plan.assign_to_files.MIN_PART_BYTES", min_share)
+        patch.setattr("cordwood.plan.cells.MIN_PART_BYTES", min_share)
         directory = directory_of(tree, shards=shards, process_count=processes)
     assert_trees_equal(tree_in(directory)[0], tree)
     check_files(directory)

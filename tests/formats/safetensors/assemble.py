@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from cordwood.dtypes import to_numpy
-from cordwood.encoding.cordwood_metadata import digests_of
+from cordwood.encoding.digests import digests_of
 from cordwood.formats.safetensors.header import plan_save
 from cordwood.formats.safetensors.read_index import read_index
 from cordwood.index import Index, Inline, Leaf
-from cordwood.io.check_digests import check_files
+from cordwood.io.check_files import check_files
 from cordwood.io.open_files import MemoryFile
 from cordwood.plan.file_plan import LeafBytes
 from cordwood.tree.flatten import build_tree, flatten

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from cordwood.dtypes import DTYPES, to_numpy
-from cordwood.encoding.cordwood_metadata import BLOCK_BYTES, digests_of
+from cordwood.encoding.digests import BLOCK_BYTES, digests_of
 from cordwood.errors import (
     LimitError,
     UnsupportedLeafError,

@@ -17,10 +17,11 @@ from cordwood.errors import ProcessError, StorageError
 from cordwood.formats.zarr.plan_save import ItemPlan
 from cordwood.formats.zarr.write import fill_together
 from cordwood.index import Box
-from cordwood.io.threads import StoppedError
+from cordwood.io.stop_check import StoppedError
 from cordwood.plan.file_plan import ChunkFile, PlannedFile, SmallFile
-from cordwood.processes import agreement
-from cordwood.processes.rendezvous import SINGLE_PROCESS, Processes, Rendezvous
+from cordwood.processes import begin_together
+from cordwood.processes.key_value_store import SINGLE_PROCESS, Processes
+from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
 from cordwood.storage.write_files import WrittenFile
 from cordwood.tree.flatten import describe_tree
@@ -171,7 +172,7 @@ def test_process_0_dies(tmp_path: Path) -> None:
 
 
 def test_directories_that_are_not_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agreement, "PROBE_SECONDS", 0.1)
+    monkeypatch.setattr(begin_together, "PROBE_SECONDS", 0.1)
     for index in range(COUNT):
         (tmp_path / f"{index}").mkdir()
 

@@ -15,11 +15,12 @@ from cordwood.formats.zarr.read_index import read_index
 from cordwood.formats.zarr.write import save_item
 from cordwood.index import Box, Encoded, Index, Inline, Leaf
 from cordwood.io.buffers import ScratchBuffer
-from cordwood.io.check_digests import check_files
+from cordwood.io.check_files import check_files
 from cordwood.io.chunk_codecs import decode_chunk
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.plan.load_plan import EncodedChunk, Scatter
-from cordwood.processes.rendezvous import SINGLE_PROCESS, Rendezvous
+from cordwood.processes.key_value_store import SINGLE_PROCESS
+from cordwood.processes.rendezvous import Rendezvous
 from cordwood.sharding.boxes import shape_of, slices
 from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.tree.flatten import build_tree

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any, Protocol
 
 from cordwood import dtypes
-from cordwood.devices.jax_arrays import set_weak_type
+from cordwood.devices.private_jax import set_weak_type
 from cordwood.errors import FormatError
 from cordwood.formats.format_protocol import Opened
 from cordwood.formats.zarr.array_metadata import (
@@ -21,9 +21,9 @@ from cordwood.formats.zarr.array_metadata import (
 from cordwood.formats.zarr.plan_save import ArrayPlan, ItemPlan
 from cordwood.formats.zarr.write import commit_item, fill_together
 from cordwood.index import Encoded, Leaf, Piece, Pieces
-from cordwood.io.check_digests import check_sources
+from cordwood.io.find_damage import check_sources
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.threads import run_in_worker
+from cordwood.io.run_in_worker import run_in_worker
 from cordwood.loading.leaf_reader import LeafReader
 from cordwood.loading.load_request import Target, check_x64
 from cordwood.loading.load_tree import restore_targets

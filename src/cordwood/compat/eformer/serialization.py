@@ -12,8 +12,8 @@ from typing import Any
 
 from cordwood.api.save import rendezvous_for
 from cordwood.compat.eformer.array_manager import ArrayManager, load_leaves, save_with_manager
-from cordwood.devices.jax_arrays import sharding_of
-from cordwood.encoding.cordwood_metadata import dotted_name
+from cordwood.devices.device_memory import sharding_of
+from cordwood.encoding.tensor_names import dotted_name
 from cordwood.errors import MismatchError, UnsupportedFormatError
 from cordwood.formats.format_protocol import SaveOptions
 from cordwood.formats.zarr import ZARR
@@ -22,14 +22,16 @@ from cordwood.formats.zarr.plan_save import plan_item
 from cordwood.formats.zarr.read_index import open_item
 from cordwood.formats.zarr.write import save_item
 from cordwood.index import ARRAY_KINDS, Index, jax_order
+from cordwood.io.garbage_collector import gc_paused
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.threads import gc_paused, raise_unreported_failures, run_in_worker, wait_for_saves
+from cordwood.io.run_in_worker import run_in_worker
 from cordwood.keypath import KeyPath, format_path
 from cordwood.loading.assign_shardings import IndivisibleError, array_shape, resolve_sharding
 from cordwood.loading.load_request import LoadOptions, Target, default_targets
 from cordwood.loading.match_like import match_like
 from cordwood.message_text import first_lines
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
+from cordwood.saving.background_saves import raise_unreported_failures, wait_for_saves
 from cordwood.sharding.partition_rules import Rules, match_partition_rules, match_rule
 from cordwood.storage.paths import local_or_url, parse_url
 from cordwood.tree.flatten import entry_key, flatten

@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from cordwood.encoding.cordwood_metadata import tensor_names
 from cordwood.encoding.strict_json import parse_json
+from cordwood.encoding.tensor_names import tensor_names
 from cordwood.errors import (
     CorruptionError,
     FormatError,
@@ -48,7 +48,7 @@ from cordwood.io.open_files import LocalFile, ReadableFile, read_whole
 from cordwood.io.reopened_file import MAX_OPEN_FILES, ReopenedLocalFile
 from cordwood.keypath import KeyPath, format_path, path_label
 from cordwood.message_text import counted, first_names
-from cordwood.plan.assign_to_files import shards_by_size
+from cordwood.plan.shards_by_size import shards_by_size
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.atomic_file import atomic_file
 from cordwood.storage.directories import list_names

@@ -32,7 +32,9 @@ from cordwood.io.lazy_array import LazyArray
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import ReadableFile
 from cordwood.io.progress import METER
-from cordwood.io.threads import check_stop, map_in_threads, reading_threads
+from cordwood.io.stop_check import check_stop
+from cordwood.io.thread_counts import reading_threads
+from cordwood.io.thread_pool import map_in_threads
 from cordwood.plan.file_plan import FilePlan, LeafBytes, LiteralBytes
 from cordwood.storage.paths import parse_url, pooled_name
 from cordwood.storage.storage_protocol import IndexChange, NewDataFile, Storage

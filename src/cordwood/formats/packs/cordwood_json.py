@@ -27,15 +27,13 @@ from math import prod
 from typing import Any, NamedTuple, TypeVar
 
 from cordwood import dtypes
-from cordwood.encoding.cordwood_metadata import (
+from cordwood.encoding.digests import DIGEST_BYTES, has_own_digest, with_own_digest
+from cordwood.encoding.leaf_table import (
     BYTE_KINDS,
-    DIGEST_BYTES,
     LeafType,
-    has_own_digest,
     parse_runs,
     type_from_json,
     type_to_json,
-    with_own_digest,
 )
 from cordwood.encoding.strict_json import VALUE_KINDS, parse_json, structure_from_json
 from cordwood.errors import (

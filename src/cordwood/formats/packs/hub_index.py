@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from json.encoder import encode_basestring as _quoted
 from typing import Any, Literal
 
-from cordwood.encoding.cordwood_metadata import tensor_names
 from cordwood.encoding.strict_json import parse_json
+from cordwood.encoding.tensor_names import tensor_names
 from cordwood.errors import FormatError
 from cordwood.formats.packs.cordwood_json import HUGGING_FACE_NAME, is_pack_name
 from cordwood.formats.packs.index_item import Item, parse_items

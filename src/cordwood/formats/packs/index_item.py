@@ -13,23 +13,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from cordwood.encoding.cordwood_metadata import (
-    DATA_DIGESTS,
-    DIGEST_BYTES,
-    METADATA_KEY,
-    check_coverage,
-    decode_digests,
-    digest_of,
-    encode_runs,
-    parse_runs,
-    parse_values,
-)
+from cordwood.encoding.cordwood_metadata import DATA_DIGESTS, decode_digests
+from cordwood.encoding.digests import DIGEST_BYTES, check_coverage, digest_of
+from cordwood.encoding.leaf_table import encode_runs, parse_runs, parse_values
 from cordwood.encoding.strict_json import (
     encode_value,
     parse_value,
     structure_from_json,
     structure_to_json,
 )
+from cordwood.encoding.tensor_names import METADATA_KEY
 from cordwood.errors import CorruptionError, FormatError, LimitError
 from cordwood.formats.packs.cordwood_json import (
     INDEX_NAME,
@@ -62,16 +55,11 @@ from cordwood.index import (
     Structure,
     leaf_paths,
 )
+from cordwood.io.garbage_collector import gc_paused
 from cordwood.io.open_files import ReadableFile, naming
-from cordwood.io.threads import gc_paused
-from cordwood.plan.assign_to_files import (
-    UNUSED,
-    CellAssignment,
-    Gap,
-    PackPart,
-    StoredCell,
-    packs_of_all,
-)
+from cordwood.plan.cells import CellAssignment
+from cordwood.plan.links import UNUSED, StoredCell
+from cordwood.plan.packs import Gap, PackPart, packs_of_all
 
 if TYPE_CHECKING:
     from cordwood.tree.flatten import DescribedTree

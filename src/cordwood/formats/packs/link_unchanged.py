@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cordwood.encoding.cordwood_metadata import tensor_names
+from cordwood.encoding.tensor_names import tensor_names
 from cordwood.errors import CordwoodError, CorruptionError, FormatError
 from cordwood.formats.packs import store_at
 from cordwood.formats.packs.cordwood_json import PACK_NAME, type_of
@@ -27,21 +27,25 @@ from cordwood.formats.packs.index_item import (
 from cordwood.index import Digests, Source, leaf_paths
 from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.check_digests import check_blocks
+from cordwood.io.copy_bytes import copy_bytes
+from cordwood.io.file_contents import FileContents
 from cordwood.io.lazy_array import Array, LazyArray
-from cordwood.io.leaves_to_write import FileContents, Leaves, copy_bytes
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.log import log
 from cordwood.io.open_files import ReadableFile
-from cordwood.io.threads import check_stop, reading_threads, run_tasks
-from cordwood.plan.assign_to_files import (
+from cordwood.io.stop_check import check_stop
+from cordwood.io.thread_counts import reading_threads
+from cordwood.io.thread_pool import run_tasks
+from cordwood.plan.cells import cells_of_process
+from cordwood.plan.file_plan import LeafBytes, LiteralBytes, Segment
+from cordwood.plan.links import (
     UNUSED,
     StoredCell,
-    cells_of_process,
     comparison_order,
     linked_parts,
     should_link,
     should_separate_unchanged,
 )
-from cordwood.plan.file_plan import LeafBytes, LiteralBytes, Segment
 from cordwood.storage.storage_protocol import Storage, StorageTransaction
 
 

@@ -12,12 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from cordwood.encoding.cordwood_metadata import (
-    DIGEST_BYTES,
-    digest_of_parts,
-    has_own_digest,
-    with_own_digest,
-)
+from cordwood.encoding.digests import DIGEST_BYTES, digest_of_parts, has_own_digest, with_own_digest
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import CordwoodError, FormatError
 from cordwood.formats.packs import store_at
@@ -25,18 +20,21 @@ from cordwood.formats.packs.cordwood_json import PACK_NAME, cell_sizes
 from cordwood.formats.packs.index_item import PackedTree, written_pack
 from cordwood.formats.packs.link_unchanged import NOTHING, Links, base_files, read_item
 from cordwood.io.buffers import ScratchBuffer
-from cordwood.io.leaves_to_write import Leaves, copy_bytes
+from cordwood.io.copy_bytes import copy_bytes
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.log import log
-from cordwood.io.threads import check_stop, default_threads, run_tasks
-from cordwood.plan.assign_to_files import (
+from cordwood.io.stop_check import check_stop
+from cordwood.io.thread_counts import default_threads
+from cordwood.io.thread_pool import run_tasks
+from cordwood.plan.cells import cells_of_process
+from cordwood.plan.file_plan import FilePlan, LiteralBytes
+from cordwood.plan.links import (
     MAX_POOLED_BYTES_PER_LIVE_BYTE,
-    Pack,
-    cells_of_process,
     linked_parts,
     should_link,
     should_separate_unchanged,
 )
-from cordwood.plan.file_plan import FilePlan, LiteralBytes
+from cordwood.plan.packs import Pack
 from cordwood.storage.paths import pooled_name
 from cordwood.storage.storage_protocol import NewDataFile, Storage
 

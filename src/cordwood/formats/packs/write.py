@@ -11,7 +11,8 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
-from cordwood.encoding.cordwood_metadata import BYTE_KINDS, tensor_names
+from cordwood.encoding.leaf_table import BYTE_KINDS
+from cordwood.encoding.tensor_names import tensor_names
 from cordwood.errors import CordwoodError, NotACheckpointError, StorageError, UnsupportedLeafError
 from cordwood.formats.format_protocol import SaveOptions, SavePlan
 from cordwood.formats.packs import store_at
@@ -49,22 +50,13 @@ from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import naming
 from cordwood.keypath import KeyPath
 from cordwood.message_text import first_names
-from cordwood.plan.assign_to_files import (
-    FileSizes,
-    Pack,
-    ShardedLeaf,
-    assign_cells,
-    cell_bytes_of_leaves,
-    packs_of_process,
-    packs_of_ranges,
-    select_cells,
-)
+from cordwood.plan.cells import FileSizes, ShardedLeaf, assign_cells, cell_bytes_of_leaves
 from cordwood.plan.file_plan import FilePlan, LeafPart, leaves_of
-from cordwood.processes.agreement import (
-    begin_together,
-    tree_fingerprints,
-)
+from cordwood.plan.links import select_cells
+from cordwood.plan.packs import Pack, packs_of_process, packs_of_ranges
+from cordwood.processes.begin_together import begin_together
 from cordwood.processes.rendezvous import Rendezvous
+from cordwood.processes.tree_fingerprints import tree_fingerprints
 from cordwood.sharding.boxes import shape_of, single_process_grid
 from cordwood.storage.atomic_file import storage_error
 from cordwood.storage.paths import new_save_id, pooled_name
@@ -255,7 +247,7 @@ def own_packs(
 
     Args:
         tree: the tree.
-        packs: their contents, from `cordwood.plan.assign_to_files`.
+        packs: their contents, from `cordwood.plan.packs`.
         process: the number of the process.
         save_id: 16 hexadecimal digits, of this save alone.
         in_pool: True to write them to the pool of the run.

@@ -19,24 +19,21 @@ from typing import Any, NamedTuple
 
 from cordwood import dtypes
 from cordwood.encoding.cordwood_metadata import (
-    BLOCK_BYTES,
-    BYTE_KINDS,
     CORDWOOD_PREFIX,
     DATA_DIGESTS,
     HEADER_START,
-    METADATA_KEY,
     STRUCTURE,
     VERSION,
     VERSION_KEY,
-    LeafType,
     check_metadata_strings,
     digest_width,
     encode_digests,
-    encode_table,
     finish_header,
-    tensor_names,
 )
+from cordwood.encoding.digests import BLOCK_BYTES
+from cordwood.encoding.leaf_table import BYTE_KINDS, LeafType, encode_table
 from cordwood.encoding.strict_json import VALUE_KINDS, encode_value, parse_json, parse_value
+from cordwood.encoding.tensor_names import METADATA_KEY, tensor_names
 from cordwood.errors import (
     FormatError,
     LimitError,
@@ -53,11 +50,11 @@ from cordwood.index import (
     Structure,
     leaf_paths,
 )
+from cordwood.io.garbage_collector import gc_paused
 from cordwood.io.open_files import ReadableFile
-from cordwood.io.threads import gc_paused
 from cordwood.keypath import format_path
-from cordwood.plan.assign_to_files import data_order
 from cordwood.plan.file_plan import FilePlan, LeafBytes, LeafPart
+from cordwood.plan.packs import data_order
 
 DATA_ALIGNMENT = 4096  # of the data in the file: a mapping of it begins at a page
 INLINE_BYTES = 4096  # a longer str or bytes is a tensor

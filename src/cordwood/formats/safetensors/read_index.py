@@ -9,19 +9,15 @@ from operator import eq
 from typing import NamedTuple, TypeVar
 
 from cordwood.encoding.cordwood_metadata import (
-    BYTE_KINDS,
     DATA_DIGESTS,
     STRUCTURE,
-    LeafTable,
-    LeafType,
-    check_coverage,
     check_header,
     decode_digests,
-    dotted_name,
-    dotted_names,
-    parse_table,
     split_metadata,
 )
+from cordwood.encoding.digests import check_coverage
+from cordwood.encoding.leaf_table import BYTE_KINDS, LeafTable, LeafType, parse_table
+from cordwood.encoding.tensor_names import dotted_name, dotted_names
 from cordwood.errors import FormatError
 from cordwood.formats.safetensors.header import (
     Tensors,
@@ -44,8 +40,8 @@ from cordwood.index import (
     Span,
     leaf_paths,
 )
+from cordwood.io.garbage_collector import gc_paused
 from cordwood.io.open_files import ReadableFile, naming
-from cordwood.io.threads import gc_paused
 from cordwood.keypath import KeyPath
 
 FORMAT = "safetensors"

@@ -13,7 +13,8 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
-from cordwood.encoding.cordwood_metadata import digest_of, dotted_name
+from cordwood.encoding.digests import digest_of
+from cordwood.encoding.tensor_names import dotted_name
 from cordwood.index import LEAF, Node, Structure
 from cordwood.keypath import KeyPath, format_path
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cordwood import dtypes
-from cordwood.encoding.cordwood_metadata import LeafType, check_metadata_strings, encode_table
+from cordwood.encoding.cordwood_metadata import check_metadata_strings
+from cordwood.encoding.leaf_table import LeafType, encode_table
 from cordwood.encoding.strict_json import VALUE_KINDS, encode_value
 from cordwood.formats.format_losses import unstorable_error
 from cordwood.formats.zarr.array_metadata import (
@@ -21,7 +22,8 @@ from cordwood.formats.zarr.array_metadata import (
 from cordwood.formats.zarr.array_paths import array_paths
 from cordwood.index import ARRAY_KINDS, Box, LeafSpec, jax_order
 from cordwood.keypath import KeyPath
-from cordwood.plan.assign_to_files import assign_chunk_files, merge_small_shards
+from cordwood.plan.cells import merge_small_shards
+from cordwood.plan.chunk_files import assign_chunk_files
 from cordwood.plan.file_plan import ChunkFile, PlannedFile, SmallFile
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.sharding.boxes import Cuts

@@ -9,7 +9,8 @@ from dataclasses import replace
 from functools import partial
 
 from cordwood import dtypes
-from cordwood.encoding.cordwood_metadata import DIGEST_BYTES, LeafType, block_count, digest_of
+from cordwood.encoding.digests import DIGEST_BYTES, block_count, digest_of
+from cordwood.encoding.leaf_table import LeafType
 from cordwood.errors import CorruptionError, FormatError, IncompleteCheckpointError
 from cordwood.formats.format_protocol import IndexListing, Opened
 from cordwood.formats.zarr.array_metadata import METADATA_NAME, ArrayMetadata, stored_as
@@ -35,8 +36,8 @@ from cordwood.formats.zarr.tensorstore_index import (
     select_item,
 )
 from cordwood.index import Digests, Index, Inline, Leaf, Source, leaf_paths
+from cordwood.io.garbage_collector import gc_paused
 from cordwood.io.open_files import LocalFile, naming, read_whole
-from cordwood.io.threads import gc_paused
 from cordwood.keypath import KeyPath
 from cordwood.storage.directory_reader import (
     LocalDirectory,

@@ -27,14 +27,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, repeat
 from typing import Any, NamedTuple
 
-from cordwood.encoding.cordwood_metadata import (
-    BLOCK_BYTES,
-    DIGEST_BYTES,
-    MAX_BLOCK_BYTES,
-    LeafTable,
-    digest_of,
-    parse_table,
-)
+from cordwood.encoding.digests import BLOCK_BYTES, DIGEST_BYTES, MAX_BLOCK_BYTES, digest_of
+from cordwood.encoding.leaf_table import LeafTable, parse_table
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import (
     CorruptionError,

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from cordwood.encoding.cordwood_metadata import BLOCK_BYTES, DIGEST_BYTES, block_count, digest_of
+from cordwood.encoding.digests import BLOCK_BYTES, DIGEST_BYTES, block_count, digest_of
 from cordwood.errors import (
     CordwoodError,
     CorruptionError,
@@ -51,10 +51,11 @@ from cordwood.formats.zarr.tensorstore_index import (
 from cordwood.io.chunk_codecs import chunk_encoder
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.message_text import first_names
-from cordwood.plan.assign_to_files import chunk_bytes_of_leaves
+from cordwood.plan.chunk_files import chunk_bytes_of_leaves
 from cordwood.plan.file_plan import ChunkFile, PlannedFile
-from cordwood.processes.agreement import begin_together, tree_fingerprints
+from cordwood.processes.begin_together import begin_together
 from cordwood.processes.rendezvous import Rendezvous
+from cordwood.processes.tree_fingerprints import tree_fingerprints
 from cordwood.storage.directories import count_files, scan_directory
 from cordwood.storage.directory_reader import LocalDirectory, ReplacedError, retry_reading
 from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory

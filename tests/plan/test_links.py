@@ -9,24 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.plan.assign_to_files import (
+from cordwood.plan.cells import FileSizes, ShardedLeaf, assign_cells, cells_of_process
+from cordwood.plan.links import (
     MAX_BYTES_PER_LIVE_BYTE,
     MIN_UNCHANGED_BYTES,
     UNUSED,
-    FileSizes,
-    Gap,
-    PackPart,
-    ShardedLeaf,
     StoredCell,
-    assign_cells,
-    cells_of_process,
     comparison_order,
     linked_parts,
-    packs_of_ranges,
     select_cells,
     should_link,
     should_separate_unchanged,
 )
+from cordwood.plan.packs import Gap, PackPart, packs_of_ranges
 from cordwood.sharding.boxes import ShardGrid, single_process_grid
 
 SIZES = FileSizes(pack_bytes=1 << 30, max_packs=16, part_bytes=None)

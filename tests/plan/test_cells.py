@@ -9,17 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordwood.plan import assign_to_files as shares_module
-from cordwood.plan.assign_to_files import (
-    MIN_PART_BYTES,
-    CellAssignment,
-    FileSizes,
-    Pack,
-    ShardedLeaf,
-    data_order,
-    packs_of_all,
-    packs_of_process,
-)
+from cordwood.plan import cells
+from cordwood.plan.cells import MIN_PART_BYTES, CellAssignment, FileSizes, ShardedLeaf
+from cordwood.plan.packs import Pack, data_order, packs_of_all, packs_of_process
 from cordwood.sharding.boxes import ShardGrid, element_count, grid_cells, single_process_grid
 
 MIB = 1 << 20
@@ -29,7 +21,7 @@ SIZES = FileSizes(pack_bytes=1 << 30, max_packs=16, part_bytes=None)
 def share_out(
     stored: list[ShardedLeaf], *, process_count: int, sizes: FileSizes = SIZES
 ) -> CellAssignment:
-    return shares_module.assign_cells(stored, process_count=process_count, sizes=sizes)
+    return cells.assign_cells(stored, process_count=process_count, sizes=sizes)
 
 
 def spread(shape: tuple[int, ...], counts: tuple[int, ...], copies: int = 1) -> ShardGrid:
@@ -252,7 +244,7 @@ def test_every_cell_is_written_once_by_a_holder(
     stored, processes = case
     sizes = FileSizes(pack_bytes, 16, part_bytes)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cordwood.plan.assign_to_files.MIN_PART_BYTES", min_share)
+        patch.setattr("cordwood.plan.cells.MIN_PART_BYTES", min_share)
         shares = share_out(stored, process_count=processes, sizes=sizes)
         assert share_out(stored, process_count=processes, sizes=sizes) == shares
         packs = packs_of_all(shares)

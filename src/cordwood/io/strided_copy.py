@@ -1,0 +1,59 @@
+"""Copies of boxes of elements between arrays of other strides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from cordwood.index import Box
+from cordwood.plan.load_plan import (
+    Scatter,
+    byte_strides,
+    flat_boxes,
+)
+from cordwood.sharding.boxes import intersect, shape_of
+
+# One type of each size, so that numpy moves whole elements, several at a time.
+_CARRIERS: dict[int, np.dtype] = {
+    1: np.dtype("u1"),
+    2: np.dtype("u2"),
+    4: np.dtype("u4"),
+    8: np.dtype("u8"),
+    16: np.dtype("c16"),
+    32: np.dtype("V32"),
+}
+
+
+def strided_copy(
+    spread: Scatter, data: memoryview, start: int, buffers: Sequence[memoryview]
+) -> None:
+    """Copy `data`, the stored array's bytes from `start` on, to where its parts go.
+
+    The bytes may begin or end within an element. No copy has more axes than the array (numpy has
+    at most 64): an axis for the bytes of an element is added only where axes of a single index
+    are left out. Lets other threads run while it copies much.
+    """
+    item = spread.item_bytes
+    steps = (*byte_strides(spread.shape, item), 1)
+    for cell in flat_boxes((*spread.shape, item), start, start + len(data)):
+        elements = Box(cell.start[:-1], cell.stop[:-1])
+        cut, size = cell.start[-1], cell.stop[-1] - cell.start[-1]
+        for part in spread.parts:
+            common = intersect(elements, part.box)
+            if common is None:
+                continue
+            position = sum(map(int.__mul__, common.start, steps)) - start + cut
+            target = part.position_of(common.start) + cut
+            carrier = _CARRIERS[item]
+            shape, source_steps, target_steps = shape_of(common), steps[:-1], part.steps
+            if size < item:
+                carrier = _CARRIERS[1]
+                extents = (*shape, size)
+                kept = [axis for axis, extent in enumerate(extents) if extent > 1]
+                shape = tuple([extents[axis] for axis in kept])
+                source_steps = tuple([steps[axis] for axis in kept])
+                target_steps = tuple([(*part.steps, 1)[axis] for axis in kept])
+            source = np.ndarray(shape, carrier, data, position, source_steps)
+            buffer = buffers[part.buffer]
+            np.copyto(np.ndarray(shape, carrier, buffer, target, target_steps), source)

@@ -1,0 +1,1 @@
+"""Saves beside others: in the background, after a commit, and in signal handlers."""
