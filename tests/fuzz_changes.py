@@ -255,8 +255,8 @@ def copy(target: Target) -> None:
 
 
 def view(target: Target) -> None:
-    from cordwood.viewer.checkpoint_view import OpenArguments, open_sources
     from cordwood.viewer.resources import Resources
+    from cordwood.viewer.sources import OpenArguments, open_sources
 
     sources = open_sources(str(target.path), None, OpenArguments())
     try:

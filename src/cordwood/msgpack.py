@@ -5,8 +5,6 @@ nothing is copied without need, a value that could not be read back is refused w
 files are written durably, and big-endian arrays keep their values.
 
 `MAX_CHUNK_SIZE` is read at each call: arrays of more bytes than this are stored in pieces.
-
-One file: the public functions of one module, half of it their documentation.
 """
 
 from __future__ import annotations
@@ -214,7 +212,7 @@ def load_from_file(target: Any, filepath: str | os.PathLike[str]) -> Any:
     from cordwood.io.open_files import LocalFile
     from cordwood.loading.leaf_reader import LeafReader
     from cordwood.loading.load_request import default_targets
-    from cordwood.loading.load_tree import restore_targets
+    from cordwood.loading.restore_targets import restore_targets
 
     with LocalFile(local_path(filepath, purpose=_FOR_A_FILE)) as file:
         index = read_index(file)

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.io.progress import Progress, progress_display
+from cordwood.io.progress import Progress
+from cordwood.io.progress_bar import progress_display
 from cordwood.processes.key_value_store import SINGLE_PROCESS, override
 from tests.children import SRC
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.io.progress import bar_html
+from cordwood.io.progress_bar import bar_html
 from cordwood.notebook.html_parts import OutlineLimits, outline
 from cordwood.results import Diff, LeafDiff, Restored
 

@@ -10,7 +10,7 @@ import pytest
 
 import cordwood
 from cordwood.errors import ProcessError
-from cordwood.io import progress
+from cordwood.io import wait_logger
 from cordwood.processes.key_value_store import Processes
 from cordwood.processes.purposes import compare_purposes, key_of
 from cordwood.processes.rendezvous import Rendezvous
@@ -148,7 +148,7 @@ def test_a_process_that_is_behind_raises_at_once() -> None:
 def test_a_wait_is_reported(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "REPORT_SECONDS", 0.5)
+    monkeypatch.setattr(wait_logger, "REPORT_SECONDS", 0.5)
 
     def work(processes: FakeProcesses) -> None:
         if processes.index != 1:

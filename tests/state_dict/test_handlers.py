@@ -10,12 +10,9 @@ import numpy as np
 import pytest
 
 from cordwood.state_dict import containers
-from cordwood.state_dict.containers import (
-    current_path,
-    is_serializable,
-    register_serialization_state,
-)
+from cordwood.state_dict.containers import is_serializable, register_serialization_state
 from cordwood.state_dict.state_dicts import from_state_dict, to_state_dict
+from cordwood.state_dict.state_path import current_path
 
 
 class Point(NamedTuple):

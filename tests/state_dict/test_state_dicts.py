@@ -12,8 +12,8 @@ import pytest
 
 from cordwood.errors import CordwoodError, LimitError, MismatchError
 from cordwood.index import MAX_DEPTH
-from cordwood.state_dict.containers import current_path
 from cordwood.state_dict.state_dicts import from_state_dict, to_state_dict
+from cordwood.state_dict.state_path import current_path
 
 
 class Point(NamedTuple):

@@ -22,7 +22,7 @@ import pytest
 
 import cordwood
 from cordwood.errors import StorageError
-from cordwood.io import progress
+from cordwood.io import wait_logger
 from cordwood.io.stop_check import stop_check
 from cordwood.storage import file_locks, syscalls
 from cordwood.storage.file_locks import locked, remove_unlocked, wait_and_lock, wait_for_lock
@@ -235,7 +235,7 @@ def test_every_wait_is_reported_and_can_be_stopped(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(progress, "REPORT_SECONDS", 0.001)
+    monkeypatch.setattr(wait_logger, "REPORT_SECONDS", 0.001)
     with pytest.raises(ZeroDivisionError), stop_check(stopped_by(3)):
         wait(held)
     assert len(caplog.messages) >= 1

@@ -14,7 +14,7 @@ import pytest
 
 import cordwood
 from cordwood.errors import StorageError
-from cordwood.io import progress
+from cordwood.io import wait_logger
 from cordwood.storage import object_store_client, object_store_options, object_uploads
 from cordwood.storage.object_store_options import storage_options
 from cordwood.testing import assert_trees_equal
@@ -162,7 +162,7 @@ def test_a_request_without_an_answer_is_logged(
     web: WebStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cordwood.save(f"{web.url}/run", TREE)
-    monkeypatch.setattr(progress, "REPORT_SECONDS", 0.01)
+    monkeypatch.setattr(wait_logger, "REPORT_SECONDS", 0.01)
     go = threading.Event()
 
     def stall(_: Request) -> None:

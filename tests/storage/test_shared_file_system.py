@@ -6,14 +6,14 @@ import logging
 
 import pytest
 
-from cordwood.io import progress
+from cordwood.io import wait_logger
 from cordwood.storage.storage_protocol import wait_until_visible
 
 
 def test_a_mark_that_comes_late_is_reported(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(progress, "REPORT_SECONDS", 1e-9)
+    monkeypatch.setattr(wait_logger, "REPORT_SECONDS", 1e-9)
     looks = iter([False, False, True])
     with caplog.at_level(logging.WARNING, "cordwood"):
         assert wait_until_visible(lambda: next(looks), "run/.mark", timeout_seconds=60)

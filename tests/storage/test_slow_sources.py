@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from cordwood.errors import StorageError
-from cordwood.io import progress
+from cordwood.io import wait_logger
 from cordwood.storage import object_store_client
 from tests.storage.stores import new_url, open_url
 
@@ -35,7 +35,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(object_store_client, "time", clock)
-    monkeypatch.setattr(progress, "REPORT_SECONDS", 0.01)
+    monkeypatch.setattr(wait_logger, "REPORT_SECONDS", 0.01)
     return clock
 
 

@@ -10,10 +10,10 @@ from http.client import HTTPConnection, HTTPMessage
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cordwood.viewer.checkpoint_view import OpenArguments, open_sources
 from cordwood.viewer.page import page
 from cordwood.viewer.resources import Resources
 from cordwood.viewer.server import ViewerServer
+from cordwood.viewer.sources import OpenArguments, open_sources
 
 __all__ = ["Answer", "Viewer", "serving"]
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.viewer.checkpoint_view import OpenArguments, open_sources
 from cordwood.viewer.diff_view import diff_view
 from cordwood.viewer.resources import Resources
+from cordwood.viewer.sources import OpenArguments, open_sources
 from tests.viewer.gpt2_run import NAN_BLOCK, Faults, save_run
 
 

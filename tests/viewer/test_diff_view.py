@@ -10,9 +10,9 @@ import pytest
 from safetensors.numpy import save_file
 
 import cordwood
-from cordwood.viewer.checkpoint_view import OpenArguments, open_sources
 from cordwood.viewer.page import export_page
 from cordwood.viewer.resources import Resources
+from cordwood.viewer.sources import OpenArguments, open_sources
 from tests.browser import Browser, server_of
 from tests.viewer.gpt2_run import Faults, save_run
 from tests.viewer.sparse_checkpoint import write_sparse

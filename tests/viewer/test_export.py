@@ -217,7 +217,7 @@ def test_ctrl_c_leaves_no_file(
     def interrupted(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cordwood.viewer.checkpoint_view.leaf_statistics", interrupted)
+    monkeypatch.setattr("cordwood.viewer.statistics_view.leaf_statistics", interrupted)
     code, _, err = run("view", path, "--export", tmp_path / "c.html")
     assert (code, err.strip()) == (130, "interrupted")
     assert [each.name for each in tmp_path.iterdir()] == ["c"]

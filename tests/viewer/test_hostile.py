@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.viewer.checkpoint_view import OpenArguments, open_sources
 from cordwood.viewer.page import embedded, export_page, page
 from cordwood.viewer.resources import Resources, parse_name, resource_name
+from cordwood.viewer.sources import OpenArguments, open_sources
 from tests.viewer.exported import exported_resources
 from tests.viewer.served import Viewer, serving
 

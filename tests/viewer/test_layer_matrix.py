@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.keypath import parse_path
-from cordwood.viewer.diff_view import LayerMatrix, LeafChange, layer_matrices, relative_l2
+from cordwood.viewer.layer_matrices import LayerMatrix, layer_matrices
+from cordwood.viewer.leaf_change import LeafChange, relative_l2
 
 NAMES = ("attn/c_attn/kernel", "attn/c_proj/kernel", "mlp/c_fc/kernel", "ln_1/scale", "ln_2/scale")
 

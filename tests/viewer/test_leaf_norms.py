@@ -14,9 +14,9 @@ import pytest
 import cordwood
 from cordwood import CheckpointManager
 from cordwood.io.progress import Progress
-from cordwood.viewer.checkpoint_view import OpenArguments, open_sources
 from cordwood.viewer.resources import Resources
 from cordwood.viewer.run_view import LeafNorms, NormCache, Read, leaf_norms, norm_of
+from cordwood.viewer.sources import OpenArguments, open_sources
 from tests.viewer.gpt2_run import NAN_BLOCK, Faults, save_run
 
 

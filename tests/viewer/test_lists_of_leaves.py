@@ -15,9 +15,9 @@ import pytest
 
 import cordwood
 from cordwood.viewer import json_columns
-from cordwood.viewer.checkpoint_view import OpenArguments, Sources, open_sources
 from cordwood.viewer.resources import RESOURCES, Resources
 from cordwood.viewer.server import _Handler
+from cordwood.viewer.sources import OpenArguments, Sources, open_sources
 from tests.memory import traced_memory
 from tests.viewer.served import serving
 

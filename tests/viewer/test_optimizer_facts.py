@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cordwood.keypath import parse_path
-from cordwood.viewer.diff_view import LeafChange, OptimizerFact, layer_matrices, optimizer_facts
+from cordwood.viewer.layer_matrices import layer_matrices
+from cordwood.viewer.leaf_change import LeafChange
 from cordwood.viewer.leaf_kinds import is_counter
+from cordwood.viewer.optimizer_facts import OptimizerFact, optimizer_facts
 
 
 def change(path: str, change_l2: float, before: float, after: float) -> LeafChange:

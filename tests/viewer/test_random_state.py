@@ -13,10 +13,10 @@ from flax import nnx
 
 import cordwood
 from cordwood.keypath import parse_path
-from cordwood.viewer.checkpoint_view import OpenArguments, Sources, open_sources
 from cordwood.viewer.diff_view import diff_view
 from cordwood.viewer.leaf_kinds import place_of
 from cordwood.viewer.run_view import norms_view
+from cordwood.viewer.sources import OpenArguments, Sources, open_sources
 
 
 class Net(nnx.Module):

@@ -13,9 +13,9 @@ import pytest
 import cordwood
 from cordwood import CheckpointManager
 from cordwood.manager.steps import summarize_steps
-from cordwood.viewer.checkpoint_view import OpenArguments, open_sources
 from cordwood.viewer.page import export_page
 from cordwood.viewer.resources import Resources
+from cordwood.viewer.sources import OpenArguments, open_sources
 from tests.viewer.gpt2_run import Faults, save_run
 
 FAULTS = Faults(damaged=30, unfinished=60)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from cordwood import CheckpointManager
-from cordwood.viewer.checkpoint_view import OpenArguments, open_sources
 from cordwood.viewer.page import export_page, page
 from cordwood.viewer.resources import Resources
+from cordwood.viewer.sources import OpenArguments, open_sources
 from tests.browser import Browser, server_of
 from tests.viewer.gpt2_run import Faults, save_run
 

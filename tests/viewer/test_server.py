@@ -22,10 +22,10 @@ import pytest
 import cordwood
 from cordwood.loading.leaf_reader import LeafReader
 from cordwood.viewer import server as server_module
-from cordwood.viewer.checkpoint_view import OpenArguments, open_sources
 from cordwood.viewer.page import page
 from cordwood.viewer.resources import Resources
 from cordwood.viewer.server import ViewerServer, serve
+from cordwood.viewer.sources import OpenArguments, open_sources
 from tests.threads import in_threads, until
 from tests.viewer.served import Viewer, serving
 

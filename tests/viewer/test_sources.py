@@ -10,8 +10,8 @@ import pytest
 
 import cordwood
 from cordwood.errors import FileChangedError
-from cordwood.viewer.checkpoint_view import OpenArguments, Sources, open_sources
 from cordwood.viewer.resources import Resources
+from cordwood.viewer.sources import OpenArguments, Sources, open_sources
 from tests.changing_files import rewrite
 from tests.descriptors import open_descriptors
 from tests.threads import in_threads

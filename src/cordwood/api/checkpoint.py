@@ -24,7 +24,8 @@ from cordwood.io.stale_handles import retry_stale
 from cordwood.keypath import format_path
 from cordwood.loading.leaf_reader import Array, LeafReader, open_reader
 from cordwood.loading.load_request import LoadOptions, ReadOptions, default_targets
-from cordwood.loading.load_tree import load_tree, restore_targets
+from cordwood.loading.load_tree import load_tree
+from cordwood.loading.restore_targets import restore_targets
 from cordwood.message_text import absent_leaf, counted, printable, size_text
 from cordwood.plan.load_plan import byte_strides
 from cordwood.plan.move_templates import RANGE_PRICE_BYTES

@@ -44,7 +44,8 @@ from cordwood.index import Leaf, leaf_paths
 from cordwood.io.garbage_collector import gc_paused
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.log import log
-from cordwood.io.progress import ProgressMeter, ProgressOption, progress_display
+from cordwood.io.progress import ProgressMeter, ProgressOption
+from cordwood.io.progress_bar import progress_display
 from cordwood.io.run_in_worker import in_worker
 from cordwood.loading.cast import cast_dtypes
 from cordwood.loading.load_request import Cast

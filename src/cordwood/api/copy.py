@@ -43,7 +43,8 @@ from cordwood.index import Source
 from cordwood.io.check_files import check_files
 from cordwood.io.log import log
 from cordwood.io.open_files import LocalFile, ReadableFile
-from cordwood.io.progress import METER, ProgressOption, progress_display, report_progress
+from cordwood.io.progress import METER, ProgressOption, report_progress
+from cordwood.io.progress_bar import progress_display
 from cordwood.io.run_in_worker import in_worker
 from cordwood.io.stop_check import check_stop
 from cordwood.io.thread_counts import reading_threads

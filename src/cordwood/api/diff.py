@@ -49,7 +49,8 @@ from cordwood.errors import MismatchError
 from cordwood.formats.stored_trees import stored_trees, tree_text
 from cordwood.index import ARRAY_KINDS, Index, Leaf, Naming, leaf_text
 from cordwood.io.garbage_collector import gc_paused
-from cordwood.io.progress import ProgressOption, Report, progress_display, report_progress
+from cordwood.io.progress import ProgressOption, Report, report_progress
+from cordwood.io.progress_bar import progress_display
 from cordwood.keypath import path_label
 from cordwood.loading.locate_step import checkpoint_path
 from cordwood.loading.match_containers import Container, containers_by_name, kinds_differ

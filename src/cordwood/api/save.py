@@ -20,12 +20,8 @@ from cordwood.formats.registry import DEFAULT, format_for_saving
 from cordwood.io.buffers import release_memory, release_memory_if_short
 from cordwood.io.garbage_collector import gc_paused
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.progress import (
-    ProgressMeter,
-    ProgressOption,
-    progress_display,
-    require_progress_option,
-)
+from cordwood.io.progress import ProgressMeter, ProgressOption
+from cordwood.io.progress_bar import progress_display, require_progress_option
 from cordwood.io.run_in_worker import in_worker, run_in_worker
 from cordwood.io.snapshot import snapshot_leaves
 from cordwood.io.staging_memory import StagingOptions, checked_options

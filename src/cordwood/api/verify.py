@@ -22,7 +22,8 @@ from cordwood.formats.format_protocol import (
 from cordwood.index import Index
 from cordwood.io.find_damage import Damage, damage_in_sources, raise_damage
 from cordwood.io.open_files import MemoryFile
-from cordwood.io.progress import ProgressOption, progress_display, report_progress
+from cordwood.io.progress import ProgressOption, report_progress
+from cordwood.io.progress_bar import progress_display
 from cordwood.io.source_digests import SourceDigests
 from cordwood.io.stale_handles import retry_stale
 from cordwood.io.verify_sample import VerifySample

@@ -79,10 +79,10 @@ def view_command(
     this process, which only this machine can reach, and only with the token in the address. Nothing
     is written, and no other host is asked for anything. Ctrl-C ends it.
     """
-    from cordwood.viewer.checkpoint_view import OpenArguments, open_sources
     from cordwood.viewer.page import page, refuse_existing, refuse_source
     from cordwood.viewer.resources import Resources
     from cordwood.viewer.server import ViewerServer, serve
+    from cordwood.viewer.sources import OpenArguments, open_sources
 
     html = page()  # before anything is opened: Jinja2 may be missing
     if file is None:
@@ -113,7 +113,7 @@ def view_command(
 
 def _export(resources: Resources, file: str, max_bytes: int, *, as_json: bool) -> None:
     """Write the export, and print its size and what it lacks."""
-    from cordwood.io.progress import progress_display
+    from cordwood.io.progress_bar import progress_display
     from cordwood.viewer.page import export_page, write_export
 
     with progress_display(not as_json, "exporting") as report:

@@ -3,7 +3,7 @@
 It is the value of `cordwood.structure`, a JSON object of five members; docs/format.md describes
 them:
 
-    nodes   the containers, in the JSON form of cordwood.encoding.strict_json
+    nodes   the containers, in the JSON form of cordwood.encoding.json_structure
     types   each distinct way to store a leaf
     leaves  [type, count, type, count, ...]: the types of the leaves in order, run by run
     names   [leaf, name, leaf, name, ...]: tensor names other than the dotted key path
@@ -18,13 +18,9 @@ from itertools import chain, groupby, repeat
 from typing import Any, NamedTuple
 
 from cordwood import dtypes
-from cordwood.encoding.strict_json import (
-    VALUE_KINDS,
-    decode_value,
-    parse_json,
-    structure_from_json,
-    structure_to_json,
-)
+from cordwood.encoding.json_structure import structure_from_json, structure_to_json
+from cordwood.encoding.json_values import VALUE_KINDS, decode_value
+from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import FormatError
 from cordwood.index import ARRAY_KINDS, LEAF, LeafKind, Structure
 

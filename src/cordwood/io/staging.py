@@ -15,8 +15,6 @@ No thread waits for ever. Memory is taken by copies that can be dropped, because
 still on the device, and by copies that are all that is left of a shard. A save makes the latter
 for all its shards at once, and needs no more memory then. `StagingMemory.admit` lets one save at a
 time come so far, in the order in which the saves are queued.
-
-One file: a copy, its shard and the save that it belongs to change together, under one lock.
 """
 
 from __future__ import annotations
@@ -35,7 +33,6 @@ from cordwood.devices.copy_shards import copy_on_device, copy_to_host
 from cordwood.index import Box
 from cordwood.io.lazy_array import Array, LazyArray
 from cordwood.io.log import log
-from cordwood.io.progress import WaitLogger
 from cordwood.io.run_in_worker import run_in_worker
 from cordwood.io.staging_memory import (
     StagingMemory,
@@ -44,6 +41,7 @@ from cordwood.io.staging_memory import (
     staging_memory,
 )
 from cordwood.io.stop_check import StoppedError, check_stop
+from cordwood.io.wait_logger import WaitLogger
 from cordwood.sharding.boxes import (
     absolute,
     element_count,

@@ -13,7 +13,8 @@ import numpy as np
 from cordwood import dtypes
 from cordwood.errors import MismatchError
 from cordwood.index import Leaf, LeafKind
-from cordwood.io.progress import ProgressOption, require_progress_option
+from cordwood.io.progress import ProgressOption
+from cordwood.io.progress_bar import require_progress_option
 from cordwood.keypath import format_path
 from cordwood.loading.migrations import Migration, require_migrations
 from cordwood.message_text import first_lines, text_literal

@@ -15,7 +15,8 @@ from typing import Any, Literal, ParamSpec, Self, SupportsFloat, SupportsIndex, 
 from cordwood.errors import PendingSaveError, StepError
 from cordwood.formats.stored_step import Record, as_json, as_metrics, require_same, step_number
 from cordwood.io.log import log
-from cordwood.io.progress import ProgressOption, require_progress_option
+from cordwood.io.progress import ProgressOption
+from cordwood.io.progress_bar import require_progress_option
 from cordwood.io.run_in_worker import run_in_worker
 from cordwood.io.staging_memory import checked_options
 from cordwood.manager.add_metrics import add_metrics

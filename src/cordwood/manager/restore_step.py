@@ -30,7 +30,8 @@ from cordwood.formats.detect_format import indexed_format, place_at
 from cordwood.formats.stored_step import PREFIX_KEY, Record, listed, step_in_name
 from cordwood.io.log import log
 from cordwood.io.open_files import is_disk_error
-from cordwood.io.progress import Progress, ProgressOption, Report, progress_display
+from cordwood.io.progress import Progress, ProgressOption, Report
+from cordwood.io.progress_bar import progress_display
 from cordwood.loading.load_request import TreeOptions
 from cordwood.manager.step_items import (
     ITEM,

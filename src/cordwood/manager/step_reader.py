@@ -17,7 +17,8 @@ from cordwood.errors import MismatchError
 from cordwood.formats.packs.cordwood_json import RULES
 from cordwood.formats.stored_step import step_number
 from cordwood.io.log import log
-from cordwood.io.progress import ProgressOption, require_progress_option
+from cordwood.io.progress import ProgressOption
+from cordwood.io.progress_bar import require_progress_option
 from cordwood.manager.argument_hints import no_attribute, refuse_arguments
 from cordwood.manager.restore_step import (
     LoadedStep,

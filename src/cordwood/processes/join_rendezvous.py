@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from cordwood.errors import ProcessError
-from cordwood.io.progress import WaitLogger
+from cordwood.io.wait_logger import WaitLogger
 from cordwood.processes.heartbeats import Heartbeats
 from cordwood.processes.key_value_store import Processes
 from cordwood.processes.purposes import compare_purposes, key_of

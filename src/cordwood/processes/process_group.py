@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from cordwood.encoding.digests import digest_of
 from cordwood.errors import ProcessError
-from cordwood.io.progress import WaitLogger
+from cordwood.io.wait_logger import WaitLogger
 from cordwood.processes.join_rendezvous import WAKE_SECONDS
 from cordwood.processes.key_value_store import Processes, current_processes
 from cordwood.processes.rendezvous import Rendezvous

@@ -26,9 +26,9 @@ from typing import Any, Self, TypeVar
 
 from cordwood.errors import ProcessError
 from cordwood.io.latch import Latch
-from cordwood.io.progress import WaitLogger
 from cordwood.io.started_thread import StartedThread
 from cordwood.io.stop_check import current_stop_check, never_stop, stop_check
+from cordwood.io.wait_logger import WaitLogger
 from cordwood.processes.heartbeats import Heartbeats
 from cordwood.processes.join_rendezvous import WAKE_SECONDS, Joining
 from cordwood.processes.key_value_store import Processes

@@ -2,29 +2,28 @@
 
 A handler is a pair of functions for one type. Types are looked up exactly, never by base class.
 Handlers that are registered here come first; then, if those packages are loaded, handlers that are
-registered with Flax or with eFormer. A thread keeps the current path of its restore, for the
-messages of the handlers. Containers with native state dicts are opened one level at a time, so that
-walking a tree needs no recursion.
-
-One file with the errors of these functions, which name the container and the path.
+registered with Flax or with eFormer. Containers with native state dicts are opened one level at a
+time, so that walking a tree needs no recursion.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
 import sys
-import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
-
-from cordwood.errors import CordwoodError, MismatchError
-from cordwood.keypath import DictKey, Key, KeyPath, is_dict_key
-from cordwood.message_text import counted
+from cordwood.errors import MismatchError
+from cordwood.keypath import DictKey, Key, is_dict_key
+from cordwood.state_dict.state_errors import (
+    KeyCollisionError,
+    MissingEntryError,
+    WrongStateError,
+    describe_state,
+)
+from cordwood.state_dict.state_path import current_path, path_stack
 from cordwood.tree.flatten import RegisteredNode, open_registered
 from cordwood.tree.leaves import is_jax_array
 
@@ -126,30 +125,6 @@ def _is_partial(ty: type) -> bool:
     """Return True for jax.tree_util.Partial."""
     tree_util = getattr(sys.modules.get("jax"), "tree_util", None)
     return ty.__name__ == "Partial" and ty is getattr(tree_util, "Partial", None)
-
-
-_POSITION = re.compile(r"0|[1-9][0-9]{0,17}")
-
-
-_thread = threading.local()
-
-
-def path_stack() -> list[str]:
-    """Return this thread's list of names, outermost first; a caller that appends also removes."""
-    names: list[str] = vars(_thread).setdefault("names", [])
-    return names
-
-
-def current_path() -> str:
-    """Return the path that this thread is restoring, such as './params/0'; '' outside a restore."""
-    return "/".join(path_stack())
-
-
-def state_key_path(names: Iterable[Key]) -> KeyPath:
-    """Return names as a key path for messages; a string that is a position becomes an int."""
-    return tuple(
-        int(name) if isinstance(name, str) and _POSITION.fullmatch(name) else name for name in names
-    )
 
 
 Opened: TypeAlias = tuple[Sequence[str], Sequence[Any]]
@@ -471,50 +446,3 @@ _FLAX: dict[str, Container] = {
         noun="a FrozenDict", open=_open_frozen_dict, build=_build_frozen_dict
     ),
 }
-
-
-# Callers of Flax and of eFormer catch different builtin errors for the same problem; these classes
-# inherit all of them.
-
-
-class KeyCollisionError(CordwoodError, ValueError):
-    """Two keys of one dict have the same string form, and a state dict keeps only strings."""
-
-
-class NonStringKeyError(CordwoodError, TypeError, AssertionError):
-    """A handler returned a dict with a key that is not a string."""
-
-
-class WrongStateError(MismatchError, TypeError, AttributeError):
-    """The state for a container is not a dict."""
-
-
-class MissingEntryError(MismatchError, KeyError):
-    """The state dict of a container lacks an entry that the container needs."""
-
-    __str__ = Exception.__str__  # that of KeyError shows the repr of the message
-
-
-def error_text(error: Exception) -> str:
-    """Return the class and the message of any error."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001  (the error holds an object that cannot be printed)
-        return type(error).__name__
-
-
-def describe_state(value: Any) -> str:
-    """Describe a value: 'float32[4,8]', 'None', 'a dict of 3 entries', 'an int'."""
-    if value is None:
-        return "None"
-    if isinstance(value, np.generic):
-        return f"a numpy {value.dtype.name} scalar"
-    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    if isinstance(shape, tuple) and dtype is not None:
-        name = dtype.name if isinstance(dtype, np.dtype) else str(dtype)
-        return f"{name}[{','.join(map(str, shape))}]"
-    name = type(value).__name__
-    article = "an" if name[0] in "aeiouAEIOU" else "a"
-    if isinstance(value, (Mapping, list, tuple)):
-        return f"{article} {name} of {counted(len(value), 'entry', 'entries')}"
-    return f"{article} {name}"

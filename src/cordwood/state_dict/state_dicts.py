@@ -2,38 +2,28 @@
 
 The functions and messages are those of `flax.serialization`; docs/state-dicts.md lists the
 differences. Both directions use an explicit stack instead of recursion.
-
-One file with the strict comparison of a state dict and its target, which walks both in the same
-way and lists all differences in one message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
-
-import numpy as np
 
 from cordwood.errors import LimitError, MismatchError, UnsupportedLeafError
 from cordwood.index import MAX_DEPTH
-from cordwood.keypath import KeyPath, format_path
-from cordwood.message_text import counted, nearest_name
+from cordwood.keypath import format_path
+from cordwood.message_text import counted
 from cordwood.state_dict.containers import (
     PLAIN_DICT,
     Container,
     Handler,
-    NonStringKeyError,
-    as_key,
     cached_leaf_types,
-    describe_state,
-    error_text,
     find_container,
-    is_state_dict,
-    path_stack,
     peer_path,
-    state_key_path,
-    upgrade_state,
 )
+from cordwood.state_dict.state_differences import state_differences
+from cordwood.state_dict.state_errors import NonStringKeyError, error_text
+from cordwood.state_dict.state_path import path_stack, state_key_path
 from cordwood.tree.leaves import name_of_path
 
 # An entry that is a container and still has to be converted: the dict that holds it, its name
@@ -270,112 +260,3 @@ def _too_deep(value: Any, place: str) -> LimitError:
         f"the tree nests deeper than {MAX_DEPTH} containers (at {place[:80]}...), where it holds a "
         f"{type(value).__name__}; it may contain itself"
     )
-
-
-def state_differences(target: Any, state: Any) -> list[tuple[KeyPath, str]]:
-    """Return the differences of `state` from the state dict of `target`, in the target's order.
-
-    Entries that only the state has come before the other entries of their container.
-    """
-    differences: list[tuple[KeyPath, str]] = []
-    stack: list[_Pair] = [_Pair((), target, state)]
-    while stack:
-        pair = stack.pop()
-        container, expected, is_state = _container(pair.expected, pair.is_state)
-        difference: str | None
-        if isinstance(pair.state, _Missing):
-            difference = pair.state.text
-        elif container is None:
-            difference = _leaf_difference(expected, pair.state)
-        elif not is_state_dict(pair.state):
-            size = len(container.open(expected)[0])
-            entries = counted(size, "entry", "entries")
-            state_text = describe_state(pair.state)
-            difference = f"expected {container.noun} of {entries}, found {state_text}"
-        else:
-            difference = None
-            differences += _open_pair(container, expected, is_state, pair, stack)
-        if difference is not None:
-            differences.append((pair.path, difference))
-    return differences
-
-
-class _Missing(NamedTuple):
-    """An entry that the state lacks."""
-
-    text: str  # for the message
-
-
-class _Pair(NamedTuple):
-    """A part of the target and the part of the state at the same path."""
-
-    path: KeyPath
-    expected: Any
-    state: Any
-    is_state: bool = False  # `expected` is a state that a handler has returned for the target
-
-
-def _open_pair(
-    container: Container, expected: Any, is_state: bool, pair: _Pair, stack: list[_Pair]
-) -> list[tuple[KeyPath, str]]:
-    """Push the children on the stack; return the entries that only the state has."""
-    names, children = container.open(expected)
-    if names and len(pair.path) >= MAX_DEPTH:
-        raise LimitError(
-            f"the tree nests deeper than {MAX_DEPTH} containers; it may contain itself"
-        )
-    state = upgrade_state(expected, pair.state)
-    expected_names = set(names)
-    extras = [key for key in state.keys() if key not in expected_names]  # noqa: SIM118  (duck-typed)
-    keys = names if container.keys is None else container.keys(expected)
-    for key, name, child in zip(reversed(keys), reversed(names), reversed(children), strict=True):
-        child_state = state[name] if name in state else _Missing(_missing(name, extras))
-        stack.append(_Pair((*pair.path, key), child, child_state, is_state))
-    return [((*pair.path, as_key(key)), _extra(key)) for key in extras]
-
-
-def _container(expected: Any, is_state: bool) -> tuple[Container | None, Any, bool]:
-    """Return the container that opens `expected`, the value to open, and if that is a state.
-
-    In a state, which a handler has returned, only dicts are containers.
-    """
-    if is_state:
-        return (PLAIN_DICT if type(expected) is dict else None), expected, True
-    container = find_container(expected)
-    if isinstance(container, Handler):
-        return _container(container.to_state(expected), True)
-    return container, expected, False
-
-
-def _extra(key: Any) -> str:
-    if isinstance(key, str):
-        return "not in the target"
-    return f"not in the target; its key is of type {type(key).__name__}, not str"
-
-
-def _missing(name: str, extras: Sequence[Any]) -> str:
-    close = nearest_name(name, [key for key in extras if isinstance(key, str)])
-    hint = f"; did you mean {format_path((close,))}?" if close is not None else ""
-    return f"not in the state dict{hint}"
-
-
-def _leaf_difference(target: Any, state: Any) -> str | None:
-    expected, actual = _signature(target), _signature(state)
-    if expected == actual:
-        return None
-    hint = ""
-    if expected[0] == actual[0] == "array" and expected[1] == actual[1]:
-        hint = f" (.astype({expected[2]!r}) converts)"
-    return f"expected {describe_state(target)}, found {describe_state(state)}{hint}"
-
-
-def _signature(leaf: Any) -> tuple[Any, ...]:
-    """Return the properties that must be equal: shape and dtype of arrays, type of other leaves."""
-    if isinstance(leaf, np.generic):
-        return ("numpy scalar", leaf.dtype.name)
-    shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
-    if isinstance(shape, tuple) and dtype is not None:
-        return ("array", shape, dtype.name if isinstance(dtype, np.dtype) else str(dtype))
-    if isinstance(leaf, (bytearray, memoryview)):
-        return ("leaf", bytes)  # files return bytes for them
-    return ("leaf", type(leaf))

@@ -18,8 +18,8 @@ from contextlib import contextmanager, suppress
 
 from cordwood.errors import StorageError
 from cordwood.io.log import log
-from cordwood.io.progress import WaitLogger
 from cordwood.io.stop_check import check_stop
+from cordwood.io.wait_logger import WaitLogger
 from cordwood.storage import syscalls
 from cordwood.storage.syscalls import close_quietly, open_fd, opened_fd
 

@@ -25,9 +25,9 @@ from typing import Any, Generic, TypeVar, TypeVarTuple
 
 from cordwood.errors import StorageError
 from cordwood.io.latch import Latch
-from cordwood.io.progress import WaitLogger
 from cordwood.io.run_in_worker import run_in_worker
 from cordwood.io.started_thread import StartedThread, no_memory_error
+from cordwood.io.wait_logger import WaitLogger
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -13,17 +13,15 @@ from urllib.parse import quote, unquote
 
 from cordwood.errors import CordwoodError, FileChangedError
 from cordwood.io.progress import Report
-from cordwood.viewer.checkpoint_view import (
-    Sources,
-    checkpoint_view,
-    leaf_view,
-    start_view,
-    statistics_view,
-    verify_view,
-)
+from cordwood.viewer.checkpoint_view import checkpoint_view
 from cordwood.viewer.diff_view import diff_leaf_view, diff_view
 from cordwood.viewer.json_columns import JsonColumns
+from cordwood.viewer.leaf_view import leaf_view
 from cordwood.viewer.run_view import norms_view, run_view
+from cordwood.viewer.sources import Sources
+from cordwood.viewer.start_view import start_view
+from cordwood.viewer.statistics_view import statistics_view
+from cordwood.viewer.verify_view import verify_view
 
 _MAX_KEPT_BYTES = 32 << 20
 _READS = ("digests", "sample", "all")

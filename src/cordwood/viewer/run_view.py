@@ -27,8 +27,8 @@ from cordwood.plan.split_arrays import Part, all_boxes, chunks_of, group_parts
 from cordwood.sharding.boxes import element_count
 from cordwood.storage.directories import linked_bytes
 from cordwood.storage.paths import parse_url
-from cordwood.viewer.checkpoint_view import Sources
 from cordwood.viewer.leaf_kinds import LeafPlace, is_weight, place_of
+from cordwood.viewer.sources import Sources
 
 Read: TypeAlias = Literal["sample", "all"]
 

@@ -13,12 +13,8 @@ from math import prod
 from typing import Any
 
 from cordwood import dtypes
-from cordwood.encoding.strict_json import (
-    decode_value,
-    encode_value,
-    structure_from_json,
-    structure_to_json,
-)
+from cordwood.encoding.json_structure import structure_from_json, structure_to_json
+from cordwood.encoding.json_values import decode_value, encode_value
 from cordwood.errors import FormatError, IncompleteCheckpointError, NotACheckpointError
 from cordwood.formats.format_losses import refuse_opaque
 from cordwood.formats.format_protocol import (

@@ -26,7 +26,7 @@ from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.run_in_worker import run_in_worker
 from cordwood.loading.leaf_reader import LeafReader
 from cordwood.loading.load_request import Target, check_x64
-from cordwood.loading.load_tree import restore_targets
+from cordwood.loading.restore_targets import restore_targets
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.storage.staging_directory import StagingDirectory

@@ -28,7 +28,8 @@ from cordwood.io.lazy_array import Array, LazyArray
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.keypath import DictKey, Key, KeyPath
 from cordwood.plan.file_plan import FilePlan, LeafBytes, LiteralBytes, Segment
-from cordwood.state_dict.containers import error_text, state_key_path
+from cordwood.state_dict.state_errors import error_text
+from cordwood.state_dict.state_path import state_key_path
 from cordwood.tree.leaves import (
     DeferredArray,
     describe_leaf,

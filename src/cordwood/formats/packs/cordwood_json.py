@@ -28,6 +28,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from cordwood import dtypes
 from cordwood.encoding.digests import DIGEST_BYTES, has_own_digest, with_own_digest
+from cordwood.encoding.json_structure import structure_from_json
+from cordwood.encoding.json_values import VALUE_KINDS
 from cordwood.encoding.leaf_table import (
     BYTE_KINDS,
     LeafType,
@@ -35,7 +37,7 @@ from cordwood.encoding.leaf_table import (
     type_from_json,
     type_to_json,
 )
-from cordwood.encoding.strict_json import VALUE_KINDS, parse_json, structure_from_json
+from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import (
     CorruptionError,
     FormatError,

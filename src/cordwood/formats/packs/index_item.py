@@ -15,13 +15,10 @@ import numpy as np
 
 from cordwood.encoding.cordwood_metadata import DATA_DIGESTS, decode_digests
 from cordwood.encoding.digests import DIGEST_BYTES, check_coverage, digest_of
+from cordwood.encoding.json_structure import structure_from_json, structure_to_json
+from cordwood.encoding.json_values import encode_value
 from cordwood.encoding.leaf_table import encode_runs, parse_runs, parse_values
-from cordwood.encoding.strict_json import (
-    encode_value,
-    parse_value,
-    structure_from_json,
-    structure_to_json,
-)
+from cordwood.encoding.strict_json import parse_value
 from cordwood.encoding.tensor_names import METADATA_KEY
 from cordwood.errors import CorruptionError, FormatError, LimitError
 from cordwood.formats.packs.cordwood_json import (

@@ -31,8 +31,9 @@ from cordwood.encoding.cordwood_metadata import (
     finish_header,
 )
 from cordwood.encoding.digests import BLOCK_BYTES
+from cordwood.encoding.json_values import VALUE_KINDS, encode_value
 from cordwood.encoding.leaf_table import BYTE_KINDS, LeafType, encode_table
-from cordwood.encoding.strict_json import VALUE_KINDS, encode_value, parse_json, parse_value
+from cordwood.encoding.strict_json import parse_json, parse_value
 from cordwood.encoding.tensor_names import METADATA_KEY, tensor_names
 from cordwood.errors import (
     FormatError,

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from cordwood import dtypes
 from cordwood.encoding.cordwood_metadata import check_metadata_strings
+from cordwood.encoding.json_values import VALUE_KINDS, encode_value
 from cordwood.encoding.leaf_table import LeafType, encode_table
-from cordwood.encoding.strict_json import VALUE_KINDS, encode_value
 from cordwood.formats.format_losses import unstorable_error
 from cordwood.formats.zarr.array_metadata import (
     COMPRESSORS,
