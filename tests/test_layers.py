@@ -26,6 +26,7 @@ LAYERS = {
     "notebook": 2,
     "plan": 2,
     "state_dict": 2,
+    "threads": 2,
     "devices": 3,
     "io": 3,
     "processes": 3,
@@ -46,7 +47,7 @@ LAYERS = {
 }
 
 # The rooms that may use files, processes, threads and sockets.
-MACHINE_ROOMS = ("cli", "devices", "io", "processes", "saving", "storage", "viewer")
+MACHINE_ROOMS = ("cli", "devices", "io", "processes", "saving", "storage", "threads", "viewer")
 
 PEERS = {"flax", "eformer", "orbax", "safetensors", "equinox", "optax", "chex", "msgspec"}
 

@@ -11,7 +11,7 @@ import threading  # noqa: F401  (first imported at exit, it takes the main threa
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from cordwood.io.import_in_thread import import_in_thread
+from cordwood.threads.import_in_thread import import_in_thread
 
 __version__ = "0.1.0"
 

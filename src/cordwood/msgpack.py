@@ -24,14 +24,14 @@ from cordwood.formats.flax_msgpack.plan_save import ChunkSizeModule, plan_buffer
 from cordwood.formats.flax_msgpack.read_index import read_index
 from cordwood.formats.flax_msgpack.wire import ValueSize
 from cordwood.index import Index, Inline, Pieces
-from cordwood.io.garbage_collector import gc_paused
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.run_in_worker import in_worker
-from cordwood.io.thread_counts import default_threads
-from cordwood.io.thread_pool import run_tasks
 from cordwood.keypath import format_path
 from cordwood.state_dict.state_dicts import from_state_dict, state_and_problems, to_state_dict
 from cordwood.storage.paths import local_path
+from cordwood.threads.garbage_collector import gc_paused
+from cordwood.threads.run_in_worker import in_worker
+from cordwood.threads.thread_counts import default_threads
+from cordwood.threads.thread_pool import run_tasks
 from cordwood.tree.flatten import build_tree, flatten
 
 __all__ = [

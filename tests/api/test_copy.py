@@ -28,10 +28,10 @@ from cordwood.errors import (
 )
 from cordwood.formats.packs import copied_files
 from cordwood.formats.packs.cordwood_json import decode_index, encode_index
-from cordwood.io.stop_check import check_stop
 from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.paths import parse_url
 from cordwood.testing import assert_trees_equal
+from cordwood.threads.stop_check import check_stop
 from tests.children import run_python
 from tests.storage.web_stores import web_store
 

@@ -308,7 +308,7 @@ def changed(tree: Any) -> Any:
 def test_the_same_output_every_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
-    monkeypatch.setattr("cordwood.io.thread_pool.default_threads", lambda: threads)
+    monkeypatch.setattr("cordwood.threads.thread_pool.default_threads", lambda: threads)
     a, b = tmp_path / "a.safetensors", tmp_path / "b"
     cordwood.save(a, TREE)
     cordwood.save(b, changed(TREE))

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cordwood.io.run_in_worker import run_in_worker
-from cordwood.io.thread_pool import run_tasks
 from cordwood.storage import syscalls
 from cordwood.storage.write_files import write_stream
+from cordwood.threads.run_in_worker import run_in_worker
+from cordwood.threads.thread_pool import run_tasks
 from tests.alarms import alarms, interrupted, interruptions
 from tests.descriptors import open_descriptors
 from tests.faults.systems import CountingSystem

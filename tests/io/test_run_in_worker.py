@@ -16,9 +16,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from cordwood.io.run_in_worker import run_in_worker
-from cordwood.io.stop_check import StoppedError, check_stop, never_stop, stop_check
-from cordwood.io.thread_pool import run_tasks
+from cordwood.threads.run_in_worker import run_in_worker
+from cordwood.threads.stop_check import StoppedError, check_stop, never_stop, stop_check
+from cordwood.threads.thread_pool import run_tasks
 from tests.alarms import alarms, interruptions
 
 NUMBER: ContextVar[int] = ContextVar("number", default=0)

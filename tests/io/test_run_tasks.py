@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 
-from cordwood.io.thread_pool import map_in_threads, run_tasks
+from cordwood.threads.thread_pool import map_in_threads, run_tasks
 
 
 class Memory:

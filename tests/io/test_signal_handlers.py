@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import cordwood as cw
-from cordwood.io.latch import Latch
-from cordwood.io.log import log
-from cordwood.io.run_in_worker import run_in_worker
 from cordwood.storage import write_files
+from cordwood.threads.latch import Latch
+from cordwood.threads.log import log
+from cordwood.threads.run_in_worker import run_in_worker
 from tests.signal_moments import run, spread
 
 TREE = {"w": np.zeros(3, np.float32)}
@@ -114,7 +114,7 @@ def test_a_save_does_not_wait_for_the_lock_of_a_log_handler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The main thread may have been interrupted while it logs, and holds that lock."""
-    monkeypatch.setattr("cordwood.io.log._WAIT_SECONDS", 0.01)
+    monkeypatch.setattr("cordwood.threads.log._WAIT_SECONDS", 0.01)
     handler = logging.FileHandler(tmp_path / "log")
     logger = logging.getLogger("cordwood")
     logger.addHandler(handler)
@@ -148,4 +148,4 @@ def test_no_module_logs_without_the_thread_for_the_log() -> None:
         for path in source.rglob("*.py")
         if 'getLogger("cordwood")' in path.read_text()
     ]
-    assert modules == ["io/log.py"]
+    assert modules == ["threads/log.py"]

@@ -307,7 +307,7 @@ class OtherSave:
 def test_a_long_wait_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("cordwood.io.wait_logger.REPORT_SECONDS", 0.01)
+    monkeypatch.setattr("cordwood.threads.wait_logger.REPORT_SECONDS", 0.01)
     other = OtherSave()
     call = Call(lambda: cordwood.save_async(tmp_path / "x", tree_of(3)))
     until(lambda: "waiting for host memory for the copies of arrays on acc" in caplog.text)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import cordwood as cw
-from cordwood.io.run_in_worker import run_in_worker
-from cordwood.io.started_thread import StartedThread
-from cordwood.io.thread_pool import run_tasks
 from cordwood.storage import object_uploads, request_loop
+from cordwood.threads.run_in_worker import run_in_worker
+from cordwood.threads.started_thread import StartedThread
+from cordwood.threads.thread_pool import run_tasks
 
 TREE = {"w": np.ones(3, np.float32)}
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from cordwood.io.wait_logger import WaitLogger
+from cordwood.threads.wait_logger import WaitLogger
 
 
 class Clock:

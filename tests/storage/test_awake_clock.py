@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from cordwood.errors import StorageError
-from cordwood.storage.awake_clock import AwakeClock
 from cordwood.storage.object_store_client import _Upload
 from cordwood.storage.object_store_options import open_store
 from cordwood.storage.paths import parse_url
+from cordwood.threads.awake_clock import AwakeClock
 
 
 class Clock:

@@ -22,10 +22,10 @@ import pytest
 
 import cordwood
 from cordwood.errors import StorageError
-from cordwood.io import wait_logger
-from cordwood.io.stop_check import stop_check
 from cordwood.storage import file_locks, syscalls
 from cordwood.storage.file_locks import locked, remove_unlocked, wait_and_lock, wait_for_lock
+from cordwood.threads import wait_logger
+from cordwood.threads.stop_check import stop_check
 from tests.threads import in_threads
 
 

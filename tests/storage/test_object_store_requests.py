@@ -14,10 +14,10 @@ import pytest
 
 import cordwood
 from cordwood.errors import StorageError
-from cordwood.io import wait_logger
 from cordwood.storage import object_store_client, object_store_options, object_uploads
 from cordwood.storage.object_store_options import storage_options
 from cordwood.testing import assert_trees_equal
+from cordwood.threads import wait_logger
 from tests.storage.web_stores import Answer, Request, WebStore, web_store
 from tests.threads import until
 

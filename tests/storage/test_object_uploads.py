@@ -22,12 +22,12 @@ from cordwood.index import Digests, HeaderDigest
 from cordwood.io.buffers import allocate_bytes
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.progress import METER
-from cordwood.io.stop_check import stop_check
 from cordwood.plan.file_plan import FilePlan, LeafBytes, leaves_of
 from cordwood.storage import object_uploads
 from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.object_uploads import PART_BYTES, upload_objects
 from cordwood.storage.storage_protocol import NewDataFile
+from cordwood.threads.stop_check import stop_check
 from tests.io.file_plans import expected_file, lay_out, leaves_read_by
 from tests.storage.stores import KINDS, new_url, open_url
 from tests.threads import until

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from cordwood.io import wait_logger
 from cordwood.storage.storage_protocol import wait_until_visible
+from cordwood.threads import wait_logger
 
 
 def test_a_mark_that_comes_late_is_reported(

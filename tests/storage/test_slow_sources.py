@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from cordwood.errors import StorageError
-from cordwood.io import wait_logger
 from cordwood.storage import object_store_client
+from cordwood.threads import wait_logger
 from tests.storage.stores import new_url, open_url
 
 PART = 6 << 20

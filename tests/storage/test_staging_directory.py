@@ -14,8 +14,6 @@ import pytest
 
 from cordwood.errors import NotACheckpointError, StorageError
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.run_in_worker import run_in_worker
-from cordwood.io.stop_check import check_stop
 from cordwood.plan.file_plan import PlannedFile, SmallFile
 from cordwood.storage import syscalls
 from cordwood.storage.directories import count_files, remove_tree
@@ -24,6 +22,8 @@ from cordwood.storage.paths import locate_directory, stale_stages
 from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory, collect_stages
 from cordwood.storage.storage_protocol import Transaction
 from cordwood.storage.write_files import WrittenFile
+from cordwood.threads.run_in_worker import run_in_worker
+from cordwood.threads.stop_check import check_stop
 from tests.alarms import interruptions
 from tests.children import run_python
 from tests.descriptors import open_descriptors

@@ -19,11 +19,11 @@ from cordwood.encoding.digests import digests_of
 from cordwood.index import Box
 from cordwood.io.chunk_codecs import chunk_encoder
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.stop_check import StoppedError, stop_check
 from cordwood.plan.file_plan import ChunkFile, PlannedFile, SmallFile
 from cordwood.sharding.boxes import slices, whole_box
 from cordwood.storage import syscalls, write_files
 from cordwood.storage.write_files import write_new_files
+from cordwood.threads.stop_check import StoppedError, stop_check
 from tests.faults.systems import CountingSystem, FailingSystem
 from tests.io.file_plans import leaves_read_by
 

@@ -41,12 +41,9 @@ from cordwood.formats.registry import file_formats, format_for_saving, suffixes_
 from cordwood.formats.stored_step import KEY, PREFIX_KEY, decode_record, number_in_name
 from cordwood.formats.stored_trees import stored_trees
 from cordwood.index import Leaf, leaf_paths
-from cordwood.io.garbage_collector import gc_paused
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.log import log
 from cordwood.io.progress import ProgressMeter, ProgressOption
 from cordwood.io.progress_bar import progress_display
-from cordwood.io.run_in_worker import in_worker
 from cordwood.loading.cast import cast_dtypes
 from cordwood.loading.load_request import Cast
 from cordwood.loading.locate_step import checkpoint_path
@@ -69,6 +66,9 @@ from cordwood.storage.paths import (
     parse_url,
 )
 from cordwood.storage.temporary_file import scratch_directory
+from cordwood.threads.garbage_collector import gc_paused
+from cordwood.threads.log import log
+from cordwood.threads.run_in_worker import in_worker
 from cordwood.tree.flatten import FlatTree
 
 _MAX_NAMED = 10

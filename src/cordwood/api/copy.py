@@ -41,14 +41,9 @@ from cordwood.formats.registry import suffix_of
 from cordwood.formats.stored_step import KEY, decode_record, listed, sorted_steps, step_in_name
 from cordwood.index import Source
 from cordwood.io.check_files import check_files
-from cordwood.io.log import log
 from cordwood.io.open_files import LocalFile, ReadableFile
 from cordwood.io.progress import METER, ProgressOption, report_progress
 from cordwood.io.progress_bar import progress_display
-from cordwood.io.run_in_worker import in_worker
-from cordwood.io.stop_check import check_stop
-from cordwood.io.thread_counts import reading_threads
-from cordwood.io.thread_pool import map_in_threads
 from cordwood.loading.locate_step import checkpoint_path
 from cordwood.message_text import counted, printable, size_text
 from cordwood.public_names import document_fields
@@ -66,6 +61,11 @@ from cordwood.storage.paths import (
     parse_url,
 )
 from cordwood.storage.storage_protocol import IndexChange, MissingDataError, Storage
+from cordwood.threads.log import log
+from cordwood.threads.run_in_worker import in_worker
+from cordwood.threads.stop_check import check_stop
+from cordwood.threads.thread_counts import reading_threads
+from cordwood.threads.thread_pool import map_in_threads
 
 _LOCAL_FILES_AT_ONCE = 2
 _UNIT_BYTES = 8 << 20

@@ -48,7 +48,6 @@ from cordwood.api.pair_trees import TreePairs, pair_trees
 from cordwood.errors import MismatchError
 from cordwood.formats.stored_trees import stored_trees, tree_text
 from cordwood.index import ARRAY_KINDS, Index, Leaf, Naming, leaf_text
-from cordwood.io.garbage_collector import gc_paused
 from cordwood.io.progress import ProgressOption, Report, report_progress
 from cordwood.io.progress_bar import progress_display
 from cordwood.keypath import path_label
@@ -64,6 +63,7 @@ from cordwood.plan.split_arrays import Part, chunks_of
 from cordwood.public_names import document_fields
 from cordwood.sharding.boxes import element_count, whole_box
 from cordwood.storage.paths import is_path
+from cordwood.threads.garbage_collector import gc_paused
 
 Values: TypeAlias = bool | Literal["digests"]
 What: TypeAlias = Literal[

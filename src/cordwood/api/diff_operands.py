@@ -13,11 +13,11 @@ from cordwood.api.array_change import Array
 from cordwood.api.checkpoint import Checkpoint, StoredLeaf
 from cordwood.index import Box, Digests, Index, Inline, Leaf, Piece
 from cordwood.io.progress import METER
-from cordwood.io.thread_pool import map_in_threads
 from cordwood.plan.path_patterns import Rename
 from cordwood.plan.select_leaves import SelectedLeaves, select_leaves
 from cordwood.plan.split_arrays import Part, first_block, group_parts
 from cordwood.sharding.boxes import element_count, slices
+from cordwood.threads.thread_pool import map_in_threads
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe_leaf, whole_array
 

@@ -11,10 +11,10 @@ from cordwood.formats.packs import PACKS
 from cordwood.formats.packs.cordwood_json import RULES
 from cordwood.formats.registry import DEFAULT, written_format
 from cordwood.formats.stored_step import step_in_name
-from cordwood.io.run_in_worker import run_in_worker
 from cordwood.storage.paths import is_folder, local_or_url, locate_directory, parse_url
 from cordwood.storage.staging_directory import collect_stages
 from cordwood.storage.step_storage import open_step_storage
+from cordwood.threads.run_in_worker import run_in_worker
 
 
 class GcReport(list[str]):

@@ -27,11 +27,11 @@ from cordwood.index import (
     Piece,
     leaf_text,
 )
-from cordwood.io.garbage_collector import gc_paused
 from cordwood.keypath import KeyPath, format_paths
 from cordwood.loading.locate_step import checkpoint_path
 from cordwood.plan.path_patterns import Select, match_patterns, pattern_name
 from cordwood.storage.paths import is_link, kind_at, local_or_url, parse_url
+from cordwood.threads.garbage_collector import gc_paused
 
 _new = tuple.__new__
 

@@ -9,7 +9,6 @@ from typing import Any, Literal, TypeVar, Unpack, overload
 
 from cordwood.errors import CordwoodError, MismatchError
 from cordwood.formats.format_protocol import OpenOptions
-from cordwood.io.garbage_collector import gc_paused
 from cordwood.io.progress import ProgressOption
 from cordwood.io.stale_handles import retry_stale
 from cordwood.loading.leaf_reader import open_reader
@@ -20,6 +19,7 @@ from cordwood.plan.path_patterns import Rename, Select
 from cordwood.plan.select_leaves import Transpose
 from cordwood.sharding.partition_rules import Rules
 from cordwood.storage.directory_reader import ReplacedError, retry_reading
+from cordwood.threads.garbage_collector import gc_paused
 
 T = TypeVar("T")
 

@@ -16,10 +16,10 @@ from cordwood.api.files_of_tools import belongs_to_run, foreign_files
 from cordwood.errors import CordwoodError, NotACheckpointError, UnsupportedFormatError
 from cordwood.formats.hugging_face.shards import files_in_index
 from cordwood.formats.packs.cordwood_json import RULES
-from cordwood.io.run_in_worker import run_in_worker
 from cordwood.message_text import first_names
 from cordwood.storage.listed_removal import Listing, list_tree, remove_listed
 from cordwood.storage.paths import Url, is_link, kind_at, local_or_url, parse_url, real_path
+from cordwood.threads.run_in_worker import run_in_worker
 
 _MAX_SHOWN = 3
 _UNFINISHED = "an unfinished save of cordwood"

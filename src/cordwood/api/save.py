@@ -18,14 +18,11 @@ from cordwood.formats.format_protocol import (
 )
 from cordwood.formats.registry import DEFAULT, format_for_saving
 from cordwood.io.buffers import release_memory, release_memory_if_short
-from cordwood.io.garbage_collector import gc_paused
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.progress import ProgressMeter, ProgressOption
 from cordwood.io.progress_bar import progress_display, require_progress_option
-from cordwood.io.run_in_worker import in_worker, run_in_worker
 from cordwood.io.snapshot import snapshot_leaves
 from cordwood.io.staging_memory import StagingOptions, checked_options
-from cordwood.io.stop_check import check_stop, current_stop_check, stop_check
 from cordwood.processes.key_value_store import SINGLE_PROCESS, current_processes
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
 from cordwood.saving.background_saves import (
@@ -37,6 +34,9 @@ from cordwood.saving.background_saves import (
 from cordwood.saving.interrupted_saves import after_interrupted_saves
 from cordwood.storage.page_cache import require_page_cache_option
 from cordwood.storage.paths import absolute_path, local_or_url, parse_url
+from cordwood.threads.garbage_collector import gc_paused
+from cordwood.threads.run_in_worker import in_worker, run_in_worker
+from cordwood.threads.stop_check import check_stop, current_stop_check, stop_check
 
 
 @in_worker

@@ -29,8 +29,8 @@ from cordwood.cli.output import (
 )
 from cordwood.errors import CordwoodError
 from cordwood.formats.stored_step import KEY, decode_record
-from cordwood.io.garbage_collector import gc_paused
 from cordwood.message_text import counted, printable, size_text
+from cordwood.threads.garbage_collector import gc_paused
 
 if TYPE_CHECKING:
     from cordwood.manager.steps import StepSummary

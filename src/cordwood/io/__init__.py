@@ -1,1 +1,1 @@
-"""Movement of bulk bytes: read, verify, decode, write; buffers, threads and progress."""
+"""Movement of bulk bytes: read, verify, decode, write; buffers and progress."""

@@ -11,10 +11,10 @@ import numpy as np
 from cordwood.errors import CorruptionError
 from cordwood.index import Checksum, Source
 from cordwood.io.open_files import ReadableFile
-from cordwood.io.thread_counts import default_threads
-from cordwood.io.thread_pool import run_tasks
 from cordwood.io.unreadable_range import UnreadableRange, unreadable_range
 from cordwood.plan.load_plan import EncodedChunk, LoadPlan, Move
+from cordwood.threads.thread_counts import default_threads
+from cordwood.threads.thread_pool import run_tasks
 
 _CHECKSUM_UNIT_BYTES = 1 << 20
 

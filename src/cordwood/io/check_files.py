@@ -13,10 +13,10 @@ from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.check_digests import bad_blocks
 from cordwood.io.open_files import ReadableFile
 from cordwood.io.progress import METER
-from cordwood.io.thread_counts import reading_threads
-from cordwood.io.thread_pool import run_tasks
 from cordwood.io.unreadable_range import unreadable_range
 from cordwood.io.verify_sample import VerifySample
+from cordwood.threads.thread_counts import reading_threads
+from cordwood.threads.thread_pool import run_tasks
 
 _UNIT_BYTES = 4 << 20
 

@@ -15,8 +15,8 @@ import numpy as np
 from cordwood import dtypes
 from cordwood.errors import CorruptionError, UnsupportedFormatError
 from cordwood.io.buffers import ScratchBuffer
-from cordwood.io.run_in_worker import run_in_worker
 from cordwood.plan.load_plan import EncodedChunk
+from cordwood.threads.run_in_worker import run_in_worker
 
 STREAMS: Mapping[str, Callable[[], Any]] = {
     "gzip": partial(zlib.decompressobj, 32 + zlib.MAX_WBITS),

@@ -12,8 +12,8 @@ from cordwood.encoding.digests import (
 from cordwood.errors import CordwoodError
 from cordwood.index import Digests, Source
 from cordwood.io.open_files import ReadableFile
-from cordwood.io.thread_counts import reading_threads
-from cordwood.io.thread_pool import run_tasks
+from cordwood.threads.thread_counts import reading_threads
+from cordwood.threads.thread_pool import run_tasks
 
 
 class SourceDigests(Sequence[Digests | None]):

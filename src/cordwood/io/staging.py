@@ -32,16 +32,12 @@ from cordwood.devices.array_shards import ArrayShards
 from cordwood.devices.copy_shards import copy_on_device, copy_to_host
 from cordwood.index import Box
 from cordwood.io.lazy_array import Array, LazyArray
-from cordwood.io.log import log
-from cordwood.io.run_in_worker import run_in_worker
 from cordwood.io.staging_memory import (
     StagingMemory,
     StagingOptions,
     default_budget_bytes,
     staging_memory,
 )
-from cordwood.io.stop_check import StoppedError, check_stop
-from cordwood.io.wait_logger import WaitLogger
 from cordwood.sharding.boxes import (
     absolute,
     element_count,
@@ -51,6 +47,10 @@ from cordwood.sharding.boxes import (
     slices,
     within,
 )
+from cordwood.threads.log import log
+from cordwood.threads.run_in_worker import run_in_worker
+from cordwood.threads.stop_check import StoppedError, check_stop
+from cordwood.threads.wait_logger import WaitLogger
 
 _BATCH_BYTES = 64 << 20  # of copies that are started together, ahead of the writer
 _BATCH_SHARDS = 256

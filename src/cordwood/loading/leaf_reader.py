@@ -18,15 +18,15 @@ from cordwood.errors import FormatError
 from cordwood.formats.detect_format import error_by_content, read_with_format
 from cordwood.formats.format_protocol import Format, Opened, OpenOptions, is_directory_format
 from cordwood.index import MAX_DIMS, Box, Encoding, Leaf, Pieces, Span
-from cordwood.io.import_in_thread import import_in_thread
 from cordwood.io.open_files import LocalFile
-from cordwood.io.run_in_worker import run_in_worker
 from cordwood.io.source_digests import SourceDigests, block_bytes
 from cordwood.loading.locate_step import checkpoint_path
 from cordwood.plan.load_boxes import plan_boxes
 from cordwood.plan.load_plan import Placement
 from cordwood.sharding.boxes import shape_of, slices, whole_box
 from cordwood.storage.paths import parse_url
+from cordwood.threads.import_in_thread import import_in_thread
+from cordwood.threads.run_in_worker import run_in_worker
 
 if TYPE_CHECKING:
     from cordwood.io.execute_load import LoadMemory

@@ -8,8 +8,6 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from cordwood.errors import MismatchError
-from cordwood.io.garbage_collector import gc_paused
-from cordwood.io.log import log
 from cordwood.io.progress import report_progress
 from cordwood.io.progress_bar import progress_display
 from cordwood.loading.abstract_meshes import need_devices
@@ -32,6 +30,8 @@ from cordwood.loading.nnx_like import warn_of_lost_ties, with_kinds_of_nnx
 from cordwood.loading.unreadable_leaves import require_readable
 from cordwood.plan.keys_of_like import with_keys_of_like
 from cordwood.plan.select_leaves import SelectedLeaves, select_leaves
+from cordwood.threads.garbage_collector import gc_paused
+from cordwood.threads.log import log
 from cordwood.tree.flatten import flatten
 from cordwood.tree.nnx_modules import has_nnx
 

@@ -23,11 +23,7 @@ from cordwood.formats.orbax.saved_metrics import StepMetrics, saved_metrics
 from cordwood.formats.packs import PACKS, store_at
 from cordwood.formats.packs.step_metrics import record_of_index
 from cordwood.formats.stored_step import MAX_STEPS_OPENED, number_in_name
-from cordwood.io.log import log
 from cordwood.io.open_files import LocalFile
-from cordwood.io.run_in_worker import run_in_worker
-from cordwood.io.thread_counts import reading_threads
-from cordwood.io.thread_pool import run_tasks
 from cordwood.message_text import printable
 from cordwood.policies.saved_step import SavedStep, sort_by_metric
 from cordwood.storage.paths import (
@@ -38,6 +34,10 @@ from cordwood.storage.paths import (
     path_exists,
     stale_stages,
 )
+from cordwood.threads.log import log
+from cordwood.threads.run_in_worker import run_in_worker
+from cordwood.threads.thread_counts import reading_threads
+from cordwood.threads.thread_pool import run_tasks
 
 _NICKNAME = re.compile(r"(?:(.*?)/)?(latest|best(?::[^/].*)?)", re.DOTALL)
 _MODES = ("min", "max")

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from cordwood.errors import CordwoodError
 from cordwood.formats.packs import store_at
 from cordwood.formats.packs.step_metrics import change_of_metrics
-from cordwood.io.log import log
-from cordwood.io.run_in_worker import run_in_worker
 from cordwood.manager.restore_step import missing_step_error
 from cordwood.manager.steps import Steps
 from cordwood.storage.storage_protocol import IndexChange
+from cordwood.threads.log import log
+from cordwood.threads.run_in_worker import run_in_worker
 
 
 class _Gone(CordwoodError):

@@ -9,7 +9,6 @@ from contextlib import suppress
 from cordwood.errors import CordwoodError, StepError
 from cordwood.formats.packs import PACKS
 from cordwood.formats.stored_step import listed
-from cordwood.io.log import log
 from cordwood.manager.steps import OURS, Step, Steps, best_of_each
 from cordwood.message_text import printable
 from cordwood.policies.best_step import metric_problems
@@ -17,6 +16,7 @@ from cordwood.policies.keep_policies import KeepPolicy
 from cordwood.policies.retention_plan import RetentionPlan, plan_retention
 from cordwood.storage.paths import parse_url
 from cordwood.storage.step_storage import Removal, StepStorage
+from cordwood.threads.log import log
 
 
 def plan_deletions(

@@ -14,10 +14,8 @@ from typing import Any, Literal, ParamSpec, Self, SupportsFloat, SupportsIndex, 
 
 from cordwood.errors import PendingSaveError, StepError
 from cordwood.formats.stored_step import Record, as_json, as_metrics, require_same, step_number
-from cordwood.io.log import log
 from cordwood.io.progress import ProgressOption
 from cordwood.io.progress_bar import require_progress_option
-from cordwood.io.run_in_worker import run_in_worker
 from cordwood.io.staging_memory import checked_options
 from cordwood.manager.add_metrics import add_metrics
 from cordwood.manager.argument_hints import refuse_arguments
@@ -37,6 +35,8 @@ from cordwood.saving.background_saves import (
 )
 from cordwood.storage.page_cache import require_page_cache_option
 from cordwood.storage.paths import parse_url
+from cordwood.threads.log import log
+from cordwood.threads.run_in_worker import run_in_worker
 
 _NOT_SAVED = "%s: step %d is not saved: the policy does not ask for it"
 

@@ -28,7 +28,6 @@ from cordwood.errors import (
 )
 from cordwood.formats.detect_format import indexed_format, place_at
 from cordwood.formats.stored_step import PREFIX_KEY, Record, listed, step_in_name
-from cordwood.io.log import log
 from cordwood.io.open_files import is_disk_error
 from cordwood.io.progress import Progress, ProgressOption, Report
 from cordwood.io.progress_bar import progress_display
@@ -56,6 +55,7 @@ from cordwood.processes.rendezvous import Rendezvous
 from cordwood.processes.rendezvous_texts import process_names
 from cordwood.public_names import document_fields
 from cordwood.storage.paths import kind_at, parse_url
+from cordwood.threads.log import log
 
 T = TypeVar("T")
 # Options that apply to trees among the items too; the others name leaves of the tree of the step.

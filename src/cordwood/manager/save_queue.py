@@ -24,8 +24,6 @@ from cordwood.formats.stored_step import (
     sorted_steps,
     step_name,
 )
-from cordwood.io.exclusive_calls import ExclusiveCalls
-from cordwood.io.log import log
 from cordwood.io.progress import ProgressOption
 from cordwood.io.staging_memory import StagingOptions
 from cordwood.manager.delete_steps import StepCleaner, is_of_another_tool, removal_command
@@ -41,6 +39,8 @@ from cordwood.public_names import document_fields
 from cordwood.saving.background_saves import NOTHING_STARTED, SAVE_STARTED_ANYWAY, PendingSave
 from cordwood.saving.post_commit_queue import PostCommitQueue
 from cordwood.storage.paths import local_or_url, parse_url
+from cordwood.threads.exclusive_calls import ExclusiveCalls
+from cordwood.threads.log import log
 
 R = TypeVar("R")
 

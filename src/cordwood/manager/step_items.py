@@ -26,11 +26,11 @@ from cordwood.errors import CorruptionError, FormatError, LimitError, MismatchEr
 from cordwood.formats.orbax.locate_trees import JAX_KEY, JSON, NUMPY_KEY, STATES, TREE
 from cordwood.formats.stored_step import as_json
 from cordwood.formats.stored_trees import stored_trees
-from cordwood.io.log import log
 from cordwood.loading.match_types import is_abstract
 from cordwood.manager.resplit_states import METHODS_TEXT, is_resplittable, resplit_states
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directory_reader import ReadableDirectory, directory_at
+from cordwood.threads.log import log
 from cordwood.tree.flatten import flatten
 
 _MAX_JSON_BYTES = 1 << 28

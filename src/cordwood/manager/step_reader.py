@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, TypeVa
 from cordwood.errors import MismatchError
 from cordwood.formats.packs.cordwood_json import RULES
 from cordwood.formats.stored_step import step_number
-from cordwood.io.log import log
 from cordwood.io.progress import ProgressOption
 from cordwood.io.progress_bar import require_progress_option
 from cordwood.manager.argument_hints import no_attribute, refuse_arguments
@@ -39,6 +38,7 @@ from cordwood.policies.saved_step import metric_problem
 from cordwood.processes.process_group import ProcessGroup
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 from cordwood.storage.step_storage import open_step_storage
+from cordwood.threads.log import log
 
 T = TypeVar("T")
 Items: TypeAlias = Mapping[str, Any] | None  # trees, and `Stateful` objects

@@ -42,8 +42,6 @@ from cordwood.formats.stored_step import (
     wrong_step,
 )
 from cordwood.formats.zarr import ZARR
-from cordwood.io.thread_counts import reading_threads
-from cordwood.io.thread_pool import run_tasks
 from cordwood.policies.saved_step import SavedStep
 from cordwood.storage.directories import modified_seconds, size_on_disk
 from cordwood.storage.paths import parse_url
@@ -53,6 +51,8 @@ from cordwood.storage.step_storage import (
     StoredRecord,
     open_step_storage,
 )
+from cordwood.threads.thread_counts import reading_threads
+from cordwood.threads.thread_pool import run_tasks
 
 _ATTEMPTS = 20  # to read a root at one moment, with no change meanwhile
 _DAMAGED = "damaged: "

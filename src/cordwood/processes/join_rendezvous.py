@@ -34,7 +34,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from cordwood.errors import ProcessError
-from cordwood.io.wait_logger import WaitLogger
 from cordwood.processes.heartbeats import Heartbeats
 from cordwood.processes.key_value_store import Processes
 from cordwood.processes.purposes import compare_purposes, key_of
@@ -47,6 +46,7 @@ from cordwood.processes.rendezvous_messages import (
     opened_namespace,
 )
 from cordwood.processes.rendezvous_texts import process_names, restart_text, silence_text
+from cordwood.threads.wait_logger import WaitLogger
 
 _SAME_CALLS = "every process must make the same calls, in the same order"
 

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol
 
 from cordwood.errors import ProcessError
-from cordwood.io.run_in_worker import run_in_worker
+from cordwood.threads.run_in_worker import run_in_worker
 
 
 class RendezvousState:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from cordwood.encoding.digests import digest_of
 from cordwood.errors import ProcessError
-from cordwood.io.wait_logger import WaitLogger
 from cordwood.processes.join_rendezvous import WAKE_SECONDS
 from cordwood.processes.key_value_store import Processes, current_processes
 from cordwood.processes.rendezvous import Rendezvous
+from cordwood.threads.wait_logger import WaitLogger
 
 if TYPE_CHECKING:
     pass

@@ -25,15 +25,15 @@ from contextlib import suppress
 from typing import Any, Self, TypeVar
 
 from cordwood.errors import ProcessError
-from cordwood.io.latch import Latch
-from cordwood.io.started_thread import StartedThread
-from cordwood.io.stop_check import current_stop_check, never_stop, stop_check
-from cordwood.io.wait_logger import WaitLogger
 from cordwood.processes.heartbeats import Heartbeats
 from cordwood.processes.join_rendezvous import WAKE_SECONDS, Joining
 from cordwood.processes.key_value_store import Processes
 from cordwood.processes.rendezvous_messages import encode_text
 from cordwood.processes.rendezvous_texts import process_names, silence_text
+from cordwood.threads.latch import Latch
+from cordwood.threads.started_thread import StartedThread
+from cordwood.threads.stop_check import current_stop_check, never_stop, stop_check
+from cordwood.threads.wait_logger import WaitLogger
 
 _Value = TypeVar("_Value")
 _Answer = TypeVar("_Answer")

@@ -17,13 +17,13 @@ from contextlib import suppress
 from functools import partial
 
 from cordwood.errors import PendingSaveError
-from cordwood.io.forked_error import forked_error
-from cordwood.io.latch import Latch
-from cordwood.io.log import log
 from cordwood.io.progress import Progress
-from cordwood.io.run_in_worker import run_in_worker
-from cordwood.io.started_thread import StartedThread, no_memory_error
-from cordwood.io.stop_check import POLL_SECONDS, check_stop
+from cordwood.threads.forked_error import forked_error
+from cordwood.threads.latch import Latch
+from cordwood.threads.log import log
+from cordwood.threads.run_in_worker import run_in_worker
+from cordwood.threads.started_thread import StartedThread, no_memory_error
+from cordwood.threads.stop_check import POLL_SECONDS, check_stop
 
 _DEATH_SECONDS = 0.5  # between two looks if a thread for which one waits still exists
 _HEAD_START_SECONDS = 0.02

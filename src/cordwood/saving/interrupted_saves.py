@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from cordwood.io.latch import Latch
-from cordwood.io.started_thread import is_started_thread
-from cordwood.io.stop_check import POLL_SECONDS, check_stop
+from cordwood.threads.latch import Latch
+from cordwood.threads.started_thread import is_started_thread
+from cordwood.threads.stop_check import POLL_SECONDS, check_stop
 
 
 class _Turn:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from cordwood.io.latch import Latch
-from cordwood.io.stop_check import POLL_SECONDS, check_stop
 from cordwood.saving.background_saves import PendingSave
+from cordwood.threads.latch import Latch
+from cordwood.threads.stop_check import POLL_SECONDS, check_stop
 
 
 class PostCommitQueue:

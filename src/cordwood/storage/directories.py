@@ -7,12 +7,12 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from cordwood.io.stop_check import check_stop
 from cordwood.storage import syscalls
 from cordwood.storage.directory_reader import open_beneath
 from cordwood.storage.entry_kinds import leads_to_directory
 from cordwood.storage.paths import local_or_url, parse_url
 from cordwood.storage.syscalls import open_directory_fd
+from cordwood.threads.stop_check import check_stop
 
 
 def remove_tree(path: str) -> None:

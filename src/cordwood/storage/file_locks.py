@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from cordwood.errors import StorageError
-from cordwood.io.log import log
-from cordwood.io.stop_check import check_stop
-from cordwood.io.wait_logger import WaitLogger
 from cordwood.storage import syscalls
 from cordwood.storage.syscalls import close_quietly, open_fd, opened_fd
+from cordwood.threads.log import log
+from cordwood.threads.stop_check import check_stop
+from cordwood.threads.wait_logger import WaitLogger
 
 # The errors for a file that was removed, also by another machine while it was open.
 GONE_ERRORS = (errno.ENOENT, errno.ESTALE)

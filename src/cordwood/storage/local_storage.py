@@ -21,7 +21,6 @@ from cordwood.index import HeaderDigest, Source
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import ReadableFile
 from cordwood.io.reopened_file import MAX_OPEN_FILES
-from cordwood.io.stop_check import never_stop, stop_check
 from cordwood.plan.cells import FileSizes
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import (
@@ -69,6 +68,7 @@ from cordwood.storage.storage_protocol import (
 )
 from cordwood.storage.syscalls import open_directory_fd
 from cordwood.storage.write_files import fill_file
+from cordwood.threads.stop_check import never_stop, stop_check
 
 _ABANDON_SECONDS = 10.0  # the longest wait of a failed save for the lock, to remove its files
 _ATTEMPTS = 100  # to create a file in a directory that other processes keep removing

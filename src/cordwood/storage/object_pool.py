@@ -20,12 +20,12 @@ from itertools import chain
 
 from cordwood.errors import CordwoodError
 from cordwood.io.open_files import naming
-from cordwood.io.stop_check import check_stop
-from cordwood.io.thread_counts import reading_threads
-from cordwood.io.thread_pool import map_in_threads, run_tasks
 from cordwood.storage.object_store_client import ObjectEntry, ObjectStore, Tag
 from cordwood.storage.paths import POOL, new_save_id
 from cordwood.storage.storage_protocol import NamingRules
+from cordwood.threads.stop_check import check_stop
+from cordwood.threads.thread_counts import reading_threads
+from cordwood.threads.thread_pool import map_in_threads, run_tasks
 
 GRACE_SECONDS = 24 * 3600  # an older object without a reference is taken for a dead save's
 MAX_LIST_BYTES = 1 << 30

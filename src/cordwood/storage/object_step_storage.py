@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import CordwoodError, UnsupportedFormatError
-from cordwood.io.log import log
 from cordwood.storage.entry_content import EntryContent, refers_only_to_data, split_content
 from cordwood.storage.object_directory import ObjectDirectory
 from cordwood.storage.object_pool import ObjectPool
@@ -19,6 +18,7 @@ from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.paths import POOL, Url
 from cordwood.storage.step_storage import Removal, StepEntry, StoredRecord, refusal_text
 from cordwood.storage.storage_protocol import NamingRules
+from cordwood.threads.log import log
 
 _RECORDS = f"{POOL}/steps.json"
 

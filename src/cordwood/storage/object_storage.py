@@ -25,10 +25,7 @@ from functools import partial
 from cordwood.errors import CordwoodError, StorageError, UnsupportedFormatError
 from cordwood.index import HeaderDigest, Source
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.log import log
 from cordwood.io.open_files import ReadableFile
-from cordwood.io.stop_check import check_stop
-from cordwood.io.thread_pool import together
 from cordwood.message_text import first_names
 from cordwood.plan.cells import FileSizes
 from cordwood.storage.conditional_writes import replace_object, require_conditional_writes
@@ -54,6 +51,9 @@ from cordwood.storage.storage_protocol import (
     SidecarsOf,
     wait_until_visible,
 )
+from cordwood.threads.log import log
+from cordwood.threads.stop_check import check_stop
+from cordwood.threads.thread_pool import together
 
 _POLL_SECONDS = 0.5
 _COMMIT_SECONDS = 5  # between the writes of the index and of a sidecar of one commit

@@ -30,11 +30,7 @@ from cordwood.errors import (
     StorageError,
     TruncatedError,
 )
-from cordwood.io.log import log
-from cordwood.io.stop_check import check_stop
-from cordwood.io.thread_pool import together
 from cordwood.message_text import first_names
-from cordwood.storage.awake_clock import AwakeClock
 from cordwood.storage.object_store_errors import (
     NO_STORE,
     failure_of,
@@ -46,6 +42,10 @@ from cordwood.storage.object_store_options import OpenStore, open_store
 from cordwood.storage.odd_keys import is_odd, key_behind, odd_key_error, odd_key_of
 from cordwood.storage.paths import POOL, Url
 from cordwood.storage.request_loop import call_in_thread, run_request
+from cordwood.threads.awake_clock import AwakeClock
+from cordwood.threads.log import log
+from cordwood.threads.stop_check import check_stop
+from cordwood.threads.thread_pool import together
 
 T = TypeVar("T")
 

@@ -25,15 +25,15 @@ from cordwood.index import Digests, HeaderDigest
 from cordwood.io.buffers import PAGE_BYTES, ScratchBuffer, allocate_bytes
 from cordwood.io.file_contents import FileContents
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.log import log
 from cordwood.io.progress import METER
-from cordwood.io.stop_check import check_stop, current_stop_check
-from cordwood.io.thread_counts import default_threads
-from cordwood.io.thread_pool import run_tasks
 from cordwood.plan.file_plan import FilePlan, build_header, leaves_of, segment_offsets
 from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.object_store_errors import failure_of
 from cordwood.storage.storage_protocol import NewDataFile
+from cordwood.threads.log import log
+from cordwood.threads.stop_check import check_stop, current_stop_check
+from cordwood.threads.thread_counts import default_threads
+from cordwood.threads.thread_pool import run_tasks
 
 PART_BYTES = 8 << 20
 _ATTEMPTS = 2

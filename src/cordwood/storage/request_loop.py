@@ -24,10 +24,10 @@ from functools import partial
 from typing import Any, Generic, TypeVar, TypeVarTuple
 
 from cordwood.errors import StorageError
-from cordwood.io.latch import Latch
-from cordwood.io.run_in_worker import run_in_worker
-from cordwood.io.started_thread import StartedThread, no_memory_error
-from cordwood.io.wait_logger import WaitLogger
+from cordwood.threads.latch import Latch
+from cordwood.threads.run_in_worker import run_in_worker
+from cordwood.threads.started_thread import StartedThread, no_memory_error
+from cordwood.threads.wait_logger import WaitLogger
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

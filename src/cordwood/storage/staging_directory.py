@@ -32,7 +32,6 @@ from cordwood.errors import NotACheckpointError
 from cordwood.io.chunk_codecs import Encoder
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.stale_handles import retry_stale
-from cordwood.io.stop_check import never_stop, stop_check
 from cordwood.plan.file_plan import PlannedFile
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import (
@@ -59,6 +58,7 @@ from cordwood.storage.paths import old_name, stale_stages, temporary_path, tempo
 from cordwood.storage.storage_protocol import wait_until_visible
 from cordwood.storage.syscalls import open_directory_fd, open_fd, opened_fd, write_all
 from cordwood.storage.write_files import WrittenFile, write_new_files
+from cordwood.threads.stop_check import never_stop, stop_check
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY)

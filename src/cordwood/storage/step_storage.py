@@ -19,8 +19,6 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cordwood.errors import CordwoodError, UnsupportedFormatError
-from cordwood.io.log import log
-from cordwood.io.run_in_worker import run_in_worker
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import WritableFile, sync_directory
 from cordwood.storage.directories import may_remove, scan_directory
@@ -41,6 +39,8 @@ from cordwood.storage.paths import (
 )
 from cordwood.storage.storage_protocol import NamingRules
 from cordwood.storage.syscalls import open_directory_fd
+from cordwood.threads.log import log
+from cordwood.threads.run_in_worker import run_in_worker
 
 if TYPE_CHECKING:
     from cordwood.storage.object_directory import ObjectDirectory

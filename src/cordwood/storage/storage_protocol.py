@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from cordwood.errors import StorageError
 from cordwood.index import HeaderDigest
-from cordwood.io.wait_logger import WaitLogger
+from cordwood.threads.wait_logger import WaitLogger
 
 if TYPE_CHECKING:  # listing a checkpoint needs the names in it, and not what its writers need
     from cordwood.index import Source

@@ -13,9 +13,6 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from cordwood.errors import CordwoodError
-from cordwood.io.stop_check import check_stop
-from cordwood.io.thread_counts import reading_threads
-from cordwood.io.thread_pool import map_in_threads
 from cordwood.message_text import size_text
 from cordwood.storage import object_store_client
 from cordwood.storage.conditional_writes import find_problem_of_conditions
@@ -23,6 +20,9 @@ from cordwood.storage.doctor import Finding
 from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.object_uploads import PART_BYTES, PARTS_IN_FLIGHT
 from cordwood.storage.paths import Url, new_save_id
+from cordwood.threads.stop_check import check_stop
+from cordwood.threads.thread_counts import reading_threads
+from cordwood.threads.thread_pool import map_in_threads
 
 _TRIAL_BYTES = 64 << 20
 _LATENCY_REQUESTS = 10

@@ -37,8 +37,6 @@ from cordwood.io.file_contents import FileContents
 from cordwood.io.lazy_array import LazyArray
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import read_views, with_file_name
-from cordwood.io.stop_check import check_stop
-from cordwood.io.thread_pool import map_in_threads, run_tasks
 from cordwood.plan.file_plan import (
     ChunkFile,
     FilePlan,
@@ -53,6 +51,8 @@ from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import WritableFile, atomic_file
 from cordwood.storage.page_cache import fits_page_cache
 from cordwood.storage.syscalls import close_quietly, open_fd, opened_fd, write_all
+from cordwood.threads.stop_check import check_stop
+from cordwood.threads.thread_pool import map_in_threads, run_tasks
 
 _UNIT_BYTES = 4 << 20
 _WRITES = 4  # concurrent writes; two to four saturate a local disk

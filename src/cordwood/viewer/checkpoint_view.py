@@ -11,9 +11,9 @@ from cordwood.index import (
     Index,
     size_in_memory,
 )
-from cordwood.io.garbage_collector import gc_paused
 from cordwood.io.progress import Report
 from cordwood.keypath import format_paths
+from cordwood.threads.garbage_collector import gc_paused
 from cordwood.viewer.json_columns import encode_columns
 from cordwood.viewer.sources import Sources
 from cordwood.viewer.value_text import dtype_text, shape_of_value, split_path, value_text

@@ -14,11 +14,11 @@ from cordwood.api.leaf_statistics import compare_leaves
 from cordwood.api.pair_trees import pair_trees
 from cordwood.formats.stored_trees import stored_trees
 from cordwood.index import Leaf, Naming, leaf_text, size_in_memory
-from cordwood.io.garbage_collector import gc_paused
 from cordwood.io.progress import Report
 from cordwood.keypath import KeyPath, format_path, format_paths
 from cordwood.message_text import counted, first_names
 from cordwood.storage.paths import local_or_url
+from cordwood.threads.garbage_collector import gc_paused
 from cordwood.viewer.layer_matrices import layer_matrices
 from cordwood.viewer.leaf_change import LeafChange
 from cordwood.viewer.leaf_kinds import (

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from cordwood.errors import CordwoodError
 from cordwood.io.progress import Progress, Report
-from cordwood.io.run_in_worker import run_in_worker
 from cordwood.message_text import counted
 from cordwood.storage.atomic_file import atomic_file
+from cordwood.threads.run_in_worker import run_in_worker
 from cordwood.viewer.resources import Resources, error_json, resource_name, to_json
 
 _FOLDER = Path(__file__).parent

@@ -20,13 +20,13 @@ from cordwood.api.equal_parts import contents_by_digest
 from cordwood.errors import CordwoodError
 from cordwood.index import Inline, Leaf, size_in_memory
 from cordwood.io.progress import ProgressMeter, Report
-from cordwood.io.thread_pool import map_in_threads
 from cordwood.keypath import format_path, format_paths
 from cordwood.manager.steps import StepSummary, summarize_steps
 from cordwood.plan.split_arrays import Part, all_boxes, chunks_of, group_parts
 from cordwood.sharding.boxes import element_count
 from cordwood.storage.directories import linked_bytes
 from cordwood.storage.paths import parse_url
+from cordwood.threads.thread_pool import map_in_threads
 from cordwood.viewer.leaf_kinds import LeafPlace, is_weight, place_of
 from cordwood.viewer.sources import Sources
 

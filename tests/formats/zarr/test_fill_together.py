@@ -17,13 +17,13 @@ from cordwood.errors import ProcessError, StorageError
 from cordwood.formats.zarr.plan_save import ItemPlan
 from cordwood.formats.zarr.write import fill_together
 from cordwood.index import Box
-from cordwood.io.stop_check import StoppedError
 from cordwood.plan.file_plan import ChunkFile, PlannedFile, SmallFile
 from cordwood.processes import begin_together
 from cordwood.processes.key_value_store import SINGLE_PROCESS, Processes
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
 from cordwood.storage.write_files import WrittenFile
+from cordwood.threads.stop_check import StoppedError
 from cordwood.tree.flatten import describe_tree
 from tests.deaths import SILENCE_SECONDS, die_at_any_call
 from tests.io.file_plans import leaves_read_by

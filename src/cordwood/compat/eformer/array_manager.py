@@ -23,7 +23,6 @@ from cordwood.formats.zarr.write import commit_item, fill_together
 from cordwood.index import Encoded, Leaf, Piece, Pieces
 from cordwood.io.find_damage import check_sources
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.run_in_worker import run_in_worker
 from cordwood.loading.leaf_reader import LeafReader
 from cordwood.loading.load_request import Target, check_x64
 from cordwood.loading.restore_targets import restore_targets
@@ -31,6 +30,7 @@ from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directory_reader import LocalDirectory
 from cordwood.storage.staging_directory import StagingDirectory
 from cordwood.storage.write_files import WrittenFile, adopt_files
+from cordwood.threads.run_in_worker import run_in_worker
 from cordwood.tree.leaves import is_jax_array
 
 

@@ -22,9 +22,7 @@ from cordwood.formats.zarr.plan_save import plan_item
 from cordwood.formats.zarr.read_index import open_item
 from cordwood.formats.zarr.write import save_item
 from cordwood.index import ARRAY_KINDS, Index, jax_order
-from cordwood.io.garbage_collector import gc_paused
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.run_in_worker import run_in_worker
 from cordwood.keypath import KeyPath, format_path
 from cordwood.loading.assign_shardings import IndivisibleError, array_shape, resolve_sharding
 from cordwood.loading.load_request import LoadOptions, Target, default_targets
@@ -34,6 +32,8 @@ from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 from cordwood.saving.background_saves import raise_unreported_failures, wait_for_saves
 from cordwood.sharding.partition_rules import Rules, match_partition_rules, match_rule
 from cordwood.storage.paths import local_or_url, parse_url
+from cordwood.threads.garbage_collector import gc_paused
+from cordwood.threads.run_in_worker import run_in_worker
 from cordwood.tree.flatten import entry_key, flatten
 
 __all__ = [

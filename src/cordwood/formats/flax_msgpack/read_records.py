@@ -14,8 +14,8 @@ from cordwood.formats.flax_msgpack.byte_window import ByteWindow
 from cordwood.formats.flax_msgpack.read_index import MAX_NODES, MAX_PATH_KEYS, read_value
 from cordwood.formats.flax_msgpack.wire import decode_text, read_token
 from cordwood.index import Index, Leaf, Node, Source
-from cordwood.io.garbage_collector import gc_paused
 from cordwood.io.open_files import ReadableFile, unchanged_during
+from cordwood.threads.garbage_collector import gc_paused
 
 FORMAT = "msgpack-records"
 MAX_KEYS = 64  # of one record

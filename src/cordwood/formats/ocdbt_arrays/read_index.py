@@ -15,10 +15,10 @@ from cordwood.formats.zarr.array_paths import nested_dicts
 from cordwood.formats.zarr.array_reader import ArrayReader, StoredArray, array_storage
 from cordwood.formats.zarr.key_values import ZeroChunks
 from cordwood.index import LEAF, Index, Leaf, Structure, leaf_paths
-from cordwood.io.garbage_collector import gc_paused
 from cordwood.io.open_files import naming
 from cordwood.keypath import KeyPath
 from cordwood.storage.directory_reader import OpenDirectory, directory_at
+from cordwood.threads.garbage_collector import gc_paused
 
 FORMAT = "ocdbt"
 _STORE = "array_store"  # of jax's serialization

@@ -42,12 +42,12 @@ from cordwood.formats.zarr.array_reader import (
 from cordwood.formats.zarr.key_values import FileValues, KeyValues, ValueLocation, ZeroChunks
 from cordwood.index import Index, Inline, Leaf
 from cordwood.io.buffers import ScratchBuffer
-from cordwood.io.garbage_collector import gc_paused
 from cordwood.io.open_files import READ_ERRORS, naming
 from cordwood.keypath import path_label
 from cordwood.message_text import first_names, printable
 from cordwood.plan.load_plan import EncodedChunk, Scatter
 from cordwood.storage.directory_reader import OpenDirectory, ReadableDirectory, directory_at
+from cordwood.threads.garbage_collector import gc_paused
 
 FORMAT = "orbax"
 

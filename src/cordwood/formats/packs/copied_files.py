@@ -32,13 +32,13 @@ from cordwood.io.lazy_array import LazyArray
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import ReadableFile
 from cordwood.io.progress import METER
-from cordwood.io.stop_check import check_stop
-from cordwood.io.thread_counts import reading_threads
-from cordwood.io.thread_pool import map_in_threads
 from cordwood.plan.file_plan import FilePlan, LeafBytes, LiteralBytes
 from cordwood.storage.paths import parse_url, pooled_name
 from cordwood.storage.storage_protocol import IndexChange, NewDataFile, Storage
 from cordwood.storage.write_files import write_file
+from cordwood.threads.stop_check import check_stop
+from cordwood.threads.thread_counts import reading_threads
+from cordwood.threads.thread_pool import map_in_threads
 
 _LOCAL_FILES_AT_ONCE = 2
 _BUFFERS = 8  # of uploads: reading needs about as much memory

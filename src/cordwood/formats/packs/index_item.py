@@ -52,11 +52,11 @@ from cordwood.index import (
     Structure,
     leaf_paths,
 )
-from cordwood.io.garbage_collector import gc_paused
 from cordwood.io.open_files import ReadableFile, naming
 from cordwood.plan.cells import CellAssignment
 from cordwood.plan.links import UNUSED, StoredCell
 from cordwood.plan.packs import Gap, PackPart, packs_of_all
+from cordwood.threads.garbage_collector import gc_paused
 
 if TYPE_CHECKING:
     from cordwood.tree.flatten import DescribedTree

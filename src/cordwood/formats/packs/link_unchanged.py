@@ -31,11 +31,7 @@ from cordwood.io.copy_bytes import copy_bytes
 from cordwood.io.file_contents import FileContents
 from cordwood.io.lazy_array import Array, LazyArray
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.log import log
 from cordwood.io.open_files import ReadableFile
-from cordwood.io.stop_check import check_stop
-from cordwood.io.thread_counts import reading_threads
-from cordwood.io.thread_pool import run_tasks
 from cordwood.plan.cells import cells_of_process
 from cordwood.plan.file_plan import LeafBytes, LiteralBytes, Segment
 from cordwood.plan.links import (
@@ -47,6 +43,10 @@ from cordwood.plan.links import (
     should_separate_unchanged,
 )
 from cordwood.storage.storage_protocol import Storage, StorageTransaction
+from cordwood.threads.log import log
+from cordwood.threads.stop_check import check_stop
+from cordwood.threads.thread_counts import reading_threads
+from cordwood.threads.thread_pool import run_tasks
 
 
 class Links(NamedTuple):

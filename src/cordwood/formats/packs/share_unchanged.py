@@ -22,10 +22,6 @@ from cordwood.formats.packs.link_unchanged import NOTHING, Links, base_files, re
 from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.copy_bytes import copy_bytes
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.log import log
-from cordwood.io.stop_check import check_stop
-from cordwood.io.thread_counts import default_threads
-from cordwood.io.thread_pool import run_tasks
 from cordwood.plan.cells import cells_of_process
 from cordwood.plan.file_plan import FilePlan, LiteralBytes
 from cordwood.plan.links import (
@@ -37,6 +33,10 @@ from cordwood.plan.links import (
 from cordwood.plan.packs import Pack
 from cordwood.storage.paths import pooled_name
 from cordwood.storage.storage_protocol import NewDataFile, Storage
+from cordwood.threads.log import log
+from cordwood.threads.stop_check import check_stop
+from cordwood.threads.thread_counts import default_threads
+from cordwood.threads.thread_pool import run_tasks
 
 _START = b'{"digest":"'
 _UNIT_BYTES = 4 << 20

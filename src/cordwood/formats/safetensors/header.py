@@ -51,11 +51,11 @@ from cordwood.index import (
     Structure,
     leaf_paths,
 )
-from cordwood.io.garbage_collector import gc_paused
 from cordwood.io.open_files import ReadableFile
 from cordwood.keypath import format_path
 from cordwood.plan.file_plan import FilePlan, LeafBytes, LeafPart
 from cordwood.plan.packs import data_order
+from cordwood.threads.garbage_collector import gc_paused
 
 DATA_ALIGNMENT = 4096  # of the data in the file: a mapping of it begins at a page
 INLINE_BYTES = 4096  # a longer str or bytes is a tensor

@@ -40,9 +40,9 @@ from cordwood.index import (
     Span,
     leaf_paths,
 )
-from cordwood.io.garbage_collector import gc_paused
 from cordwood.io.open_files import ReadableFile, naming
 from cordwood.keypath import KeyPath
+from cordwood.threads.garbage_collector import gc_paused
 
 FORMAT = "safetensors"
 

@@ -36,7 +36,6 @@ from cordwood.formats.zarr.tensorstore_index import (
     select_item,
 )
 from cordwood.index import Digests, Index, Inline, Leaf, Source, leaf_paths
-from cordwood.io.garbage_collector import gc_paused
 from cordwood.io.open_files import LocalFile, naming, read_whole
 from cordwood.keypath import KeyPath
 from cordwood.storage.directory_reader import (
@@ -46,6 +45,7 @@ from cordwood.storage.directory_reader import (
     directory_at,
 )
 from cordwood.storage.paths import locate_directory, parse_url
+from cordwood.threads.garbage_collector import gc_paused
 
 FORMAT = "zarr"
 _ATTEMPTS = 100  # to open a directory; each ended by a save that replaced it

@@ -23,11 +23,11 @@ from cordwood.formats.zarr.array_reader import ArrayReader, Messages, StoredArra
 from cordwood.formats.zarr.key_values import FileValues, ZeroChunks
 from cordwood.formats.zarr.tensorstore_index import INDEX_NAME
 from cordwood.index import Index, Leaf, unreadable_leaf
-from cordwood.io.garbage_collector import gc_paused
 from cordwood.io.open_files import MemoryFile, ReadableFile, naming
 from cordwood.keypath import KeyPath, path_label
 from cordwood.message_text import first_names, printable
 from cordwood.storage.directory_reader import FOLDER, OTHER, ReadableDirectory, directory_at
+from cordwood.threads.garbage_collector import gc_paused
 
 FORMAT = "zarr-tree"
 MAX_DEPTH = 64

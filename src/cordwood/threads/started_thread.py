@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable
 
-from cordwood.io.latch import Latch
+from cordwood.threads.latch import Latch
 
 _POLL_SECONDS = 0.05
 

@@ -8,9 +8,9 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar
 
-from cordwood.io.started_thread import StartedThread, no_memory_error
-from cordwood.io.stop_check import POLL_SECONDS, STOP_CHECK, StoppedError, current_stop_check
-from cordwood.io.thread_counts import default_threads
+from cordwood.threads.started_thread import StartedThread, no_memory_error
+from cordwood.threads.stop_check import POLL_SECONDS, STOP_CHECK, StoppedError, current_stop_check
+from cordwood.threads.thread_counts import default_threads
 
 T = TypeVar("T")
 U = TypeVar("U")

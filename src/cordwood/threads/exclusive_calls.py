@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from cordwood.io.forked_error import forked_error
-from cordwood.io.stop_check import check_stop
+from cordwood.threads.forked_error import forked_error
+from cordwood.threads.stop_check import check_stop
 
 T = TypeVar("T")
 

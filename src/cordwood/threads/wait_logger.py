@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from cordwood.io.log import log
+from cordwood.threads.log import log
 
 REPORT_SECONDS = 10.0  # a wait is reported after this time, then after twice this time, ...
 

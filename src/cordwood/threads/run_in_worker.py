@@ -18,9 +18,9 @@ from contextvars import copy_context
 from functools import partial, wraps
 from typing import Generic, ParamSpec, TypeVar
 
-from cordwood.io.latch import Latch
-from cordwood.io.started_thread import StartedThread, no_memory_error
-from cordwood.io.stop_check import POLL_SECONDS, StoppedError, stop_check
+from cordwood.threads.latch import Latch
+from cordwood.threads.started_thread import StartedThread, no_memory_error
+from cordwood.threads.stop_check import POLL_SECONDS, StoppedError, stop_check
 
 T = TypeVar("T")
 P = ParamSpec("P")

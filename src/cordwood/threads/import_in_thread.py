@@ -6,7 +6,7 @@ import importlib
 import threading
 from types import ModuleType
 
-from cordwood.io.started_thread import StartedThread
+from cordwood.threads.started_thread import StartedThread
 
 
 def import_in_thread(name: str) -> ModuleType:

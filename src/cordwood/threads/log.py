@@ -17,8 +17,8 @@ import threading
 from collections.abc import Callable
 from contextvars import copy_context
 
-from cordwood.io.latch import Latch
-from cordwood.io.started_thread import StartedThread, is_started_thread
+from cordwood.threads.latch import Latch
+from cordwood.threads.started_thread import StartedThread, is_started_thread
 
 _WAIT_SECONDS = 1.0
 _CALLER = 3  # frames from `findCaller` to the caller of `info`
