@@ -12,8 +12,8 @@ from typing import (
     TypeAlias,
 )
 
-from cordwood.policies.arguments import Count, Seconds, Steps
 from cordwood.policies.joined_policies import Joined, join_policies
+from cordwood.policies.policy_arguments import Count, Seconds, Steps
 from cordwood.policies.saved_step import SavedStep, sort_by_metric
 
 

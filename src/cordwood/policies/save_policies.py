@@ -11,8 +11,8 @@ from typing import (
     TypeAlias,
 )
 
-from cordwood.policies.arguments import Count, Seconds, Steps
 from cordwood.policies.joined_policies import Joined, join_policies, parts_of
+from cordwood.policies.policy_arguments import Count, Seconds, Steps
 from cordwood.public_names import document_fields
 
 
