@@ -83,7 +83,7 @@ def _namespace() -> list[str]:
 
 def _apart(surroundings: Surroundings, title: str, name: str, folder: Path) -> Outcome:
     """Run `attempt` in its own process."""
-    command = [sys.executable, "-m", "demo.mistakes.apart", title, name, str(folder)]
+    command = [sys.executable, "-m", "demo.mistakes.run_attempt", title, name, str(folder)]
     if surroundings.full_disk:
         command = [*_namespace(), "sh", "-c", _MOUNT, str(folder), *command]
     if surroundings.unprivileged and os.geteuid() == 0:

@@ -15,13 +15,13 @@ others again at the next purpose that they share:
 The keys in the shared store, all below `cordwood/`:
 
     incarnations/<process>          the incarnation of the first process of that number
-    arrivals/<lane>/<process>       an arrival: token, incarnation, purpose
-    heartbeats/<lane>/<process>     the latest heartbeat: token, number
+    arrivals/<channel>/<process>    an arrival: token, incarnation, purpose
+    heartbeats/<channel>/<process>  the latest heartbeat: token, number
     purposes/<digest>/answer                what process 0 answers to the arrivals for a purpose
     purposes/<digest>/failed/<process>      why another process will not arrive
     purposes/<digest>/refused/<process>     which arrival process 0 has refused, and why
 
-Each process waits in two lanes at most, the foreground and the background, and in each lane for
+Each process waits in two channels at most, foreground and background, and in each channel for
 one rendezvous at a time.
 """
 
@@ -54,7 +54,7 @@ WAKE_SECONDS = 0.25  # the longest single wait: Ctrl-C and failures are checked 
 _STALE_SECONDS = 0.02  # between two reads of a key that has an old value
 _CHECK_SECONDS = 1.0  # between two checks for rare states
 
-_FOREGROUND, _BACKGROUND = "foreground", "background"  # the lanes, as keys contain them
+_FOREGROUND, _BACKGROUND = "foreground", "background"  # the channels, as keys contain them
 
 # Late: others did not arrive. Skipped: process 0 has another purpose, and may still arrive.
 _OPEN, _FAILED, _LATE, _SKIPPED = b"O", b"F", b"L", b"P"
@@ -66,7 +66,7 @@ class Joining:
     Args:
         processes: this process and the others; more than one.
         purpose: the reason for the rendezvous, the same on all processes: "save ckpt/100".
-        background: True if the rendezvous is entered in the background lane.
+        background: True if the rendezvous is entered in the background channel.
         timeout_seconds: how long to wait for all others.
         silence_seconds: how long a process that has arrived may send no heartbeat.
     """
@@ -83,7 +83,7 @@ class Joining:
         self._processes = processes
         self._state = processes.state
         self._purpose = purpose
-        self._lane = _BACKGROUND if background else _FOREGROUND
+        self._channel = _BACKGROUND if background else _FOREGROUND
         self._timeout_seconds = timeout_seconds
         self._silence_seconds = silence_seconds
         self._token = secrets.token_bytes(TOKEN_BYTES)
@@ -117,7 +117,9 @@ class Joining:
     def send_heartbeat(self, number: int) -> None:
         """Show that this process is alive."""
         heartbeat = self._token + str(number).encode()
-        self._processes.put(f"cordwood/heartbeats/{self._lane}/{self._processes.index}", heartbeat)
+        self._processes.put(
+            f"cordwood/heartbeats/{self._channel}/{self._processes.index}", heartbeat
+        )
 
     def delete_answer(self) -> None:
         """Delete the answer of process 0, when all processes have read it; for process 0."""
@@ -179,10 +181,10 @@ class Joining:
         """Return the tokens of those that arrived for this, and tokens and purposes of the rest."""
         arrived: dict[int, bytes] = {}
         elsewhere: dict[int, tuple[bytes, str]] = {}
-        for name, value in self._processes.list(f"cordwood/arrivals/{self._lane}/").items():
+        for name, value in self._processes.list(f"cordwood/arrivals/{self._channel}/").items():
             process = int(name)
             token, incarnation, purpose = decode_arrival(value)
-            if process == 0 or self._state.joined.get((self._lane, process)) == token:
+            if process == 0 or self._state.joined.get((self._channel, process)) == token:
                 continue
             if self._state.incarnations.setdefault(process, incarnation) != incarnation:
                 raise ProcessError(restart_text(process, self._purpose))
@@ -194,7 +196,9 @@ class Joining:
 
     def _is_new(self, process: int, arrival: bytes) -> bool:
         token, _, purpose = decode_arrival(arrival)
-        return self._state.joined.get((self._lane, process)) != token and purpose == self._purpose
+        return (
+            self._state.joined.get((self._channel, process)) != token and purpose == self._purpose
+        )
 
     def _raise_if_failed(self, arrived: dict[int, bytes]) -> None:
         """Raise ProcessError if another process announced a failure, or stopped its heartbeat."""
@@ -205,7 +209,7 @@ class Joining:
             if count > reported:
                 raise ProcessError(text)
         self._had_failures = bool(failures)
-        beats = self._processes.list(f"cordwood/heartbeats/{self._lane}/")
+        beats = self._processes.list(f"cordwood/heartbeats/{self._channel}/")
         silent = self._heartbeats.silent(arrived, beats, self._silence_seconds)
         if silent:
             raise ProcessError(silence_text(silent, self._silence_seconds, self._purpose))
@@ -213,8 +217,8 @@ class Joining:
     def _open_namespace(self, arrived: dict[int, bytes]) -> str:
         number = self._state.new_namespace()
         for process, token in arrived.items():
-            self._state.joined[self._lane, process] = token
-        self._processes.delete(f"cordwood/arrivals/{self._lane}/")
+            self._state.joined[self._channel, process] = token
+        self._processes.delete(f"cordwood/arrivals/{self._channel}/")
         if self._had_failures:
             self._processes.delete(key_of(self._purpose, "failed", ""))
         tokens = b"".join([arrived[i] for i in sorted(arrived)])
@@ -352,7 +356,7 @@ class Joining:
         return f"process 0 to {self._purpose}"
 
     def _has_arrived(self, process: int) -> bool:
-        arrival = self._processes.list(f"cordwood/arrivals/{self._lane}/").get(str(process))
+        arrival = self._processes.list(f"cordwood/arrivals/{self._channel}/").get(str(process))
         return arrival is not None and decode_arrival(arrival)[2] == self._purpose
 
     # All processes.
@@ -377,7 +381,7 @@ class Joining:
 
     def _raise_if_save_skipped(self, awaited: Iterable[int]) -> None:
         """Raise ProcessError if others wait for this process in a save that it never began."""
-        if self._lane == _BACKGROUND:
+        if self._channel == _BACKGROUND:
             return
         arrivals = self._processes.list(f"cordwood/arrivals/{_BACKGROUND}/")
         for process in awaited:
@@ -397,7 +401,7 @@ class Joining:
             )
 
     def _arrival_key(self, process: int) -> str:
-        return f"cordwood/arrivals/{self._lane}/{process}"
+        return f"cordwood/arrivals/{self._channel}/{process}"
 
     def _delete_announced(self, key: str) -> None:
         """Delete a key if this process has put it."""

@@ -34,7 +34,8 @@ class RendezvousState:
             for that purpose.
         announced_keys: the keys of announcements by this process that are still in the store, the
             oldest first.
-        joined: on process 0, by lane and process, the last arrival that a namespace was opened for.
+        joined: on process 0, by channel and process, the last arrival for which it opened a
+            namespace.
         incarnations: on process 0, the incarnation of each process.
         skipped: on process 0, by process, the last arrival that process 0 did not wait for.
         refused: on process 0, by process, the last arrival that process 0 refused.

@@ -1,4 +1,4 @@
-"""One attempt in its own process: python -m demo.mistakes.apart TITLE LIBRARY FOLDER."""
+"""One attempt in its own process: python -m demo.mistakes.run_attempt TITLE LIBRARY FOLDER."""
 
 from __future__ import annotations
 
