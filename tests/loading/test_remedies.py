@@ -538,7 +538,7 @@ def a_prefix_of_one_tree(tmp_path: Path, write: Writer) -> None:
     assert_trees_equal(cordwood.load(path, select="model"), {"model": tree["model"]})
 
 
-@remedy('\nload the others with select=["**", ', formats=ONE)
+@remedy(' the others with select=["**", ', formats=ONE)
 def a_leaf_that_cannot_be_read(tmp_path: Path, write: Writer) -> None:
     np.savez(tmp_path / "a.npz", names=np.array(["a", "b"]), w=np.ones(2))
     text = error_of(UnsupportedFormatError, tmp_path / "a.npz")

@@ -526,7 +526,7 @@ class _Comparing:
             (self.one, [first[i] for i, _ in pairs.both]),
             (self.other, [second[j] for _, j in pairs.both]),
         ):
-            require_readable(leaves, side.index.naming, name=side.name)
+            require_readable(leaves, side.index.naming, name=side.name, remedy="compare")
         types = {i: self._type_difference(first[i], second[j]) for i, j in pairs.both}
         comparable = {
             i: j
