@@ -54,7 +54,7 @@ _RETRIES_AFTER_SILENCE = 1  # after a timeout, which is half of the time that a 
 _FIRST_RETRIES = 1  # of a store that has never answered
 _MAX_DELAY_SECONDS = 32.0
 _PARTS_AHEAD = 2  # of an upload: filled, and not asked for yet
-_CHUNK_BYTES = 4 << 20  # of an answer
+_CHUNK_BYTES = 2 << 20  # of an answer
 _DELETED_AT_ONCE = 1000
 _ABORT_SECONDS = 10.0
 # Of a range that begins at the end of an object; the last is what Azurite says of an empty one.
