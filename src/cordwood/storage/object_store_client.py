@@ -357,7 +357,11 @@ class ObjectStore:
             upload.end()
 
     def entries(
-        self, *, start_after: str = "", may_skip: Callable[[str], bool] | None = None
+        self,
+        *,
+        start_after: str = "",
+        may_skip: Callable[[str], bool] | None = None,
+        skipped: dict[str, str] | None = None,
     ) -> list[ObjectEntry]:
         """Return all objects, sorted by name; only names after `start_after`.
 
@@ -369,13 +373,15 @@ class ObjectStore:
             may_skip: returns True for the name of a folder whose objects may be left out, where an
                 odd key keeps the store from listing them. Then names of hidden objects, except
                 those of the pool, and objects deeper down may be left out, too. None: nothing may.
+            skipped: receives the names of the folders that were left out, each with its odd key.
 
         Raises StorageError for such a key that the listing cannot pass over.
         """
         prefix = self._open.prefix
         offset = f"{prefix}{start_after}" if start_after else None
         odd: list[str] = []
-        objects = self._objects_below(prefix, offset, odd, may_skip)
+        skipped = {} if skipped is None else skipped
+        objects = self._objects_below(prefix, offset, odd, may_skip, skipped)
         entries = [
             _entry(each["path"].removeprefix(prefix), each, self._listed_tag(each))
             for each in objects
@@ -394,6 +400,7 @@ class ObjectStore:
         offset: str | None,
         odd: list[str],
         may_skip: Callable[[str], bool] | None,
+        skipped: dict[str, str],
     ) -> list[Any]:
         """Return the objects below a prefix, and behind an offset; odd keys go to `odd`."""
         try:
@@ -408,19 +415,21 @@ class ObjectStore:
                 folders, objects = children
                 for folder in folders:
                     if offset is None or f"{folder}/" > offset or offset.startswith(f"{folder}/"):
-                        objects += self._objects_below(f"{folder}/", None, odd, may_skip)
+                        objects += self._objects_below(f"{folder}/", None, odd, may_skip, skipped)
                 return objects
-            first, _, inner = prefix.removeprefix(self._open.prefix).partition("/")
+            folder = prefix.removeprefix(self._open.prefix).rstrip("/")
+            first, _, inner = folder.partition("/")
             # No index of a step lies deeper, and nothing else than an index is looked for there.
             if first and may_skip is not None and ((inner and first != POOL) or may_skip(first)):
+                skipped[folder] = key
                 return []
             behind = key_behind(key, prefix)
             if behind is None or may_skip is None or first or (offset or "") >= behind:
                 raise odd_key_error(key, str(self.url)) from e
-            objects = self._objects_below(prefix, max(behind, offset or ""), odd, may_skip)
+            objects = self._objects_below(prefix, max(behind, offset or ""), odd, may_skip, skipped)
             pool = f"{prefix}{POOL}/"
             if (offset or "") < pool < behind:
-                objects += self._objects_below(pool, None, odd, may_skip)
+                objects += self._objects_below(pool, None, odd, may_skip, skipped)
             return objects
 
     def _list_objects(self, prefix: str, offset: str | None) -> list[Any]:
@@ -446,7 +455,8 @@ class ObjectStore:
             if e.__cause__ is None or odd_key_of(e.__cause__) is None:
                 raise
             return None
-        folders = [folder for answer in answers for folder in answer["common_prefixes"]]
+        # "" stands for keys of a bucket that begin with a slash, of which none is listed below it.
+        folders = [each for answer in answers for each in answer["common_prefixes"] if each]
         return folders, [each for answer in answers for each in answer["objects"]]
 
     def _warn_of(self, odd: Collection[str]) -> None:
