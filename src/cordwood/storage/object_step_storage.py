@@ -133,9 +133,7 @@ class ObjectStepStorage:
         """Return the names below each of some entries, up to their first slash."""
         files: dict[str, list[str]] = {entry: [] for entry in entries}
         others: dict[str, set[str]] = {entry: set() for entry in entries}
-        objects = self._store.entries(
-            start_after=f"{POOL}0", may_skip=lambda name: name not in files
-        )
+        objects = self._store.entries_beside(POOL, may_skip=lambda name: name not in files)
         for each in objects:
             entry, slash, name = each.name.partition("/")
             if entry not in files or not slash:

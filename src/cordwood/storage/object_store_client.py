@@ -17,7 +17,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
@@ -377,22 +377,44 @@ class ObjectStore:
 
         Raises StorageError for such a key that the listing cannot pass over.
         """
-        prefix = self._open.prefix
-        offset = f"{prefix}{start_after}" if start_after else None
+        offset = f"{self._open.prefix}{start_after}" if start_after else None
         odd: list[str] = []
         skipped = {} if skipped is None else skipped
-        objects = self._objects_below(prefix, offset, odd, may_skip, skipped)
+        objects = self._objects_below(self._open.prefix, offset, odd, may_skip, skipped)
+        # Some stores ignore where a listing is to begin: Azurite does.
+        return [each for each in self._entries_of(objects, odd) if each.name > start_after]
+
+    def entries_beside(
+        self, folder: str, *, may_skip: Callable[[str], bool] | None = None
+    ) -> list[ObjectEntry]:
+        """Return all objects but those below a folder, sorted by name; the others as `entries`.
+
+        Folders that come before it are listed one by one, so its objects cost no request.
+
+        Args:
+            folder: the name of the folder.
+            may_skip: as in `entries`. Where an odd key keeps the store from naming the folders,
+                those before `folder` are left out.
+        """
+        after, children = together(
+            lambda: self.entries(start_after=f"{folder}0", may_skip=may_skip), self.children
+        )
+        before: list[Any] = []
+        odd: list[str] = []
+        for prefix in [f"{name}/" for name in children if f"{name}/" < f"{folder}/"]:
+            before += self._objects_below(f"{self._open.prefix}{prefix}", None, odd, may_skip, {})
+        return [*self._entries_of(before, odd), *after]
+
+    def _entries_of(self, objects: Sequence[Any], odd: Sequence[str]) -> list[ObjectEntry]:
+        """Return what was listed, sorted by name; warn of odd keys, which are left out."""
+        prefix = self._open.prefix
         entries = [
             _entry(each["path"].removeprefix(prefix), each, self._listed_tag(each))
             for each in objects
             if each["path"].startswith(prefix)
         ]
-        odd += [each.name for each in entries if is_odd(each.name)]
-        self._warn_of(odd)
-        # Some stores ignore where a listing is to begin: Azurite does.
-        return sorted(
-            [each for each in entries if each.name > start_after and not is_odd(each.name)]
-        )
+        self._warn_of([*odd, *[each.name for each in entries if is_odd(each.name)]])
+        return sorted([each for each in entries if not is_odd(each.name)])
 
     def _objects_below(
         self,
