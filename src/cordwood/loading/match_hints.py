@@ -310,7 +310,7 @@ def find_move(
 def find_parts_of_like(
     like: Sequence[KeyPath], stored: Sequence[KeyPath], name_of: Callable[[KeyPath], Hashable]
 ) -> list[Nesting]:
-    """Return the containers of `like` that hold all leaves of the checkpoint, and no others.
+    """Return the containers of `like` that hold all leaves of the checkpoint, and perhaps more.
 
     That with the shortest path comes first: parameters before the moments of an optimizer.
     """
