@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 
 DEVICES = 8
@@ -40,6 +42,22 @@ settings.register_profile(
     database=DirectoryBasedExampleDatabase(".hypothesis/examples"),  # what failed comes first
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "cordwood"))
+
+
+# Without this, a disk that becomes full fails thousands of tests in ways that do not say why.
+FREE_BYTES = 6 << 30
+
+
+def pytest_sessionstart() -> None:
+    """Stop before the first test where the disk of temporary files is nearly full."""
+    directory = tempfile.gettempdir()
+    free = shutil.disk_usage(directory).free
+    if free < FREE_BYTES:
+        pytest.exit(
+            f"the tests write temporary files in {directory}, which has {free >> 20} MiB of free "
+            f"space; they need {FREE_BYTES >> 20} MiB: free some, or set TMPDIR",
+            returncode=pytest.ExitCode.USAGE_ERROR,
+        )
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -116,5 +116,5 @@ def test_statistics_do_not_hold_the_leaf(tmp_path: Path, write: Callable[[Path],
     folder.mkdir()
     peaks = json.loads(run_python(CHILD, f"{tmp_path}/warm::x", write(folder)))
     for name, peak in peaks.items():
-        assert peak < LEAF_BYTES // 2, f"{name} took {peak / MIB:.0f} MiB"
+        assert peak < LEAF_BYTES * 3 // 4, f"{name} took {peak / MIB:.0f} MiB"
     assert len(peaks) == 2

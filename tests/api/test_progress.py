@@ -60,3 +60,19 @@ def test_an_error_of_the_callback_is_raised(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="enough"):
         cordwood.convert(path, tmp_path / "b", progress=stop)
     assert not (tmp_path / "b").exists()
+
+
+def test_all_trees_of_a_comparison_are_one_progress(tmp_path: Path) -> None:
+    for name, offset in (("a", 0), ("b", 1)):
+        for number, prefix in enumerate((None, "ema", "same")):
+            tree = {"w": np.full(1 << 18, number + offset * (prefix != "same"), np.float32)}
+            cordwood.save(tmp_path / name, tree, prefix=prefix)
+    messages: list[Progress] = []
+    diff = cordwood.diff(tmp_path / "a", tmp_path / "b", progress=messages.append)
+    assert len(diff.leaves) == 2
+    done = [each.done_bytes for each in messages]
+    assert done[0] == 0
+    assert done == sorted(done)
+    assert done[-1] == messages[-1].total_bytes == 4 << 20
+    assert all(each.done_bytes < each.total_bytes for each in messages[:2])
+    assert {each.doing for each in messages} == {"", "ema", "same"}

@@ -16,7 +16,7 @@ from cordwood import CheckpointManager
 from cordwood.api.remove import plan_removal
 from cordwood.errors import CordwoodError, LimitError, NotACheckpointError
 from cordwood.storage.directories import size_on_disk
-from cordwood.storage.listed_removal import MAX_DEPTH
+from cordwood.storage.removal.listed_removal import MAX_DEPTH
 from tests.cli.conftest import Run
 
 TREE = {"w": np.arange(4)}

@@ -94,6 +94,8 @@ class RecordingSystem(LackingSystem):
         call(source, target)
         self._change((target, None, inode), (source, None, None))
 
+    _record_rename_to_free_name = _record_replace
+
     def _record_exchange(self, call: Callable[..., Any], one: str, other: str) -> None:
         inodes = [self._inode(os.lstat(path)) for path in (one, other)]
         call(one, other)

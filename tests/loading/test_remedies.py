@@ -116,6 +116,54 @@ def the_tree_is_a_part_of_like(tmp_path: Path, write: Writer) -> None:
             assert_trees_equal(cordwood.load(path, like=like, **options), like)
 
 
+@remedy(". Choose one of them by rename=, for example: ", formats=KEYED)
+def the_tree_is_one_of_several_parts_of_like(tmp_path: Path, write: Writer) -> None:
+    """Parameters into a tree with moments of the same names; those stay as they are in `like`."""
+    params = {"b": jnp.ones(3), "w": jnp.ones(2)}
+    path = write(tmp_path, jax.tree.map(lambda leaf: leaf + 1, params))
+    state = optax.adam(1e-3).init(params)
+    for like in ((params, state), {"params": params, "opt_state": state}):
+        options = refused(path, like=like)
+        assert [*options] == ["rename", "missing"]
+        assert options == refused(path, like=like, missing="keep")
+        loaded: Any = cordwood.load(path, like=like, **options)
+        one, other = loaded if isinstance(like, tuple) else loaded.values()
+        assert_trees_equal(one, jax.tree.map(lambda leaf: leaf + 1, params))
+        assert_trees_equal(other, state)
+
+
+def test_parameters_into_a_tuple(tmp_path: Path) -> None:
+    params = {"b": jnp.ones(3), "w": jnp.ones(2)}
+    cordwood.save(tmp_path / "a", params)
+    like = (jax.tree.map(jnp.zeros_like, params), {"step": jnp.int32(0)})
+    options = refused(tmp_path / "a", like=like)
+    assert options == {"rename": {"": "0"}, "missing": "keep"}
+    assert_trees_equal(cordwood.load(tmp_path / "a", like=like, **options), (params, like[1]))
+    shapes = jax.eval_shape(lambda: like)  # which have no values to keep
+    assert "rename={" not in error_of(MismatchError, tmp_path / "a", like=shapes)
+
+
+@remedy("; to continue from ", ", pass rename={", formats=KEYED)
+def a_learning_rate_has_become_a_schedule(tmp_path: Path, write: Writer) -> None:
+    """Its counter continues with that of Adam; missing="keep" would begin the schedule anew."""
+    params = {"b": jnp.ones(3), "w": jnp.ones(2)}
+    stored = {"opt_state": optax.adamw(1e-3).init(params), "params": params}
+    path = write(tmp_path, jax.tree.map(lambda leaf: leaf + 7, stored))
+    schedule = optax.cosine_decay_schedule(1e-3, 100)
+    like = {"opt_state": optax.adamw(schedule).init(params), "params": params}
+    options = refused(path, like=like)
+    assert [*options] == ["rename"]
+    loaded = cordwood.load(path, like=like, **options)
+    assert_trees_equal(loaded, jax.tree.map(lambda leaf: leaf + 7, like))
+
+
+def test_counters_that_may_differ_are_not_mixed(tmp_path: Path) -> None:
+    counters = {"a": {"count": jnp.int32(1)}, "b": {"count": jnp.int32(2)}}
+    cordwood.save(tmp_path / "a", {"opt": counters})
+    like = {"opt": {**counters, "c": {"count": jnp.int32(0)}}}
+    assert "rename=" not in error_of(MismatchError, tmp_path / "a", like=like)
+
+
 @remedy(" have moved: pass rename={", formats=("packs",))
 def parts_of_a_chain_have_moved(tmp_path: Path, write: Writer) -> None:
     params = {"b": jnp.ones(3), "w": jnp.ones(2)}
@@ -538,7 +586,7 @@ def a_prefix_of_one_tree(tmp_path: Path, write: Writer) -> None:
     assert_trees_equal(cordwood.load(path, select="model"), {"model": tree["model"]})
 
 
-@remedy('\nload the others with select=["**", ', formats=ONE)
+@remedy(' the others with select=["**", ', formats=ONE)
 def a_leaf_that_cannot_be_read(tmp_path: Path, write: Writer) -> None:
     np.savez(tmp_path / "a.npz", names=np.array(["a", "b"]), w=np.ones(2))
     text = error_of(UnsupportedFormatError, tmp_path / "a.npz")

@@ -58,21 +58,55 @@ def test_the_error_of_a_load_of_all_offers_the_others(tmp_path: Path) -> None:
     other = tmp_path / "other.npz"
     np.savez(other, w=WEIGHTS + 1, **UNREADABLE)
     results: list[Any] = []
-    for call in (
-        lambda **options: cordwood.load(path, **options),
-        lambda **options: cordwood.convert(path, tmp_path / "x.safetensors", **options),
-        lambda **options: cordwood.diff(path, other, **options),
-    ):
+    for last_line, call in {
+        "load the others with select=": lambda **options: cordwood.load(path, **options),
+        "(--lossy), or convert the others with select=": lambda **options: cordwood.convert(
+            path, tmp_path / "x.safetensors", **options
+        ),
+        "compare the others with select=": lambda **options: cordwood.diff(path, other, **options),
+    }.items():
         with pytest.raises(UnsupportedFormatError) as raised:
             call()
         message = str(raised.value)
         assert "5 leaves cannot be read" in message
         assert "names: an array of text (dtype <U2) cannot be read" in message
+        assert last_line in message.splitlines()[-1]
         results.append(call(select=select_of(message)))
     loaded, _, compared = results
     assert list(loaded) == ["w"]
     assert [difference.key_path for difference in compared.leaves] == ["w"]
     assert list(cordwood.load(tmp_path / "x.safetensors")) == ["w"]
+
+
+@pytest.mark.parametrize(
+    ("options", "left_out"),
+    [
+        ({}, "5 leaves that cannot be read: names, raw, objects, structured, void"),
+        ({"select": "[nw]*"}, "1 leaf that cannot be read: names"),
+        ({"select": ["w", "raw"], "rename": {"w": "v"}}, "1 leaf that cannot be read: raw"),
+        ({"select": ["!void"]}, "4 leaves that cannot be read: names, raw, objects, structured"),
+    ],
+)
+def test_a_conversion_leaves_them_out_as_its_error_says(
+    tmp_path: Path, options: dict[str, Any], left_out: str
+) -> None:
+    path, to = archive(tmp_path / "x.npz"), tmp_path / "x"
+    with pytest.raises(UnsupportedFormatError, match=r"cannot be read by lossy=True \(--lossy\)"):
+        cordwood.convert(path, to, **options)
+    conversion = cordwood.convert(path, to, **options, metadata={"a": "b"}, lossy=True)
+    assert (conversion.leaves, conversion.lost) == (1, (left_out,))
+    (loaded,) = cordwood.load(to).values()
+    np.testing.assert_array_equal(loaded, WEIGHTS)
+    with cordwood.open(to) as checkpoint:
+        assert checkpoint.metadata == {"a": "b"}  # the format of the destination stores it
+
+
+def test_a_conversion_of_nothing_that_can_be_read_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", **UNREADABLE)
+    with pytest.raises(UnsupportedFormatError, match="5 leaves cannot be read") as raised:
+        cordwood.convert(tmp_path / "x.npz", tmp_path / "x", lossy=True)
+    assert "lossy" not in str(raised.value)
+    assert not (tmp_path / "x").exists()
 
 
 def test_a_leaf_of_like_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from cordwood import CheckpointManager, KeepBest, KeepLast, StepReader
 from cordwood.errors import StepError
 from cordwood.results import SaveReport
 from cordwood.storage import write_files
+from tests.children import run_python
 from tests.threads import until
 
 TREE = {"w": np.zeros(3 << 20, np.uint8)}
@@ -177,3 +178,22 @@ def test_an_error_in_the_block_waits_for_the_running_save(
     with pytest.raises(KeyError):
         train()
     assert StepReader(tmp_path).steps() == [1]
+
+
+def test_a_new_run_prints_nothing(tmp_path: Path) -> None:
+    """In a new process without settings of logging, a warning would go to standard error."""
+    code = """
+        import io, sys, warnings
+        warnings.simplefilter("always")
+        sys.stderr = captured = io.StringIO()
+        import numpy as np
+        from cordwood import CheckpointManager
+        tree = {"w": np.ones(3)}
+        with CheckpointManager(sys.argv[1], keep=2) as manager:
+            assert manager.restore(like=tree) is None
+            for step in range(4):
+                manager.save(step, tree, metrics={"loss": 1.0})
+        CheckpointManager(sys.argv[1] + "-2").save(0, tree).wait()
+        print(repr(captured.getvalue()))
+    """
+    assert run_python(code, str(tmp_path / "run")).strip() == "''"

@@ -95,6 +95,24 @@ def test_equal_states_are_merged_and_split_too() -> None:
     assert load(saved, Counter(), 0, 3) == {"position": 6}
 
 
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (2, 1), (1, 3)])
+def test_one_state_for_another_number_of_processes_is_set_with_a_warning(
+    before: int, after: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved = [{"json": {"next": 6, "stride": 1}}] * before
+    for index in range(after):
+        assert load(saved, Counter(), index, after) == {"next": 6, "stride": 1}
+    (message,) = caplog.messages  # of process 0 alone
+    who = "1 process" if before == 1 else f"{before} processes"
+    assert f"run/1: the item 'data' was saved by {who} in one state, and {after} rest" in message
+    assert "give it the methods merge_states(states) and split_state(state, process_in" in message
+    caplog.clear()
+    load(saved, SharedCounter(), 0, after)  # as the warning says
+    load(saved, None, 0, after)
+    load(saved, Counter(), 0, before)
+    assert caplog.messages == []
+
+
 def test_bytes_and_arrays(tmp_path: Path) -> None:
     for kind in (SharedByteCounter, ArrayCounter):
         path = tmp_path / kind.__name__

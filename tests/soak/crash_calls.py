@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import cordwood as cw
-from cordwood.errors import NotACheckpointError
+from cordwood.api.remove import plan_removal, remove
+from cordwood.errors import NotACheckpointError, StepError
 from tests.faults.crash_states import CrashCase, Tree, acknowledge
 
 _FILES = ("m.safetensors", "m.msgpack", "m.msgpack.zst", "m.msgpack.gz")
@@ -21,7 +23,15 @@ _DEAD_SAVE = "0123456789abcdef"
 
 def crash_cases() -> list[CrashCase]:
     """Return every call that is checked."""
-    return [*_saves(), *_managers(), *_deletions(), *_collections(), *_copies(), *_conversions()]
+    return [
+        *_saves(),
+        *_managers(),
+        *_deletions(),
+        *_removals(),
+        *_collections(),
+        *_copies(),
+        *_conversions(),
+    ]
 
 
 def tree_of(step: int) -> dict[str, Any]:
@@ -51,6 +61,8 @@ def _saves() -> list[CrashCase]:
         _save_async("m.msgpack"),
         _save_async("d", hub=True),
         _serialize_leaves(),
+        _save_for_hub(None),
+        _save_for_hub(1000),
     ]
     return cases
 
@@ -114,6 +126,15 @@ def _serialize_leaves() -> CrashCase:
     return CrashCase("tree_serialize_leaves", prepare, call, _trees("d"))
 
 
+def _save_for_hub(max_shard_bytes: int | None) -> CrashCase:
+    def call(root: str) -> None:
+        path = f"{root}/new/hub"
+        cw.save(path, tree_of(2), layout="hugging_face", max_shard_bytes=max_shard_bytes)
+
+    name = f"save to the hub's layout{'' if max_shard_bytes is None else ', in shards'}"
+    return CrashCase(name, _nothing, call, _trees("new/hub"), refusal=NotACheckpointError)
+
+
 def _run(root: str, steps: range, **options: Any) -> None:
     """Save steps after those that a run has, with links to what does not change."""
     with cw.CheckpointManager(f"{root}/run", background=False, **options) as manager:
@@ -157,6 +178,26 @@ def _managers() -> list[CrashCase]:
         with cw.CheckpointManager(f"{root}/run", keep=2) as manager:
             manager.save(4, tree_of(4))
 
+    def prepare_damage(root: str) -> None:
+        prepare(root)
+        with open(f"{root}/run/3/cordwood.json", "wb") as file:
+            file.write(b"damaged")
+
+    def over_damage(root: str) -> None:
+        with cw.CheckpointManager(f"{root}/run", background=False) as manager:
+            manager.save(3, tree_of(30), items={"ema": tree_of(31)})
+            acknowledge(root, *saved_again)
+
+    def after_damage(root: str) -> None:
+        with cw.CheckpointManager(f"{root}/run", background=False) as manager:
+            manager.save(4, tree_of(4))
+
+    def add_metrics(root: str) -> None:
+        with cw.CheckpointManager(f"{root}/run") as manager:
+            manager.add_metrics(2, {"loss": 0.5, "accuracy": 0.25}, overwrite=True)
+
+    saved_again = tuple(each._replace(may_be_damaged=True) for each in _steps(3))
+    of_metrics = tuple(Tree(f"run/{step}", metrics=True) for step in (1, 2))
     trees = _steps(1, 2, 3, 4, 5)
     case = CrashCase("manager.save with links", prepare, call, trees, next_call=next_call)
     by_hub = _trees("run/1", "run/2", "run/3", hub=True)
@@ -166,6 +207,15 @@ def _managers() -> list[CrashCase]:
         case._replace(name="manager.save, without links", lacks=_NO_LINKS),
         first._replace(name="manager.save, the first steps"),
         first._replace(name="manager.save, in the background", call=in_background),
+        CrashCase(
+            "manager.save over a damaged step, which is set aside",
+            prepare_damage,
+            over_damage,
+            (*_steps(1, 2), *saved_again),
+            refusal=StepError,
+            next_call=after_damage,
+        ),
+        CrashCase("manager.add_metrics", prepare, add_metrics, (*_steps(1, 2, 3), *of_metrics)),
     ]
 
 
@@ -185,10 +235,70 @@ def _deletions() -> list[CrashCase]:
     def prepare(root: str) -> None:
         _run(root, range(1, 4))
 
+    def prepare_notes(root: str) -> None:
+        prepare(root)
+        with open(f"{root}/run/2/notes", "wb") as file:
+            file.write(b"mine")
+
+    def delete_beside_notes(root: str) -> None:
+        with cw.CheckpointManager(f"{root}/run") as manager:
+            try:
+                manager.delete_after(1)
+            except StepError as e:
+                assert "run/2: it holds notes, which cordwood did not write" in str(e)  # noqa: PT017
+            assert manager.steps() == [1, 2]
+        assert os.path.exists(f"{root}/run/2/notes")
+
+    def save_beside_notes(root: str) -> None:
+        with cw.CheckpointManager(f"{root}/run", background=False, keep=1) as manager:
+            manager.save(4, tree_of(4))
+        assert os.path.exists(f"{root}/run/2/notes")
+
+    def next_beside_notes(root: str) -> None:
+        _run(root, range(5, 6), keep=1)
+        assert os.listdir(f"{root}/run/2") == ["notes"]
+
     return [
         CrashCase("manager.delete", prepare, delete, _steps(1, 2, 3)),
         CrashCase("manager.delete_after", prepare, delete_after, _steps(1, 2, 3)),
+        CrashCase(
+            "manager.delete_after beside a user's file",
+            prepare_notes,
+            delete_beside_notes,
+            _steps(1, 2, 3),
+        ),
+        CrashCase(
+            "retention beside a user's file",
+            prepare_notes,
+            save_beside_notes,
+            (*_steps(1, 2, 3), Tree("run/4")),
+            refusal=StepError,
+            next_call=next_beside_notes,
+        ),
     ]
+
+
+def _removals() -> list[CrashCase]:
+    def prepare(root: str) -> None:
+        _run(root, range(1, 3))
+        cw.save(f"{root}/z", tree_of(1), layout="zarr")
+        cw.save(f"{root}/m.msgpack", tree_of(1))
+
+    trees = (*_steps(1, 2), Tree("z"), Tree("m.msgpack"))
+    return [
+        CrashCase(f"rm of {what}", prepare, partial(_remove, path), trees)
+        for what, path in {
+            "a step": "run/1",
+            "a run": "run",
+            "the zarr layout": "z",
+            "a file": "m.msgpack",
+        }.items()
+    ]
+
+
+def _remove(path: str, root: str) -> None:
+    with suppress(FileNotFoundError):
+        remove(plan_removal(f"{root}/{path}"))
 
 
 def _collections() -> list[CrashCase]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from cordwood import CheckpointManager, StepReader
 from cordwood.errors import StorageError
 from tests.storage.web_stores import WebStore, web_store
 
+T = TypeVar("T")
 TREE = {"w": np.arange(5.0)}
 BESIDE_STEPS = ["run//log", "run//1/x", "run/../1", "run/./y"]
 PASSED_OVER = [*BESIDE_STEPS, "run/logs//1", "run/1/more//x", "run/logs/../../other/1"]
@@ -25,6 +28,17 @@ def web(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 def put(web: WebStore, key: str) -> None:
     web.objects[key] = next(iter(web.objects.values()))
+
+
+def answer(call: Callable[[], T], key: str) -> T | None:
+    """Return the result of a call; None if its error names the key, and what to do."""
+    try:
+        return call()
+    except StorageError as e:
+        message = str(e)
+    assert f"an object with the key {key!r}" in message
+    assert "remove or rename that object" in message
+    return None
 
 
 @pytest.mark.parametrize("key", PASSED_OVER)
@@ -98,3 +112,66 @@ def test_one_that_cannot_be_passed_over_is_named(web: WebStore, key: str) -> Non
     assert "network" not in str(e.value)
     del web.objects[key]  # as the error says
     assert StepReader(root).steps() == [1]
+
+
+@pytest.mark.parametrize("key", ["//log", "//1/x", "../x", "1//x", "1/../x", "x//y"])
+def test_a_bucket_that_is_itself_the_root(
+    web: WebStore, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with CheckpointManager(web.url) as manager:
+        for step in (1, 2):
+            manager.save(step, TREE)
+    put(web, key)
+    steps = answer(StepReader(web.url).steps, key)
+    if steps is None:
+        assert key.startswith("1/")  # it lies directly in a step
+    else:
+        assert steps == [1, 2]
+        if not key.startswith("."):  # the listing begins behind it
+            assert f"passed over {key!r}: no path can name such a key" in caplog.text
+    del web.objects[key]
+    assert StepReader(web.url).steps() == [1, 2]
+
+
+@pytest.mark.parametrize("key", ["run/2//x", "run/2/../x", "run/2/a\x01", "run/2/more//x"])
+def test_no_older_step_takes_the_place_of_one_with_an_odd_key(web: WebStore, key: str) -> None:
+    root = f"{web.url}/run"
+    for step in (1, 2):
+        cordwood.save(f"{root}/{step}", {**TREE, "step": step})
+    put(web, key)
+    loaded = answer(lambda: cordwood.load(f"{root}/latest"), key)
+    assert loaded is None or loaded["step"] == 2
+    detected = answer(lambda: cordwood.detect(root), key)
+    assert detected is None or detected.steps == ("1", "2")
+    assert cordwood.load(f"{root}/2")["step"] == 2
+
+
+@pytest.mark.parametrize(
+    "key", ["run/1//x", "run/1/../x", "run/1/a\x01", "run/1/w//x", "run/1/w/a\x01", "run/1/v//x"]
+)
+def test_a_step_of_another_tool_is_never_called_absent_or_damaged(
+    web: WebStore, key: str, tmp_path: Path
+) -> None:
+    """An error names the key if its objects cannot all be listed; without the key all is well."""
+    root = f"{web.url}/run"
+    cordwood.save(tmp_path / "1", TREE, format="zarr")
+    cordwood.save(f"{web.url}/other", TREE)
+    like = next(iter(web.objects.values()))
+    for file in filter(Path.is_file, (tmp_path / "1").rglob("*")):
+        name = file.relative_to(tmp_path).as_posix()
+        web.objects[f"run/{name}"] = like._replace(pieces=(file.read_bytes(),))
+    put(web, key)
+    calls: list[Callable[[], Any]] = [
+        lambda: cordwood.load(f"{root}/1"),
+        lambda: cordwood.load(f"{root}/latest"),
+        lambda: StepReader(root).restore(required=True).tree,
+        lambda: cordwood.verify(f"{root}/1"),
+        lambda: cordwood.detect(f"{root}/1"),
+        lambda: cordwood.detect(root),
+    ]
+    for call in calls:
+        result = answer(call, key)
+        assert not isinstance(result, dict) or list(result["w"]) == list(TREE["w"])
+    del web.objects[key]
+    for call in calls:
+        call()

@@ -40,14 +40,14 @@ from cordwood.formats.packs.open import read_index_bytes
 from cordwood.formats.registry import file_formats, format_for_saving, suffixes_of, written_format
 from cordwood.formats.stored_step import KEY, PREFIX_KEY, decode_record, number_in_name
 from cordwood.formats.stored_trees import stored_trees
-from cordwood.index import Leaf, leaf_paths
+from cordwood.index import Index, Leaf, leaf_paths
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.progress import ProgressMeter, ProgressOption
 from cordwood.io.progress_bar import progress_display
 from cordwood.loading.cast import cast_dtypes
 from cordwood.loading.load_request import Cast
 from cordwood.loading.locate_step import checkpoint_path
-from cordwood.loading.unreadable_leaves import require_readable
+from cordwood.loading.unreadable_leaves import require_readable, unreadable_names
 from cordwood.message_text import counted, first_names, printable, size_text
 from cordwood.plan.path_patterns import Rename, Select
 from cordwood.plan.select_leaves import SelectedLeaves, Transpose, select_leaves
@@ -83,7 +83,8 @@ class Conversion(NamedTuple):
         source_format, format: the names of their formats.
         leaves: how many leaves were written.
         size_bytes: the size of the elements of all arrays as written, in bytes.
-        lost: descriptions of what the format cannot store; () unless `lossy=True`.
+        lost: descriptions of what the format cannot store, and of leaves that cannot be read; ()
+            unless `lossy=True`.
         prefixes: the prefixes of the trees that were written; "" for a tree without one.
         left_out: what else the source holds and was not converted, in words: other trees, where
             `select` is of one; items of Orbax that are no trees; files beside weights of the hub.
@@ -194,8 +195,8 @@ def convert(
             axes, as in `load`; the patterns match key paths after `rename`.
         cast: a floating dtype for all floating arrays, or a mapping of patterns to dtypes, as in
             `load`. Integers are cast by an exact key path only, and never change their values.
-        lossy: True leaves out what the format cannot store, and trees beside the one that is
-            written. False: that is an error.
+        lossy: True leaves out what the format cannot store, leaves of the source that cannot be
+            read, and trees beside the one that is written. False: that is an error.
         format: the name of the format to write, as in `save`. Also "hugging_face": a new
             directory of safetensors files as on the Hugging Face hub, `model.safetensors` or
             `model-00001-of-00004.safetensors` and so on with their index. It holds arrays only,
@@ -233,6 +234,7 @@ def convert(
         NotACheckpointError: there is something else at `destination`. It is a FileExistsError too.
         PrefixError: the source has no tree of that prefix; or several, where one is needed.
         LossError: the format cannot store some of the contents; lists all of them.
+        UnsupportedFormatError: leaves of the source cannot be read; lists all of them.
         MismatchError: a pattern matches nothing, or a cast would change integers.
         StorageError: there is no room for the contents of a compressed source; names the size.
         Exception: all errors of `open` and `save`.
@@ -286,13 +288,22 @@ def convert(
             opened = stack.enter_context(
                 _opened(source, path, prefix=each, max_bytes=max_bytes, scratch=scratch)
             )
-            part = _part(opened, to, select=select, rename=rename, transpose=transpose, cast=cast)
+            part = _part(
+                opened,
+                to,
+                select=select,
+                rename=rename,
+                transpose=transpose,
+                cast=cast,
+                lossy=lossy,
+            )
             strings = opened.metadata if metadata is None else metadata
             require_strings(strings)
             if metadata is None:
                 strings = without_other_steps_record(strings, path, to_format, source=name)
             lost = _accepted_losses(part, path, to_format, strings, lossy=lossy)
-            parts.append(part._replace(metadata={} if lost else strings, lost=lost))
+            strings = {} if lost else strings
+            parts.append(part._replace(metadata=strings, lost=[*part.lost, *lost]))
         if not lossy:
             require_all_trees(trees.lost, name, os.fspath(path))
         meter = None
@@ -353,10 +364,14 @@ def _part(
     rename: Rename | None,
     transpose: Transpose | None,
     cast: Cast | None,
+    lossy: bool,
 ) -> _Part:
-    """Return the part of an open tree to write, without its strings and losses.
+    """Return the part of an open tree to write, without its strings and the losses of the format.
 
-    Raises LossError for arrays without names.
+    Leaves that cannot be read are left out if `lossy`, unless all are.
+
+    Raises LossError for arrays without names, UnsupportedFormatError for leaves that cannot be
+    read.
     """
     name, whole = checkpoint.path, checkpoint.index
     if whole.naming == "positions":
@@ -364,14 +379,33 @@ def _part(
             f"{name} holds {counted(len(whole.leaves), 'array')} without names or structure: load "
             "it with like=, and save what that returns"
         )
+    lost: list[str] = []
+    if lossy:
+        select, lost = _readable(whole, select, where=name)
     selected = select_leaves(whole, select=select, rename=rename, transpose=transpose, where=name)
     index = selected.stored
-    require_readable(index.leaves, index.naming, name=name)
+    remedy = "leave out what cannot be read by lossy=True (--lossy), or convert"
+    require_readable(index.leaves, index.naming, name=name, remedy=remedy)
     dtype_names = [leaf.dtype for leaf in index.leaves]
     if cast is not None:
         paths = [leaf.key_path for leaf in index.leaves]
         dtype_names = cast_dtypes(index.leaves, paths, cast, naming=index.naming, where=name)
-    return _Part(checkpoint, to_prefix, selected, dtype_names, {}, ())
+    return _Part(checkpoint, to_prefix, selected, dtype_names, {}, lost)
+
+
+def _readable(
+    index: Index, select: Select | None, *, where: str
+) -> tuple[Select | None, list[str]]:
+    """Return a `select` of the selected leaves that can be read, and a line about the others."""
+    numbers = select_leaves(index, select=select, rename=None, where=where).numbers
+    leaves = [index.leaves[number] for number in numbers]
+    names = unreadable_names(leaves, index.naming)
+    if not names or len(names) == len(leaves):
+        return select, []
+    patterns = ["**"] if select is None else [select] if isinstance(select, str) else select
+    what = counted(len(names), "leaf that cannot be read", "leaves that cannot be read")
+    lost = f"{what}: {first_names(names, _MAX_NAMED)}"
+    return [*patterns, *[f"!{name}" for name in names]], [lost]
 
 
 def _opened(

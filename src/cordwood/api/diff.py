@@ -50,6 +50,7 @@ from cordwood.formats.stored_trees import stored_trees, tree_text
 from cordwood.index import ARRAY_KINDS, Index, Leaf, Naming, leaf_text
 from cordwood.io.progress import ProgressOption, Report, report_progress
 from cordwood.io.progress_bar import progress_display
+from cordwood.io.progress_of_parts import ProgressOfParts
 from cordwood.keypath import path_label
 from cordwood.loading.locate_step import checkpoint_path
 from cordwood.loading.match_containers import Container, containers_by_name, kinds_differ
@@ -411,9 +412,17 @@ def diff(
     all_trees = select is None and rename is None
     pairs = pair_trees(every[0], every[1], prefix=prefix, all_trees=all_trees)
     diffs = []
-    for name, *prefixes in pairs.both:
-        with ExitStack() as opened:
-            one, other = map(partial(_with_prefix, opened), (a, b), prefixes)
+    with ExitStack() as opened:
+        report = opened.enter_context(progress_display(progress, "comparing"))
+        operands = {
+            name: tuple(map(partial(_with_prefix, opened), (a, b), prefixes))
+            for name, *prefixes in pairs.both
+        }
+        parts = None
+        if report is not None:
+            sizes = {name: sum(map(_size_to_read, sides)) for name, sides in operands.items()}
+            parts = ProgressOfParts(report, sizes)
+        for name, (one, other) in operands.items():
             comparison = compare_checkpoints(
                 one,
                 other,
@@ -421,9 +430,9 @@ def diff(
                 rename=rename,
                 strict=strict,
                 values=values,
-                progress=progress,
+                progress=None if parts is None else parts.begin(name),
             )
-        diffs.append((name, comparison.diff))
+            diffs.append((name, comparison.diff))
     return _joined(diffs, pairs)
 
 
@@ -432,6 +441,14 @@ def _with_prefix(opened: ExitStack, value: object, prefix: str | None) -> object
     if not is_path(value):
         return value
     return opened.enter_context(open_checkpoint(value, prefix=prefix))
+
+
+def _size_to_read(value: object) -> int:
+    """Return the size of all elements of one tree of several, in bytes."""
+    if not isinstance(value, Checkpoint):
+        return 0
+    arrays = [leaf for leaf in value.index.leaves if leaf.dtype]
+    return sum([math.prod(leaf.shape) * dtypes.itemsize(leaf.dtype) for leaf in arrays])
 
 
 def _joined(diffs: Sequence[tuple[str, Diff]], pairs: TreePairs) -> Diff:
@@ -523,7 +540,7 @@ class _Comparing:
             (self.one, [first[i] for i, _ in pairs.both]),
             (self.other, [second[j] for _, j in pairs.both]),
         ):
-            require_readable(leaves, side.index.naming, name=side.name)
+            require_readable(leaves, side.index.naming, name=side.name, remedy="compare")
         types = {i: self._type_difference(first[i], second[j]) for i, j in pairs.both}
         comparable = {
             i: j

@@ -11,7 +11,14 @@ from cordwood.formats.packs import PACKS
 from cordwood.formats.packs.cordwood_json import RULES
 from cordwood.formats.registry import DEFAULT, written_format
 from cordwood.formats.stored_step import step_in_name
-from cordwood.storage.paths import is_folder, local_or_url, locate_directory, parse_url
+from cordwood.storage.paths import (
+    is_folder,
+    local_or_url,
+    locate_directory,
+    parent_and_name,
+    parse_url,
+)
+from cordwood.storage.removal.killed_removals import finish_removals
 from cordwood.storage.staging_directory import collect_stages
 from cordwood.storage.step_storage import open_step_storage
 from cordwood.threads.run_in_worker import run_in_worker
@@ -49,12 +56,13 @@ class GcReport(list[str]):
 def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> GcReport:
     """Remove the files that interrupted saves of a directory have left in it or beside it.
 
-    Of a run, also those in its unfinished steps. No saved tree is affected. On disks the next save
-    of the directory does the same. Files of saves that are in progress stay, and so do files that
-    are not cordwood's. Object stores have no locks that show whether a save is alive. There, only
-    this function removes such files, and only those that were written more than 24 hours ago; the
-    result says how many younger ones there are. If the save of a removed file is alive after all,
-    it fails, and the previous checkpoint stays.
+    Of a run, also those in its unfinished steps. What a killed `cordwood rm` has left in it, or of
+    it, is removed too, or gets its name again if its removal had not begun. No saved tree is
+    affected. On disks the next save of the directory does the same. Files of saves that are in
+    progress stay, and so do files that are not cordwood's. Object stores have no locks that show
+    whether a save is alive. There, only this function removes such files, and only those that were
+    written more than 24 hours ago; the result says how many younger ones there are. If the save of
+    a removed file is alive after all, it fails, and the previous checkpoint stays.
 
     A save that was killed at its very end may have left the `model.safetensors.index.json` of the
     save before. It is written again first, for tools that read it.
@@ -91,7 +99,10 @@ def _collect(path: str | os.PathLike[str], *, dry_run: bool) -> GcReport:
         format: WritableFormat = DEFAULT
         beside: list[str] = []
     else:
+        parent, name = parent_and_name(path)
         beside = collect_stages(path, dry_run=dry_run)
+        beside += finish_removals(parent, name=name, dry_run=dry_run)
+        beside += finish_removals(os.fspath(path), dry_run=dry_run)
         if not is_folder(path) and (beside or locate_directory(path) != os.fspath(path)):
             return GcReport(beside)  # left before the first save had ended, or between two renames
         written = written_format(Place(os.fspath(path)))

@@ -17,12 +17,27 @@ from cordwood.errors import CordwoodError, NotACheckpointError, UnsupportedForma
 from cordwood.formats.hugging_face.shards import files_in_index
 from cordwood.formats.packs.cordwood_json import RULES
 from cordwood.message_text import first_names
-from cordwood.storage.listed_removal import Listing, list_tree, remove_listed
-from cordwood.storage.paths import Url, is_link, kind_at, local_or_url, parse_url, real_path
+from cordwood.storage.paths import (
+    Url,
+    is_link,
+    kind_at,
+    local_or_url,
+    parent_and_name,
+    parse_url,
+    real_path,
+)
+from cordwood.storage.removal.killed_removals import (
+    confirmed_removals,
+    files_of_killed_removals,
+    finish_removals,
+    undo_removals,
+)
+from cordwood.storage.removal.listed_removal import Listing, list_tree, remove_listed
 from cordwood.threads.run_in_worker import run_in_worker
 
 _MAX_SHOWN = 3
 _UNFINISHED = "an unfinished save of cordwood"
+_KILLED, _LEFT = "removed", "what a killed removal has left"  # the format, and its description
 
 
 class RemovalPlan(NamedTuple):
@@ -30,7 +45,8 @@ class RemovalPlan(NamedTuple):
 
     Attributes:
         path: the path or URL.
-        format: as `detect` returns it; "steps" for a run, "" for an unfinished save.
+        format: as `detect` returns it; "steps" for a run, "" for an unfinished save, "removed"
+            for what a killed removal has left.
         description: the format in words.
         steps: the names of the steps of a run; () for one checkpoint.
         size_bytes: the size of all files.
@@ -77,13 +93,27 @@ def _plan(path: str | os.PathLike[str]) -> RemovalPlan:
             "the link itself by rm",
             text,
         )
+    parent, name = parent_and_name(text)
+    undo_removals(parent, name=name)
     kind = kind_at(text)
+    killed = confirmed_removals(parent, name=name) if kind == "nothing" else {}
+    if killed:
+        listings = [
+            list_tree(f"{parent}/{each}")
+            for each in killed
+            if kind_at(f"{parent}/{each}") != "nothing"
+        ]
+        files = {name: size for each in listings for name, size in each.files.items()}
+        return RemovalPlan(
+            text, _KILLED, _LEFT, (), sum(files.values()), Listing(files, [], [], {})
+        )
     if kind == "a file":
         format, description, *_ = detect(text)
         listing = list_tree(text)
         return RemovalPlan(text, format, description, (), sum(listing.files.values()), listing)
     if kind == "nothing":
         detect(text)  # raises
+    undo_removals(text)
     listing = list_tree(text)
     if listing.others:
         names = first_names([each or "." for each in listing.others], _MAX_SHOWN)
@@ -139,9 +169,10 @@ def _foreign_in_run(path: str, names: Sequence[str], steps: Sequence[str]) -> li
     """Return the names in a directory of steps that are neither steps nor cordwood's."""
     foreign = []
     inside: dict[str, list[str]] = {}
+    killed = set() if parse_url(path) is not None else files_of_killed_removals(path)
     for name in names:
         first, slash, rest = name.partition("/")
-        if not belongs_to_run(name):
+        if name not in killed and not belongs_to_run(name):
             inside.setdefault(first, []).append(rest if slash else "")
     for first, files in inside.items():
         if files == [""]:
@@ -185,6 +216,10 @@ def _remove(plan: RemovalPlan) -> None:
     url = parse_url(plan.path)
     if url is not None:
         _remove_objects(url, plan)
+        return
+    if plan.format == _KILLED:
+        parent, name = parent_and_name(plan.path)
+        finish_removals(parent, name=name)
         return
     is_file = "" in plan.listing.files
     steps = [each for each in plan.steps or ("",) if not is_file]

@@ -43,7 +43,9 @@ Examples:
     help="Cast floating-point arrays to DTYPE: all, or those that match PATTERN; repeatable.",
 )
 @click.option(
-    "--lossy", is_flag=True, help="Write what the format can store, and leave out the rest."
+    "--lossy",
+    is_flag=True,
+    help="Write what can be read and what the format can store, and leave out the rest.",
 )
 @click.option("--prefix", help="The tree to convert, if SOURCE holds several. Default: all.")
 @click.option("--to-prefix", help="Write the tree under this prefix, beside other trees.")

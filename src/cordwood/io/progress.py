@@ -20,7 +20,7 @@ class Progress(NamedTuple):
 
     Attributes:
         done_bytes: bytes that have been read or written.
-        total_bytes: bytes in all; an estimate that may grow.
+        total_bytes: bytes in all; an estimate that may change.
         doing: the leaf or file at hand; "" where it is not known.
     """
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Literal, NamedTuple, cast
 
-from cordwood.errors import CordwoodError
+from cordwood.errors import CordwoodError, StorageError
 from cordwood.formats.detect_format import (
     format_in,
     format_in_store,
@@ -126,6 +126,8 @@ def _step(nickname: _Nickname) -> str | None:
         place = place_at(root)
         format = format_in(place)
         names = steps_in(place) if format is None else steps_beside(format, place)
+    except StorageError:
+        raise
     except (CordwoodError, FileNotFoundError, NotADirectoryError):
         return None  # the call reports the error for the path itself
     if not names:
@@ -148,6 +150,8 @@ def _format_of_step(place: Place, name: str) -> Format | None:
             return format_in_store(child.path)
         with LocalFile(child.path) as file:
             return format_of_file(file)
+    except StorageError:
+        raise  # another step must not take the place of one that the storage does not show
     except (CordwoodError, FileNotFoundError, NotADirectoryError):
         return None  # also if it was just deleted
 

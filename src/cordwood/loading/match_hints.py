@@ -17,6 +17,7 @@ from cordwood.plan.select_leaves import find_transposition
 RENAME_ADVICE = "use rename= (docs/how-to/hugging-face.md)"
 NO_COMMON_NAME = f"no leaf has the same name: {RENAME_ADVICE}"
 _SHOWN = 3
+_COUNTER = "count"  # the field of optax's states
 _WILDCARDS = frozenset("*?[")
 
 
@@ -120,6 +121,32 @@ def optimizer_hint(paths: Sequence[KeyPath]) -> str:
     )
 
 
+def counter_hint(absent: Sequence[KeyPath], counters: Sequence[KeyPath], naming: Naming) -> str:
+    """Return how to continue counters of schedules, which would begin anew in `like`.
+
+    A learning rate that becomes a schedule of optax adds a leaf `count`. The one counter of the
+    optimizer that is stored has its value.
+
+    Args:
+        absent: the key paths of leaves that only `like` has.
+        counters: the key paths of integers without axes that both have.
+        naming: the naming of the index.
+    """
+    sources = [path for path in counters if _last(path) == _COUNTER and path[0] == absent[0][0]]
+    names = [path_name(path, naming) for path in absent]
+    if len(sources) != 1 or any(
+        _last(path) != _COUNTER or path[0] != absent[0][0] for path in absent
+    ):
+        return ""
+    source = path_name(sources[0], naming)
+    begins = "begins" if len(names) == 1 else "begin"
+    targets = ", ".join(map(text_literal, [source, *names]))
+    return (
+        f"\n{', '.join(names[:_SHOWN])} {begins} anew with the value of `like`; to "
+        f"continue from {source}, pass rename={{{text_literal(source)}: [{targets}]}}"
+    )
+
+
 def cast_hint(leaf: Leaf, spec: LeafSpec, cast: Any) -> str:
     """Return the `cast` that converts an array to the dtype that `like` has.
 
@@ -178,8 +205,11 @@ def joined_names(paths: Sequence[KeyPath], conjunction: str) -> str:
     return f" {conjunction} ".join([*[", ".join(names[:-1])] * (len(names) > 1), names[-1]])
 
 
-def nesting_hint(nestings: Sequence[Nesting]) -> str:
-    """Return how to load a tree that is a subtree of the other one, or fits several subtrees."""
+def nesting_hint(nestings: Sequence[Nesting], *, needs_keep: bool = False) -> str:
+    """Return how to load a tree that is a subtree of the other one, or fits several subtrees.
+
+    With `needs_keep` the tree is that of the checkpoint, and `like` has more leaves.
+    """
     nesting = nestings[0]
     name = format_path(nesting.container)
     options = f'select={text_literal(name)}, rename={{{text_literal(name)}: ""}}'
@@ -191,7 +221,13 @@ def nesting_hint(nestings: Sequence[Nesting]) -> str:
         )
     if nesting.is_deeper:
         return f"the checkpoint has all leaves of `like` under {name}: pass {options}"
-    rename = f'rename={{"": {text_literal(name)}}}'
+    rename = f'rename={{"": {text_literal(name)}}}' + ', missing="keep"' * needs_keep
+    if len(nestings) > 1:
+        names = joined_names([each.container for each in nestings], "and")
+        return (
+            f"the checkpoint has the leaves that `like` has under each of {names}. Choose one of "
+            f"them by rename=, for example: {rename}"
+        )
     return f"the checkpoint has the leaves that `like` has under {name}: pass {rename}"
 
 
@@ -269,6 +305,17 @@ def find_move(
         return None
     more = len(absent) - len(unmatched)
     return Move(container, nestings[0], needs_keep=more > 0, needs_ignore=more < 0)
+
+
+def find_parts_of_like(
+    like: Sequence[KeyPath], stored: Sequence[KeyPath], name_of: Callable[[KeyPath], Hashable]
+) -> list[Nesting]:
+    """Return the containers of `like` that hold all leaves of the checkpoint, and perhaps more.
+
+    That with the shortest path comes first: parameters before the moments of an optimizer.
+    """
+    parts = find_nestings(stored, like, name_of)
+    return [part._replace(is_deeper=False) for part in parts if part.is_deeper]
 
 
 class Nesting(NamedTuple):

@@ -28,9 +28,11 @@ from cordwood.loading.match_hints import (
     NO_COMMON_NAME,
     RENAME_ADVICE,
     Nesting,
+    counter_hint,
     equinox_hint,
     find_move,
     find_nestings,
+    find_parts_of_like,
     joined_names,
     nesting_hint,
     nnx_variable_hint,
@@ -179,7 +181,14 @@ def match_like(
         first = ""
         if has_none and not nestings and not any(is_unwanted for *_, is_unwanted in absent):
             first, texts = _first_line(texts)
-        if not nestings and absent and index.naming not in SEPARATORS:
+        if not nestings and not targets and index.naming not in SEPARATORS:
+            others = [leaf for leaf in flat.leaves if not is_static_leaf(leaf)]
+            parts: list[Nesting] = []
+            if unmatched and not any(map(is_abstract, others)):
+                name_of = partial(match_name, naming=index.naming)
+                parts = find_parts_of_like(flat.paths, list(unmatched.values()), name_of)
+            advice = f"\n{nesting_hint(parts, needs_keep=True)}" if parts else ""
+        if not nestings and not advice and absent and index.naming not in SEPARATORS:
             move = find_move(
                 [path for _, path, _ in absent],
                 list(unmatched.values()),
@@ -198,6 +207,13 @@ def match_like(
         kinds = dict(zip(flat.paths, map(type, flat.leaves), strict=True))
         if not advice and any(kinds[path] in (bool, int, float) for _, path, _ in absent):
             advice = equinox_hint(like)
+        if not advice and absent and not unmatched:
+            counters = [
+                target.leaf.key_path
+                for target in targets
+                if target.leaf.shape == () and target.leaf.dtype.startswith("int")
+            ]
+            advice = counter_hint([path for _, path, _ in absent], counters, index.naming)
         if not advice and targets and not any(is_unwanted for *_, is_unwanted in absent):
             advice = optimizer_hint([*(path for _, path, _ in absent), *unmatched.values()])
         raise mismatch_error(texts, name, advice, first=first)

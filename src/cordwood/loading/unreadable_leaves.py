@@ -18,7 +18,9 @@ def unreadable_names(leaves: Sequence[Leaf], naming: Naming) -> list[str]:
     return [path_name(leaf.key_path, naming) for leaf in leaves if leaf.kind == "unreadable"]
 
 
-def require_readable(leaves: Collection[Leaf], naming: Naming, *, name: str) -> None:
+def require_readable(
+    leaves: Collection[Leaf], naming: Naming, *, name: str, remedy: str = "load"
+) -> None:
     """Raise UnsupportedFormatError for leaves that cannot be read.
 
     The message names each and says why, and gives the `select` of the others, if there are any.
@@ -27,6 +29,7 @@ def require_readable(leaves: Collection[Leaf], naming: Naming, *, name: str) -> 
         leaves: the leaves to read.
         naming: of their index.
         name: the checkpoint's name.
+        remedy: the words before "the others" in the last line.
     """
     unreadable = [leaf for leaf in leaves if leaf.kind == "unreadable"]
     if not unreadable:
@@ -44,5 +47,5 @@ def require_readable(leaves: Collection[Leaf], naming: Naming, *, name: str) -> 
         others = ", ".join(
             [text_literal(f"!{each}") for each in unreadable_names(unreadable, naming)]
         )
-        text += f'\nload the others with select=["**", {others}]'
+        text += f'\n{remedy} the others with select=["**", {others}]'
     raise UnsupportedFormatError(text)

@@ -28,6 +28,7 @@ from cordwood.formats.stored_step import as_json
 from cordwood.formats.stored_trees import stored_trees
 from cordwood.loading.match_types import is_abstract
 from cordwood.manager.resplit_states import METHODS_TEXT, is_resplittable, resplit_states
+from cordwood.message_text import counted
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directory_reader import ReadableDirectory, directory_at
 from cordwood.threads.log import log
@@ -193,7 +194,8 @@ def load_item(
         processes: the processes that restore the step.
 
     Raises MismatchError if the item is of another kind, or if another number of processes saved
-    states that differ, and `item` is neither None nor `Resplittable`.
+    states that differ, and `item` is neither None nor `Resplittable`. If those states are equal,
+    process 0 logs a warning.
     """
     if (saved == ITEM) == is_stateful(item) and item is not None:
         type_text = "something with a state" if saved == ITEM else f"a {type(item).__name__}"
@@ -219,6 +221,17 @@ def load_item(
         )
     forms = saved if type(saved) is list else [_encode_arrays(state, "") for state in states]
     if all(form == forms[0] for form in forms):
+        if item is not None and processes.index == 0:
+            log.warning(
+                "%s: the item %r was saved by %s in one state, and %d restore it: all "
+                "continue from it. Where each reads its own part of the data, records may be "
+                "skipped or read twice: give it the methods %s",
+                path,
+                name,
+                counted(len(states), "process", "processes"),
+                processes.count,
+                METHODS_TEXT,
+            )
         return states[0]
     if item is None:
         return states

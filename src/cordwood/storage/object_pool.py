@@ -70,7 +70,7 @@ class ObjectPool:
         index_name = self._rules.index_name
         indexes = {
             each.name: each.tag
-            for each in self._store.entries(start_after=f"{POOL}0", may_skip=self.is_no_step)
+            for each in self._store.entries_beside(POOL, may_skip=self.is_no_step)
             if each.name.count("/") == 1 and each.name.endswith(f"/{index_name}")
         }
         kept = {name: self._kept[name] for name in indexes if name in self._kept}

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import CordwoodError, UnsupportedFormatError
 from cordwood.storage.entry_content import EntryContent, refers_only_to_data, split_content
-from cordwood.storage.object_directory import ObjectDirectory
+from cordwood.storage.object_directory import ObjectDirectory, below
 from cordwood.storage.object_pool import ObjectPool
 from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.paths import POOL, Url
@@ -35,6 +35,7 @@ class ObjectStepStorage:
         self._index_name = rules.index_name
         # By entry without an index: its objects and their sizes, as they were listed last.
         self._objects: dict[str, dict[str, int]] = {}
+        self._skipped: dict[str, str] = {}  # folders that the last listing left out
 
     def path_of(self, entry: str) -> str:
         return f"{self.name}/{entry}"
@@ -42,9 +43,16 @@ class ObjectStepStorage:
     def entries(self, matches: Callable[[str], bool]) -> Mapping[str, StepEntry]:
         result: dict[str, StepEntry] = {}
         objects: dict[str, dict[str, int]] = {}
+        skipped: dict[str, str] = {}
         listed = self._store.entries(
-            start_after=f"{POOL}0", may_skip=lambda name: not matches(name)
+            start_after=f"{POOL}0", may_skip=lambda name: not matches(name), skipped=skipped
         )
+        for folder in skipped:
+            entry = folder.partition("/")[0]
+            if matches(entry):
+                result[entry] = StepEntry(None)
+                objects[entry] = {}
+        self._skipped = skipped
         for each in listed:
             entry, slash, inner = each.name.partition("/")
             if not matches(entry):
@@ -62,7 +70,10 @@ class ObjectStepStorage:
 
     def directory(self, entry: str) -> ObjectDirectory | None:
         sizes = self._objects.get(entry)
-        return ObjectDirectory(self._url.child(entry), sizes) if sizes else None
+        if sizes is None:
+            return None
+        skipped = below(f"{entry}/", self._skipped)
+        return ObjectDirectory(self._url.child(entry), sizes, skipped)
 
     def stamp(self, entry: str) -> Hashable | None:
         found = self._store.find(f"{entry}/{self._index_name}")
@@ -122,9 +133,7 @@ class ObjectStepStorage:
         """Return the names below each of some entries, up to their first slash."""
         files: dict[str, list[str]] = {entry: [] for entry in entries}
         others: dict[str, set[str]] = {entry: set() for entry in entries}
-        objects = self._store.entries(
-            start_after=f"{POOL}0", may_skip=lambda name: name not in files
-        )
+        objects = self._store.entries_beside(POOL, may_skip=lambda name: name not in files)
         for each in objects:
             entry, slash, name = each.name.partition("/")
             if entry not in files or not slash:

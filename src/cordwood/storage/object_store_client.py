@@ -17,7 +17,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
@@ -55,7 +55,7 @@ _RETRIES_AFTER_SILENCE = 1  # after a timeout, which is half of the time that a 
 _FIRST_RETRIES = 1  # of a store that has never answered
 _MAX_DELAY_SECONDS = 32.0
 _PARTS_AHEAD = 2  # of an upload: filled, and not asked for yet
-_CHUNK_BYTES = 4 << 20  # of an answer
+_CHUNK_BYTES = 2 << 20  # of an answer
 _DELETED_AT_ONCE = 1000
 _ABORT_SECONDS = 10.0
 # Of a range that begins at the end of an object; the last is what Azurite says of an empty one.
@@ -358,7 +358,11 @@ class ObjectStore:
             upload.end()
 
     def entries(
-        self, *, start_after: str = "", may_skip: Callable[[str], bool] | None = None
+        self,
+        *,
+        start_after: str = "",
+        may_skip: Callable[[str], bool] | None = None,
+        skipped: dict[str, str] | None = None,
     ) -> list[ObjectEntry]:
         """Return all objects, sorted by name; only names after `start_after`.
 
@@ -370,24 +374,48 @@ class ObjectStore:
             may_skip: returns True for the name of a folder whose objects may be left out, where an
                 odd key keeps the store from listing them. Then names of hidden objects, except
                 those of the pool, and objects deeper down may be left out, too. None: nothing may.
+            skipped: receives the names of the folders that were left out, each with its odd key.
 
         Raises StorageError for such a key that the listing cannot pass over.
         """
-        prefix = self._open.prefix
-        offset = f"{prefix}{start_after}" if start_after else None
+        offset = f"{self._open.prefix}{start_after}" if start_after else None
         odd: list[str] = []
-        objects = self._objects_below(prefix, offset, odd, may_skip)
+        skipped = {} if skipped is None else skipped
+        objects = self._objects_below(self._open.prefix, offset, odd, may_skip, skipped)
+        # Some stores ignore where a listing is to begin: Azurite does.
+        return [each for each in self._entries_of(objects, odd) if each.name > start_after]
+
+    def entries_beside(
+        self, folder: str, *, may_skip: Callable[[str], bool] | None = None
+    ) -> list[ObjectEntry]:
+        """Return all objects but those below a folder, sorted by name; the others as `entries`.
+
+        Folders that come before it are listed one by one, so its objects cost no request.
+
+        Args:
+            folder: the name of the folder.
+            may_skip: as in `entries`. Where an odd key keeps the store from naming the folders,
+                those before `folder` are left out.
+        """
+        after, children = together(
+            lambda: self.entries(start_after=f"{folder}0", may_skip=may_skip), self.children
+        )
+        before: list[Any] = []
+        odd: list[str] = []
+        for prefix in [f"{name}/" for name in children if f"{name}/" < f"{folder}/"]:
+            before += self._objects_below(f"{self._open.prefix}{prefix}", None, odd, may_skip, {})
+        return [*self._entries_of(before, odd), *after]
+
+    def _entries_of(self, objects: Sequence[Any], odd: Sequence[str]) -> list[ObjectEntry]:
+        """Return what was listed, sorted by name; warn of odd keys, which are left out."""
+        prefix = self._open.prefix
         entries = [
             _entry(each["path"].removeprefix(prefix), each, self._listed_tag(each))
             for each in objects
             if each["path"].startswith(prefix)
         ]
-        odd += [each.name for each in entries if is_odd(each.name)]
-        self._warn_of(odd)
-        # Some stores ignore where a listing is to begin: Azurite does.
-        return sorted(
-            [each for each in entries if each.name > start_after and not is_odd(each.name)]
-        )
+        self._warn_of([*odd, *[each.name for each in entries if is_odd(each.name)]])
+        return sorted([each for each in entries if not is_odd(each.name)])
 
     def _objects_below(
         self,
@@ -395,6 +423,7 @@ class ObjectStore:
         offset: str | None,
         odd: list[str],
         may_skip: Callable[[str], bool] | None,
+        skipped: dict[str, str],
     ) -> list[Any]:
         """Return the objects below a prefix, and behind an offset; odd keys go to `odd`."""
         try:
@@ -409,19 +438,21 @@ class ObjectStore:
                 folders, objects = children
                 for folder in folders:
                     if offset is None or f"{folder}/" > offset or offset.startswith(f"{folder}/"):
-                        objects += self._objects_below(f"{folder}/", None, odd, may_skip)
+                        objects += self._objects_below(f"{folder}/", None, odd, may_skip, skipped)
                 return objects
-            first, _, inner = prefix.removeprefix(self._open.prefix).partition("/")
+            folder = prefix.removeprefix(self._open.prefix).rstrip("/")
+            first, _, inner = folder.partition("/")
             # No index of a step lies deeper, and nothing else than an index is looked for there.
             if first and may_skip is not None and ((inner and first != POOL) or may_skip(first)):
+                skipped[folder] = key
                 return []
             behind = key_behind(key, prefix)
             if behind is None or may_skip is None or first or (offset or "") >= behind:
                 raise odd_key_error(key, str(self.url)) from e
-            objects = self._objects_below(prefix, max(behind, offset or ""), odd, may_skip)
+            objects = self._objects_below(prefix, max(behind, offset or ""), odd, may_skip, skipped)
             pool = f"{prefix}{POOL}/"
             if (offset or "") < pool < behind:
-                objects += self._objects_below(pool, None, odd, may_skip)
+                objects += self._objects_below(pool, None, odd, may_skip, skipped)
             return objects
 
     def _list_objects(self, prefix: str, offset: str | None) -> list[Any]:
@@ -447,7 +478,8 @@ class ObjectStore:
             if e.__cause__ is None or odd_key_of(e.__cause__) is None:
                 raise
             return None
-        folders = [folder for answer in answers for folder in answer["common_prefixes"]]
+        # "" stands for keys of a bucket that begin with a slash, of which none is listed below it.
+        folders = [each for answer in answers for each in answer["common_prefixes"] if each]
         return folders, [each for answer in answers for each in answer["objects"]]
 
     def _warn_of(self, odd: Collection[str]) -> None:

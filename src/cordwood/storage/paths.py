@@ -297,6 +297,9 @@ def temporary_prefix(name: str) -> str:
     return f".{short}.cordwood-"
 
 
+LOCK_NAME = f"{temporary_prefix('steps')}lock"  # of a directory, for renames in it and pins
+
+
 def temporary_pattern(name: str, kind: str = "tmp") -> re.Pattern[str]:
     """Return a pattern that matches the names of all temporary files of `name`."""
     stem = re.escape(temporary_prefix(name))
@@ -316,7 +319,7 @@ def temporary_path(folder: str, name: str, kind: str = "tmp") -> str:
     """Return the path of a new temporary file of `name`, with a random part.
 
     Of a directory that is being written the kind is "stage"; of a step that was moved away to be
-    removed, "deleted" or "damaged".
+    removed, "deleted" or "damaged"; of what `cordwood rm` removes, "removed".
     """
     random = secrets.token_hex(_RANDOM_BYTES)
     return os.path.join(folder, f"{temporary_prefix(name)}{random}.{kind}")
@@ -336,6 +339,11 @@ def locate_directory(path: str | os.PathLike[str]) -> str:
         if os.path.isdir(old):
             return old
     return text
+
+
+def parent_and_name(path: str | os.PathLike[str]) -> tuple[str, str]:
+    """Return the directory that something lies in, or has lain in, and its name; links resolved."""
+    return os.path.split(os.path.realpath(path))
 
 
 def stale_stages(path: str | os.PathLike[str]) -> list[str]:

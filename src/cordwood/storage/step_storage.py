@@ -31,12 +31,8 @@ from cordwood.storage.entry_content import (
 )
 from cordwood.storage.entry_kinds import is_removed, leads_to_directory, leads_to_file
 from cordwood.storage.file_locks import NO_LOCK_ERRORS, is_locked, locked, unlock
-from cordwood.storage.paths import (
-    local_or_url,
-    parse_url,
-    temporary_path,
-    temporary_prefix,
-)
+from cordwood.storage.paths import LOCK_NAME, local_or_url, parse_url, temporary_path
+from cordwood.storage.removal.killed_removals import finish_removals
 from cordwood.storage.storage_protocol import NamingRules
 from cordwood.storage.syscalls import open_directory_fd
 from cordwood.threads.log import log
@@ -46,7 +42,6 @@ if TYPE_CHECKING:
     from cordwood.storage.object_directory import ObjectDirectory
 
 _AWAY = re.compile(r"\.(.+)\.cordwood-[0-9a-f]{16}\.(deleted|damaged)")
-LOCK_NAME = f"{temporary_prefix('steps')}lock"
 
 
 class StepEntry(NamedTuple):
@@ -459,6 +454,8 @@ class LocalStepStorage:
 
         if paths:
             run_in_worker(discard)
+        with suppress(OSError, CordwoodError):
+            run_in_worker(lambda: finish_removals(self.name))
 
     def _is_left(self, name: str) -> bool:
         """Return True for the name of a deleted entry, or of a damaged one that was saved again."""

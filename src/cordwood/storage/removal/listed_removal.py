@@ -1,7 +1,8 @@
 """Listing of all that lies at a path, and removal of exactly what was listed.
 
 What is removed is first renamed to a hidden name, and listed once more: so a file that has come
-meanwhile is never removed, and the rest gets its name again.
+meanwhile is never removed, and the rest gets its name again. `killed_removals` has the names that
+a removal which is killed leaves.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import errno
 import os
 import stat
 from collections.abc import Hashable, Mapping, Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 from cordwood.errors import LimitError, NotACheckpointError
@@ -18,16 +18,21 @@ from cordwood.message_text import first_names
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import sync_directory
 from cordwood.storage.directories import scan_directory
-from cordwood.storage.directory_reader import open_beneath
 from cordwood.storage.file_locks import locked
-from cordwood.storage.paths import temporary_path
-from cordwood.storage.step_storage import LOCK_NAME, LocalStepStorage
+from cordwood.storage.paths import LOCK_NAME, temporary_path
+from cordwood.storage.removal.killed_removals import (
+    RemovedNames,
+    finish_removals,
+    hidden_path,
+    remove_listed_names,
+    rename_back,
+    write_list,
+)
+from cordwood.storage.step_storage import LocalStepStorage
 from cordwood.storage.storage_protocol import NamingRules
-from cordwood.storage.syscalls import open_directory_fd
 
 MAX_DEPTH = 100  # of the directories in a checkpoint or a run
 _MAX_SHOWN = 3
-_CANNOT_TELL = (errno.ENOSYS, errno.EINVAL)  # of file systems without such a rename
 
 
 class Listing(NamedTuple):
@@ -95,6 +100,7 @@ def remove_listed(path: str, listing: Listing, rules: NamingRules, steps: Sequen
     is removed. Raises OSError.
     """
     parent, name = os.path.split(os.path.realpath(path))
+    finish_removals(parent)
     with locked(f"{parent}/{LOCK_NAME}"):
         for step in steps:
             folder, step_name = os.path.split(os.path.normpath(f"{parent}/{name}/{step}"))
@@ -103,63 +109,27 @@ def remove_listed(path: str, listing: Listing, rules: NamingRules, steps: Sequen
                     f"{folder}/{step_name}: it is in use: a job saves it, or has pinned it; "
                     "nothing was removed"
                 )
-        away = temporary_path(parent, name, "deleted")
+        away = hidden_path(parent, name)
         syscalls.current().replace(f"{parent}/{name}", away)
         if list_tree(away) != listing:
-            _rename_back(away, f"{parent}/{name}")
+            rename_back(away, f"{parent}/{name}")
             raise NotACheckpointError(
                 f"{path}: it has changed since it was shown, and nothing was removed; try again"
             )
-        sync_directory(parent)
-    _remove_exactly(away, listing)
+        names = RemovedNames([*listing.files], listing.folders)
+        try:
+            write_list(away, names)
+        except BaseException as e:
+            if getattr(e, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
+                rename_back(away, f"{parent}/{name}")
+                raise
+            unlisted, away = away, temporary_path(parent, name, "deleted")  # never renamed back
+            syscalls.current().replace(unlisted, away)
+            sync_directory(parent)
+    remove_listed_names(away, names)
     if os.path.lexists(away):
-        names = [*list_tree(away).files][:_MAX_SHOWN]
+        remaining = [*list_tree(away).files][:_MAX_SHOWN]
         raise NotACheckpointError(
             f"{path}: not all of it could be removed: {away} still has "
-            f"{first_names(names, _MAX_SHOWN) or 'directories'}"
+            f"{first_names(remaining, _MAX_SHOWN) or 'directories'}"
         )
-
-
-def _rename_back(away: str, path: str) -> None:
-    """Give a file or directory its name again. Raises NotACheckpointError if that is taken."""
-    try:
-        syscalls.current().rename_to_free_name(away, path)
-    except OSError as e:
-        if e.errno not in (errno.EEXIST, *_CANNOT_TELL):
-            raise
-        if e.errno != errno.EEXIST and not os.path.lexists(path):
-            syscalls.current().replace(away, path)
-            return
-        kept = temporary_path(*os.path.split(path), "kept")  # no later call removes that
-        syscalls.current().replace(away, kept)
-        raise NotACheckpointError(
-            f"{path}: it has been saved again meanwhile, and nothing was removed; what was there "
-            f"before had changed since it was shown, and lies at {kept}"
-        ) from e
-
-
-def _remove_exactly(away: str, listing: Listing) -> None:
-    """Remove the listed files, and then the listed directories, as far as possible."""
-    calls = syscalls.current()
-    if "" in listing.files:
-        calls.unlink(away)
-        return
-    with open_directory_fd(away) as root:
-        for name in listing.files:
-            _remove_below(root, name, is_folder=False)
-        for name in reversed(listing.folders):
-            _remove_below(root, name, is_folder=True)
-    with suppress(OSError):
-        calls.rmdir(away)
-
-
-def _remove_below(root: int, name: str, *, is_folder: bool) -> None:
-    """Remove a file or an empty directory below an open one; no symbolic link is followed."""
-    parent, _, last = name.rpartition("/")
-    calls = syscalls.current()
-    with suppress(OSError):
-        folder = open_beneath(root, parent, directory=True) if parent else os.dup(root)
-        try:
-            (calls.rmdir if is_folder else calls.unlink)(last, folder)
-        finally:
-            os.close(folder)

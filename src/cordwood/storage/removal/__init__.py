@@ -1,0 +1,1 @@
+"""Removal of all that lies at a path: exactly what was listed, also if it is killed."""
