@@ -27,7 +27,7 @@ from cordwood.index import Index, Inline, Pieces
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.keypath import format_path
 from cordwood.state_dict.state_dicts import from_state_dict, state_and_problems, to_state_dict
-from cordwood.storage.paths import local_path
+from cordwood.storage.locations import parse_local_path
 from cordwood.threads.garbage_collector import gc_paused
 from cordwood.threads.run_in_worker import in_worker
 from cordwood.threads.thread_counts import default_threads
@@ -188,7 +188,7 @@ def save_to_file(target: Any, filepath: str | os.PathLike[str]) -> None:
     """
     from cordwood.storage.write_files import write_file
 
-    path = local_path(filepath, purpose=_FOR_A_FILE)
+    path = parse_local_path(filepath, purpose=_FOR_A_FILE)
     plan, arrays = plan_state(to_state_dict(target))
     write_file(path, plan, Leaves(arrays))
 
@@ -214,7 +214,7 @@ def load_from_file(target: Any, filepath: str | os.PathLike[str]) -> Any:
     from cordwood.loading.load_request import default_targets
     from cordwood.loading.restore_targets import restore_targets
 
-    with LocalFile(local_path(filepath, purpose=_FOR_A_FILE)) as file:
+    with LocalFile(parse_local_path(filepath, purpose=_FOR_A_FILE)) as file:
         index = read_index(file)
         reader = LeafReader(file.name, Opened(index.format, index, [file]))
         values = restore_targets(reader, default_targets(index.leaves, None), verify=False)

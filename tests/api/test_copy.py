@@ -28,8 +28,8 @@ from cordwood.errors import (
 )
 from cordwood.formats.packs import copied_files
 from cordwood.formats.packs.cordwood_json import decode_index, encode_index
+from cordwood.storage.locations import LocalPath, Url, parse_location
 from cordwood.storage.object_store_client import ObjectStore
-from cordwood.storage.paths import parse_url
 from cordwood.testing import assert_trees_equal
 from cordwood.threads.stop_check import check_stop
 from tests.children import run_python
@@ -100,8 +100,8 @@ def save_run(root: str, steps: int = 3, values: Callable[[int], Any] = tree) -> 
 
 
 def store_of(url: str) -> ObjectStore:
-    parsed = parse_url(url)
-    assert parsed is not None
+    parsed = parse_location(url)
+    assert isinstance(parsed, Url)
     return ObjectStore(parsed)
 
 
@@ -392,7 +392,7 @@ def test_gc_of_the_destination_of_old_steps(
     """A store tells when the copy was written, whatever the save id in its name says."""
     source, target = str(tmp_path / "a"), destination("b")
     save_two_days_ago(source, run, monkeypatch)
-    is_local = parse_url(target) is None
+    is_local = isinstance(parse_location(target), LocalPath)
     steps = ("/0", "/1") if run else ("",)
     calls = itertools.count()
 
@@ -460,7 +460,7 @@ def test_verify_finds_and_mends_damage(destination: Place, tmp_path: Path) -> No
     name = data_file(tmp_path / "a").name
     data = bytearray((tmp_path / "a" / name).read_bytes())
     data[-1] ^= 1
-    if parse_url(target) is None:
+    if isinstance(parse_location(target), LocalPath):
         Path(target, name).write_bytes(data)
     else:
         store_of(target).write(name, bytes(data))

@@ -16,6 +16,7 @@ from cordwood.api.diff import compare_checkpoints
 from cordwood.io.open_files import LocalFile
 from cordwood.results import Progress
 from cordwood.storage.directory_reader import DirectoryFile, OpenDirectoryFile
+from cordwood.storage.locations import parse_location
 from tests.children import run_python
 
 MIB = 1 << 20
@@ -116,7 +117,10 @@ def test_what_digests_cannot_tell_is_unread(tmp_path: Path) -> None:
     assert str(difference).endswith(": int64[3]: unread; it has no digests of its own to compare")
     theirs = tmp_path / "theirs.safetensors"
     safetensors.numpy.save_file({"a": np.arange(5.0), "b": np.arange(3)}, theirs)
-    states = [pair.state for pair in compare_checkpoints(theirs, a, values="digests").pairs]
+    states = [
+        pair.state
+        for pair in compare_checkpoints(*map(parse_location, (theirs, a)), values="digests").pairs
+    ]
     assert states == ["unread", "unread", "added"]
     assert cordwood.diff({"a": np.ones(3)}, {"a": np.ones(3)}, values="digests").equal
     assert not cordwood.diff(a, tree, values="digests").equal
@@ -147,7 +151,8 @@ def test_states(tmp_path: Path) -> None:
         "values": np.zeros(4),
     }
     one, two = both(tmp_path, "a.safetensors", a, b)
-    compared = compare_checkpoints(one, two)
+    places = [parse_location(each) for each in (one, two)]
+    compared = compare_checkpoints(*places)
     with cordwood.open(one) as first, cordwood.open(two) as second:
         names = [
             (
@@ -166,8 +171,10 @@ def test_states(tmp_path: Path) -> None:
         ("changed", "values", "values"),
         ("added", None, "more"),
     ]
-    assert [pair.state for pair in compare_checkpoints(one, one).pairs] == ["identical"] * 6
-    structure = compare_checkpoints(one, two, values=False)
+    assert [pair.state for pair in compare_checkpoints(places[0], places[0]).pairs] == [
+        "identical"
+    ] * 6
+    structure = compare_checkpoints(*places, values=False)
     assert [pair.state for pair in structure.pairs] == [
         *("recast", "unread", "removed", "removed", "reshaped", "unread", "added", "added")
     ]

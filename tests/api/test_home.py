@@ -12,7 +12,7 @@ import pytest
 import cordwood
 from cordwood import CheckpointManager, StepReader
 from cordwood.msgpack import load_from_file, save_to_file
-from cordwood.storage.paths import local_or_url
+from cordwood.storage.locations import parse_location
 from tests.cli.conftest import Run, run  # noqa: F401  (a fixture)
 
 TREE = {"w": np.arange(3.0)}
@@ -104,13 +104,13 @@ def test_every_command_expands_it(home: Path, run: Run, arguments: tuple[str, ..
 
 
 def test_what_is_expanded(home: Path) -> None:
-    assert local_or_url("~") == str(home)
-    assert local_or_url("~/a") == f"{home}/a"
-    assert local_or_url("~root/a") == os.path.expanduser("~root/a")
-    assert local_or_url("./~/a") == "./~/a"
-    assert local_or_url("~no-such-user-here") == "~no-such-user-here"
-    assert local_or_url("s3://bucket/~/a") == "s3://bucket/~/a"
-    assert local_or_url(Path("a/~")) == "a/~"
+    assert str(parse_location("~")) == str(home)
+    assert str(parse_location("~/a")) == f"{home}/a"
+    assert str(parse_location("~root/a")) == os.path.expanduser("~root/a")
+    assert str(parse_location("./~/a")) == "./~/a"
+    assert str(parse_location("~no-such-user-here")) == "~no-such-user-here"
+    assert str(parse_location("s3://bucket/~/a")) == "s3://bucket/~/a"
+    assert str(parse_location(Path("a/~"))) == "a/~"
 
 
 def test_there_is_no_home(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,8 @@ import pytest
 import cordwood
 from cordwood import CheckpointManager
 from cordwood.api.list_leaves import list_leaves
-from cordwood.loading.locate_step import checkpoint_path, is_nickname
+from cordwood.loading.locate_step import is_nickname, locate_checkpoint
+from cordwood.storage.locations import parse_location
 from tests.api.test_path_objects import CALLS, Universal
 from tests.cli.conftest import Run, run  # noqa: F401  (a fixture)
 
@@ -111,8 +112,8 @@ def test_every_reading_call(
 @pytest.mark.parametrize(("name", "step"), NAMES.items())
 def test_the_names(root: str, name: str, step: int) -> None:
     _saved(root, "loss")
-    assert checkpoint_path(f"{root}/{name}") == f"{root}/{step}"
-    assert is_nickname(f"{root}/{name}")
+    assert str(locate_checkpoint(parse_location(f"{root}/{name}"))) == f"{root}/{step}"
+    assert is_nickname(parse_location(f"{root}/{name}"))
 
 
 def test_listing_the_leaves(root: str) -> None:
@@ -151,8 +152,8 @@ def test_nan_is_never_the_best_and_of_equal_steps_the_newer_is(root: str) -> Non
     with CheckpointManager(root) as manager:
         for step, loss in {1: 0.5, 2: 0.5, 3: float("nan")}.items():
             manager.save(step, _tree(step), metrics={"loss": loss})
-    assert checkpoint_path(f"{root}/best") == f"{root}/2"
-    assert checkpoint_path(f"{root}/best:max") == f"{root}/2"
+    assert str(locate_checkpoint(parse_location(f"{root}/best"))) == f"{root}/2"
+    assert str(locate_checkpoint(parse_location(f"{root}/best:max"))) == f"{root}/2"
 
 
 def test_the_log_names_the_step(root: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -167,7 +168,7 @@ def test_an_entry_of_that_name_is_itself(root: str) -> None:
     for step, name in ((7, "best"), (8, "latest")):
         cordwood.save(f"{root}/{name}", _tree(step))
         assert _step(cordwood.load(f"{root}/{name}")) == step
-        assert not is_nickname(f"{root}/{name}")
+        assert not is_nickname(parse_location(f"{root}/{name}"))
     assert _step(cordwood.load(f"{root}/best:loss")) == LEAST
 
 
@@ -226,16 +227,16 @@ def test_metrics_of_orbax(tmp_path: Path) -> None:
         shutil.copytree(GOLDEN / "orbax" / "v1", folder)
         (folder / "metrics").mkdir(exist_ok=True)
         (folder / "metrics" / "metrics").write_text(json.dumps({"loss": loss}))
-    assert checkpoint_path(tmp_path / "best") == f"{tmp_path}/{LEAST}"
-    assert checkpoint_path(tmp_path / "latest") == f"{tmp_path}/{NEWEST}"
+    assert str(locate_checkpoint(parse_location(tmp_path / "best"))) == f"{tmp_path}/{LEAST}"
+    assert str(locate_checkpoint(parse_location(tmp_path / "latest"))) == f"{tmp_path}/{NEWEST}"
 
 
 @pytest.mark.parametrize(
     "path", ["memory://latest", "s3://latest", "gs://best", "https://a.example/run/latest", "a/b"]
 )
 def test_what_is_no_step_of_a_run_is_not_looked_up(path: str) -> None:
-    assert checkpoint_path(path) == path
-    assert not is_nickname(path)
+    assert str(locate_checkpoint(parse_location(path))) == path
+    assert not is_nickname(parse_location(path))
 
 
 @pytest.mark.parametrize("name", ["latest", "best", "best:loss"])

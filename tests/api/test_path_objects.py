@@ -21,7 +21,7 @@ from cordwood.cli.main import COMMANDS as COMMAND_MODULES
 from cordwood.cli.main import cli
 from cordwood.errors import UnsupportedFormatError
 from cordwood.msgpack import load_from_file, save_to_file
-from cordwood.storage.paths import local_or_url, parse_url
+from cordwood.storage.locations import parse_location
 from cordwood.testing import assert_trees_equal, flip_bits
 from tests.cli.conftest import Run, run  # noqa: F401  (a fixture)
 from tests.test_public_names import NAMESPACES, PEER_MODULES
@@ -219,9 +219,9 @@ def test_a_command_takes_a_url(bucket: str, run: Run, command: str) -> None:  # 
 @pytest.mark.parametrize("text", ["gs://bucket/run/100", "s3://bucket/run", "az://container/a"])
 def test_paths_of_etils(text: str) -> None:
     path = epath.Path(text)
-    assert local_or_url(path) == text
-    assert parse_url(path) == parse_url(text)
-    assert local_or_url(path / "1") == f"{text}/1"
+    assert str(parse_location(path)) == text
+    assert parse_location(path) == parse_location(text)
+    assert str(parse_location(path / "1")) == f"{text}/1"
 
 
 def test_a_run_at_a_path_of_etils(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,4 +238,4 @@ def test_a_run_at_a_path_of_etils(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_path_object_that_has_lost_a_slash_is_refused() -> None:
     with pytest.raises(UnsupportedFormatError, match="pass a str such as 'gs://bucket/x'"):
-        local_or_url(Etils("gs:/bucket/x"))
+        parse_location(Etils("gs:/bucket/x"))

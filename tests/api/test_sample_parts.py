@@ -14,6 +14,7 @@ from cordwood.api.diff import compare_checkpoints
 from cordwood.api.diff_operands import sample_parts
 from cordwood.index import Box
 from cordwood.plan.split_arrays import Part
+from cordwood.storage.locations import parse_location
 
 MIB = 1 << 20
 
@@ -68,7 +69,7 @@ def test_leaves_that_were_sampled_have_the_statistics_of_the_sample(
     save = cordwood.save if with_digests else (lambda path, tree: save_file(tree, path))
     save(one, before)
     save(other, after)
-    comparison = compare_checkpoints(one, other, sample_bytes=4 * MIB)
+    comparison = compare_checkpoints(*map(parse_location, (one, other)), sample_bytes=4 * MIB)
     assert comparison.diff.read_bytes <= 4 * MIB
     a, b, c, d = comparison.pairs
     last = ("changed", "identical") if with_digests else ("unread", "unread")
@@ -87,6 +88,7 @@ def test_leaves_that_were_sampled_have_the_statistics_of_the_sample(
 def test_small_checkpoints_are_compared_completely(tmp_path: Path) -> None:
     cordwood.save(tmp_path / "a", {"w": np.zeros(8), "x": 1})
     cordwood.save(tmp_path / "b", {"w": np.ones(8), "x": 1})
-    comparison = compare_checkpoints(tmp_path / "a", tmp_path / "b", sample_bytes=MIB)
+    a, b = parse_location(tmp_path / "a"), parse_location(tmp_path / "b")
+    comparison = compare_checkpoints(a, b, sample_bytes=MIB)
     assert comparison.incomplete == set()
-    assert comparison == compare_checkpoints(tmp_path / "a", tmp_path / "b")
+    assert comparison == compare_checkpoints(a, b)

@@ -27,8 +27,8 @@ from cordwood.errors import (
     UnsupportedFormatError,
 )
 from cordwood.plan.cells import FileSizes
+from cordwood.storage.locations import parse_location
 from cordwood.storage.object_storage import ObjectStorage
-from cordwood.storage.paths import local_or_url
 from cordwood.testing import assert_trees_equal
 from tests.storage.conformance import FolderFiles
 from tests.storage.stores import KINDS, StoredObjects, new_url
@@ -58,7 +58,7 @@ def object_url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 def files_of(url: str) -> MutableMapping[str, bytes]:
     """Return the files at a path or URL."""
-    local = local_or_url(url)
+    local = str(parse_location(url))
     return StoredObjects(url) if "://" in str(local) else FolderFiles(Path(local))
 
 

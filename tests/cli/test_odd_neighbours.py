@@ -16,6 +16,7 @@ from cordwood import CheckpointManager
 from cordwood.api.remove import plan_removal
 from cordwood.errors import CordwoodError, LimitError, NotACheckpointError
 from cordwood.storage.directories import size_on_disk
+from cordwood.storage.locations import parse_location
 from cordwood.storage.removal.listed_removal import MAX_DEPTH
 from tests.cli.conftest import Run
 
@@ -77,7 +78,7 @@ def test_a_checkpoint(
     if layout == "packs":
         cordwood.copy(path, tmp_path / "copied")
         assert cordwood.load(tmp_path / "copied")["w"].tolist() == [0, 1, 2, 3]
-    assert size_on_disk(path) > 0
+    assert size_on_disk(parse_location(path)) > 0
     for command in ("ls", "info"):
         assert run(command, path).code == 0
     with pytest.raises((LimitError, NotACheckpointError), match=r"no part of it|special|deep"):

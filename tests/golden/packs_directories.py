@@ -18,6 +18,7 @@ from cordwood.formats.packs.write import plan_save
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.processes.key_value_store import SINGLE_PROCESS
 from cordwood.processes.rendezvous import Rendezvous
+from cordwood.storage.locations import LocalPath
 
 FOLDER = Path(__file__).parent
 WHOLE_AT, SPREAD_AT = FOLDER / "packs-v1-whole", FOLDER / "packs-v1-spread"
@@ -59,7 +60,9 @@ def write(folder: Path, items: dict[str, tuple[Any, dict[str, str]]]) -> None:
     for number, (prefix, (tree, metadata)) in enumerate(items.items(), start=1):
         alone = Rendezvous(SINGLE_PROCESS, "save", timeout_seconds=1, silence_seconds=1)
         save_id = f"{number:x}" * 16
-        plan = plan_save(folder, tree, SaveOptions(prefix, metadata), alone, save_id=save_id)
+        plan = plan_save(
+            LocalPath(str(folder)), tree, SaveOptions(prefix, metadata), alone, save_id=save_id
+        )
         plan.write(Leaves(plan.leaves))
 
 

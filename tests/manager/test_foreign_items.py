@@ -19,6 +19,7 @@ import cordwood
 from cordwood import CheckpointManager, StepReader
 from cordwood.errors import CorruptionError, MismatchError, PrefixError
 from cordwood.manager.step_items import load_foreign_item
+from cordwood.storage.locations import LocalPath
 from tests.manager.counters import ByteCounter, Counter, SharedByteCounter, SharedCounter
 
 META = {"lr": 0.5, "names": ["a", "b"]}
@@ -241,7 +242,7 @@ def test_states_of_grain_for_another_number_of_processes(
 
     def load(item: Any, index: int, count: int) -> Any:
         processes: Any = SimpleNamespace(index=index, count=count)
-        return load_foreign_item(str(step), "data", item, {"progress": None}, processes)
+        return load_foreign_item(LocalPath(str(step)), "data", item, {"progress": None}, processes)
 
     counter = kind()
     for index, count in ((0, 1), (0, 2), (1, 2), (2, 3)):

@@ -18,6 +18,7 @@ from cordwood.manager.step_items import (
     states_tree,
 )
 from cordwood.results import Resplittable
+from cordwood.storage.locations import LocalPath
 from tests.manager.counters import Counter, SharedByteCounter, SharedCounter
 
 OPTIONS = {"progress": None}
@@ -45,7 +46,7 @@ def processes(index: int, count: int) -> Any:
 
 
 def load(saved: Any, item: Any, index: int, count: int, path: str = "run/1") -> Any:
-    return load_item(path, "data", saved, item, OPTIONS, processes(index, count))
+    return load_item(LocalPath(path), "data", saved, item, OPTIONS, processes(index, count))
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3), (3, 2), (4, 8)])

@@ -14,9 +14,11 @@ import pytest
 
 import cordwood
 from cordwood import CheckpointManager, StepReader
+from cordwood.api.load import load_at
 from cordwood.errors import CorruptionError, MismatchError, PrefixError, UnsupportedLeafError
 from cordwood.manager.step_items import load_item
 from cordwood.results import SaveReport
+from cordwood.storage.locations import LocalPath, Location
 from tests.manager.counters import Counter
 
 
@@ -217,12 +219,12 @@ def test_a_step_that_goes_between_its_tree_and_its_items(
     """A job that only reads goes back to the step before, as for any step that is deleted."""
     save(tmp_path, 1, 2)
 
-    def load(path: str, *arguments: Any, prefix: str | None = None, **options: Any) -> Any:
-        if prefix == "ema" and path.endswith("2"):
-            shutil.rmtree(path)
-        return cordwood.load(path, *arguments, prefix=prefix, **options)
+    def load(location: Location, *arguments: Any, prefix: str | None = None) -> Any:
+        if prefix == "ema" and location.name == "2":
+            shutil.rmtree(str(location))
+        return load_at(location, *arguments, prefix=prefix)
 
-    monkeypatch.setattr("cordwood.manager.step_items.load", load)
+    monkeypatch.setattr("cordwood.manager.step_items.load_at", load)
     restored = StepReader(tmp_path).restore(items={"ema": None})
     assert restored is not None
     assert restored.step == 1
@@ -259,12 +261,12 @@ def test_equal_states_of_other_processes_are_one_state(deep: bool) -> None:
         one, other = [one], [other]
     alone: Any = SimpleNamespace(index=0, count=1)
     states = [{"json": one}, {"json": other}]
-    assert load_item("run/1", "data", states, Counter(), {}, alone) == one
+    assert load_item(LocalPath("run/1"), "data", states, Counter(), {}, alone) == one
 
 
 def test_states_of_another_number_of_processes_come_as_a_list() -> None:
     states = [{"json": 1}, {"json": 2}, {"json": 3}]
     alone: Any = SimpleNamespace(index=0, count=1)
-    assert load_item("run/1", "data", states, None, {}, alone) == [1, 2, 3]
+    assert load_item(LocalPath("run/1"), "data", states, None, {}, alone) == [1, 2, 3]
     with pytest.raises(MismatchError, match="saved by 3 processes"):
-        load_item("run/1", "data", states, Counter(), {}, alone)
+        load_item(LocalPath("run/1"), "data", states, Counter(), {}, alone)

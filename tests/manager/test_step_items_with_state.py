@@ -20,6 +20,7 @@ from cordwood.manager.step_items import (
     saved_states,
     states_tree,
 )
+from cordwood.storage.locations import LocalPath
 from tests.manager.counters import ByteCounter, Counter
 
 TREE = {"w": np.zeros(3)}
@@ -136,7 +137,7 @@ def test_states_of_another_number_of_processes(tmp_path: Path, kind: str) -> Non
 
     def load(process: int, count: int, item: Any = None) -> Any:
         processes: Any = SimpleNamespace(index=process, count=count)
-        return load_item(str(tmp_path / "1"), "data", saved, item, options, processes)
+        return load_item(LocalPath(str(tmp_path / "1")), "data", saved, item, options, processes)
 
     for process, state in enumerate((STATES[kind], [kind])):
         assert same(load(process, 2), state)

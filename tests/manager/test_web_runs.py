@@ -12,6 +12,7 @@ import pytest
 import cordwood
 from cordwood import CheckpointManager, StepReader
 from cordwood.manager.steps import summarize_steps
+from cordwood.storage.locations import parse_location
 from tests.storage.web_stores import Request, WebStore, web_store
 from tests.threads import until
 
@@ -82,7 +83,7 @@ def test_the_sizes_of_steps_cost_no_requests(web: WebStore) -> None:
     with cordwood.open(f"{url}/7") as checkpoint:
         size = sum([each.size_bytes for each in checkpoint.index.sources])
     web.requests.clear()
-    steps = summarize_steps(url, [str(step) for step in range(20)])
+    steps = summarize_steps(parse_location(url), [str(step) for step in range(20)])
     assert [each.disk_bytes for each in steps] == [size] * 20
     assert set(index_requests(web)) == {f"run/{step}/cordwood.json" for step in (17, 18, 19)}
 

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from cordwood.storage.locations import Url, parse_location
 from cordwood.storage.object_store_client import ObjectStore
-from cordwood.storage.paths import new_save_id, parse_url
+from cordwood.storage.paths import new_save_id
 from tests.storage.moto_server import moto_endpoint
 from tests.storage.web_stores import forget_stores, web_store
 
@@ -45,8 +46,8 @@ def new_url(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def open_url(url: str) -> ObjectStore:
     """Return the store of a URL."""
-    parsed = parse_url(url)
-    assert parsed is not None
+    parsed = parse_location(url)
+    assert isinstance(parsed, Url)
     return ObjectStore(parsed)
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cordwood.errors import LimitError, TruncatedError
+from cordwood.storage.locations import Url, parse_location
 from cordwood.storage.object_store_client import ObjectStore
-from cordwood.storage.paths import parse_url
 
 CLAIMED_BYTES = 2 << 30
 MAX_SENT_BYTES = 256 << 20  # what buffers of the sockets and the client may take, and far below
@@ -60,8 +60,8 @@ def server() -> Iterator[Endless]:
 def test_an_answer_is_read_up_to_the_length_that_was_asked_for(
     server: Endless, whole: bool
 ) -> None:
-    url = parse_url(f"http://127.0.0.1:{server.server_address[1]}/run")
-    assert url is not None
+    url = parse_location(f"http://127.0.0.1:{server.server_address[1]}/run")
+    assert isinstance(url, Url)
     store = ObjectStore(url)
     read: Callable[[str], object] = partial(store.read_range, start=0, stop=100)
     if whole:

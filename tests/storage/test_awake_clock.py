@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from cordwood.errors import StorageError
+from cordwood.storage.locations import parse_location
 from cordwood.storage.object_store_client import _Upload
 from cordwood.storage.object_store_options import open_store
-from cordwood.storage.paths import parse_url
 from cordwood.threads.awake_clock import AwakeClock
 
 
@@ -43,7 +43,7 @@ def test_time_in_which_it_stood_still_does_not_count() -> None:
 
 def waiting_upload(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> _Upload:
     """Return an upload of which one part is on its way."""
-    url: Any = parse_url("memory://stalls/tree")
+    url: Any = parse_location("memory://stalls/tree")
     upload = _Upload(str(url), open_store(url), 4, lambda: None)
     monkeypatch.setattr(upload, "_clock", AwakeClock(clock))
     upload._last_seconds = upload._clock.now()

@@ -91,10 +91,10 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_the_endpoint_of_the_environment(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert open_url("az://box/run").location == f"az://box at {address}/me"
+    assert open_url("az://box/run").where == f"az://box at {address}/me"
     monkeypatch.delenv("AZURE_STORAGE_ENDPOINT")
     monkeypatch.setenv("AZURE_ENDPOINT", f"{address}/me")
-    assert open_url("az://box/run").location == f"az://box at {address}/me"
+    assert open_url("az://box/run").where == f"az://box at {address}/me"
 
 
 @pytest.mark.usefixtures("address")

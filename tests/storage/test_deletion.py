@@ -15,6 +15,7 @@ import cordwood
 from cordwood.formats.packs.cordwood_json import RULES
 from cordwood.storage import syscalls
 from cordwood.storage.directories import remove_tree
+from cordwood.storage.locations import LocalPath
 from cordwood.storage.staging_directory import StagingDirectory
 from cordwood.storage.step_storage import LocalStepStorage
 from tests.children import run_python
@@ -176,7 +177,7 @@ def test_leftovers_are_removed_from_the_directory_that_was_listed(
     before = files_in(private)
     swapping = Swapping(lambda: hidden, private)
     with syscalls.override(swapping):
-        LocalStepStorage(str(root), RULES).remove_leftovers()
+        LocalStepStorage(LocalPath(str(root)), RULES).remove_leftovers()
     assert swapping.swapped == hidden
     assert files_in(private) == before
     assert files_in(root / "aside") == []
@@ -262,10 +263,11 @@ _AS_NOBODY = """
     import numpy as np
     import cordwood
     from cordwood.formats.packs.cordwood_json import RULES
+    from cordwood.storage.locations import LocalPath
     from cordwood.storage.step_storage import LocalStepStorage
 
     def work(root):
-        LocalStepStorage(root, RULES).remove_leftovers()
+        LocalStepStorage(LocalPath(root), RULES).remove_leftovers()
         cordwood.save(root + "/1", {"w": np.ones(3)}, layout="zarr")
         return cordwood.gc(root + "/1")
 
@@ -298,6 +300,6 @@ def test_leftovers_of_the_owner_of_the_root_go(shared_root: Path, ending: str) -
 @needs_root
 def test_the_superuser_sweeps_the_leftovers_of_all(shared_root: Path) -> None:
     leftover = [leave(shared_root, ending, NOBODY) for ending in ("stage", "deleted")]
-    LocalStepStorage(str(shared_root), RULES).remove_leftovers()
+    LocalStepStorage(LocalPath(str(shared_root)), RULES).remove_leftovers()
     assert cordwood.gc(shared_root / "1") == [str(leftover[0])]
     assert files_in(shared_root) == []

@@ -15,9 +15,9 @@ from obstore import store as stores
 import cordwood
 from cordwood.errors import UnsupportedFormatError
 from cordwood.storage import object_store_client, object_store_options
+from cordwood.storage.locations import Url, parse_location
 from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.object_store_options import OpenStore, open_store, storage_options
-from cordwood.storage.paths import parse_url
 from cordwood.testing import assert_trees_equal
 from tests.storage.moto_server import moto_endpoint
 from tests.storage.web_stores import web_store
@@ -56,8 +56,8 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def opened(text: str) -> OpenStore:
-    url = parse_url(text)
-    assert url is not None
+    url = parse_location(text)
+    assert isinstance(url, Url)
     return open_store(url)
 
 
@@ -360,10 +360,10 @@ def test_options_hold_until_they_are_closed() -> None:
 @pytest.mark.usefixtures("keys")
 def test_a_store_that_is_open_keeps_its_options() -> None:
     with storage_options("s3://bucket", endpoint="http://localhost:1", stall_seconds=3):
-        url = parse_url("s3://bucket/run")
-        assert url is not None
+        url = parse_location("s3://bucket/run")
+        assert isinstance(url, Url)
         store = ObjectStore(url)
-    assert store.location == "s3://bucket at http://localhost:1"
+    assert store.where == "s3://bucket at http://localhost:1"
     assert store._open.stall_seconds == 3
 
 

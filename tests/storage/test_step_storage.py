@@ -14,6 +14,7 @@ import pytest
 from cordwood.errors import StorageError, UnsupportedFormatError
 from cordwood.storage import syscalls
 from cordwood.storage.directories import scan_directory
+from cordwood.storage.locations import LocalPath, parse_location
 from cordwood.storage.object_step_storage import ObjectStepStorage
 from cordwood.storage.object_store_client import ObjectStore, StoredObject
 from cordwood.storage.step_storage import (
@@ -52,7 +53,7 @@ class Root:
         return self.where
 
     def place(self) -> StepStorage:
-        return open_step_storage(str(self.where), RULES)
+        return open_step_storage(parse_location(self.where), RULES)
 
     def put(self, name: str, data: bytes = b"1") -> None:
         self.contents[name] = data
@@ -308,7 +309,7 @@ def test_what_another_process_removes_of_a_deleted_step_is_not_somebody_elses(
         return entries
 
     monkeypatch.setattr("cordwood.storage.step_storage.scan_directory", scan)
-    place = LocalStepStorage(str(tmp_path), SIDECAR_RULES)
+    place = LocalStepStorage(LocalPath(str(tmp_path)), SIDECAR_RULES)
     assert place.remove(["10"]).removed == ["10"]
     assert [name for name in os.listdir(tmp_path) if not name.endswith("lock")] == []
     assert caplog.text == ""
@@ -348,7 +349,7 @@ def test_what_another_process_removes_from_a_store_is_not_somebody_elses(
         return read(self, name, limit_bytes=limit_bytes)
 
     monkeypatch.setattr(ObjectStore, "read", read_late)
-    result = open_step_storage(str(objects.where), SIDECAR_RULES).remove(["10"])
+    result = open_step_storage(parse_location(objects.where), SIDECAR_RULES).remove(["10"])
     assert (result.removed, result.refused) == (["10"], {})
     assert objects.files() == []
 
@@ -396,11 +397,11 @@ def test_an_empty_directory_and_links_to_what_is_no_step_are_anybodys(tmp_path: 
 
 
 def test_a_path_and_a_url_of_a_file_are_one_place(tmp_path: Path) -> None:
-    place = open_step_storage(tmp_path.as_uri(), RULES)
+    place = open_step_storage(parse_location(tmp_path.as_uri()), RULES)
     assert isinstance(place, LocalStepStorage)
-    assert place.name == str(tmp_path)
-    assert place.path_of("7") == f"{tmp_path}/7"
-    assert isinstance(open_step_storage("memory://a", RULES), ObjectStepStorage)
+    assert place.location == LocalPath(str(tmp_path))
+    assert place.location_of("7") == LocalPath(f"{tmp_path}/7")
+    assert isinstance(open_step_storage(parse_location("memory://a"), RULES), ObjectStepStorage)
 
 
 def test_what_is_in_use_stays(tmp_path: Path) -> None:
@@ -454,7 +455,7 @@ def test_an_empty_entry(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "8").mkdir()
     (tmp_path / "8" / "notes").write_text("")
-    place = open_step_storage(tmp_path, RULES)
+    place = open_step_storage(parse_location(tmp_path), RULES)
     for entry in ("7", "8", "9"):
         place.remove_empty(entry)
     assert os.listdir(tmp_path) == ["8"]
@@ -474,7 +475,7 @@ def test_a_pin(tmp_path: Path) -> None:
 
 
 def test_there_are_no_pins_in_object_stores() -> None:
-    place = open_step_storage("memory://tests-of-steps/pins", RULES)
+    place = open_step_storage(parse_location("memory://tests-of-steps/pins"), RULES)
     assert not place.in_use("10")
     with pytest.raises(UnsupportedFormatError, match="no locks in an object store"), place.pin("1"):
         pytest.fail("nothing is pinned")
@@ -501,7 +502,7 @@ def test_a_lock_of_the_root_that_somebody_holds_is_not_waited_for_beyond_the_tim
     tmp_path: Path,
 ) -> None:
     folder = filled(tmp_path).folder
-    place = open_step_storage(str(folder), RULES, timeout_seconds=0.05)
+    place = open_step_storage(parse_location(folder), RULES, timeout_seconds=0.05)
     fd = os.open(folder / ".steps.cordwood-lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(fd, fcntl.LOCK_EX)
     before = place.entries(lambda _: True)

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from cordwood.storage.doctor import Finding
+from cordwood.storage.locations import Url, parse_location
 from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.object_uploads import PART_BYTES
-from cordwood.storage.paths import Url, parse_url
 from cordwood.storage.store_doctor import examine_store
 from tests.storage.web_stores import Answer, Request, WebStore, web_store
 
@@ -33,8 +33,8 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[WebStore]:
 
 
 def url_of(text: str) -> Url:
-    url = parse_url(text)
-    assert url is not None
+    url = parse_location(text)
+    assert isinstance(url, Url)
     return url
 
 

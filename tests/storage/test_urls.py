@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from cordwood.errors import UnsupportedFormatError
-from cordwood.storage.paths import SCHEMES, Url, parse_url
+from cordwood.storage.locations import SCHEMES, LocalPath, Url, parse_location
 
 
 @pytest.mark.parametrize(
@@ -21,13 +22,58 @@ from cordwood.storage.paths import SCHEMES, Url, parse_url
         ("http://host:8000/a/b", Url("http", "host:8000", "a/b")),
         ("https://host/a/", Url("https", "host", "a")),
         ("gs://bucket/", Url("gs", "bucket", "")),
-        ("file:///tmp/a%20b/", Url("file", "", "/tmp/a b")),
-        ("file://localhost/tmp/x", Url("file", "", "/tmp/x")),
     ],
 )
 def test_urls(text: str, expected: Url) -> None:
-    assert parse_url(text) == expected
-    assert parse_url(str(expected).replace("a b", "a%20b")) == expected
+    location = parse_location(text)
+    assert location == expected
+    assert str(location) == text
+    assert parse_location(expected.address) == expected
+    assert isinstance(location, Url)
+    assert str(location.plain) == expected.address
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("file:///tmp/a%20b/", "/tmp/a b"),
+        ("file://localhost/tmp/x", "/tmp/x"),
+        ("file:///", "/"),
+        ("a/b/", "a/b/"),
+    ],
+)
+def test_local_paths(text: str, expected: str) -> None:
+    assert parse_location(text) == LocalPath(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "parent", "name"),
+    [
+        ("run/100", "run", "100"),
+        ("run/100/", "run", "100"),
+        ("/100", "/", "100"),
+        ("100", ".", "100"),
+        ("s3://bucket/run/100/", "s3://bucket/run", "100"),
+        ("S3://bucket/run", "S3://bucket", "run"),
+        ("memory://a/b", "memory://a", "b"),
+    ],
+)
+def test_the_parent_and_the_children_of_a_location(text: str, parent: str, name: str) -> None:
+    location = parse_location(text)
+    assert str(location.parent) == parent
+    assert location.name == name
+    assert str(location.child("x")) == f"{text.rstrip('/')}/x"
+    assert location.child("x").parent == parse_location(text.rstrip("/"))
+    assert parse_location(str(location.child("x"))) == location.child("x")
+
+
+def test_a_sibling_of_a_url() -> None:
+    assert Url("s3", "bucket", "run/100").child("../.data/x") == Url("s3", "bucket", "run/.data/x")
+
+
+def test_a_url_is_no_path_of_the_system() -> None:
+    with pytest.raises(TypeError):
+        os.stat(Url("s3", "bucket", "run"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -49,15 +95,15 @@ def test_urls(text: str, expected: Url) -> None:
     ],
 )
 def test_paths_are_no_urls(path: str | Path) -> None:
-    assert parse_url(path) is None
+    assert parse_location(path) == LocalPath(str(path))
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_path_made_of_a_url_is_refused(scheme: str) -> None:
     with pytest.raises(UnsupportedFormatError, match=f"pass a str such as '{scheme}://bucket/x'"):
-        parse_url(Path(f"{scheme}://bucket/x"))
+        parse_location(Path(f"{scheme}://bucket/x"))
     with pytest.raises(UnsupportedFormatError, match=f"pass a str such as '{scheme}://bucket/x'"):
-        parse_url(str(Path(f"{scheme}://bucket/x")))
+        parse_location(str(Path(f"{scheme}://bucket/x")))
 
 
 @pytest.mark.parametrize(
@@ -84,5 +130,5 @@ def test_a_path_made_of_a_url_is_refused(scheme: str) -> None:
 )
 def test_what_is_refused(text: str, message: str) -> None:
     with pytest.raises(UnsupportedFormatError) as caught:
-        parse_url(text)
+        parse_location(text)
     assert message in str(caught.value)

@@ -30,7 +30,7 @@ from cordwood.message_text import absent_leaf, counted, printable, size_text
 from cordwood.plan.load_plan import byte_strides
 from cordwood.plan.move_templates import RANGE_PRICE_BYTES
 from cordwood.plan.path_spellings import plain_name, plain_pattern
-from cordwood.storage.paths import local_path
+from cordwood.storage.locations import LocalPath, Location, parse_local_path, parse_location
 
 # Smaller gaps are read, because that costs less than skipping them.
 _SKIP_BYTES = BLOCK_BYTES + RANGE_PRICE_BYTES
@@ -329,10 +329,23 @@ def open(
     ...     print(list(checkpoint), checkpoint["a/w"].shape, checkpoint["a/w"][1:, 0])
     ['a/w'] (3, 2) [2. 4.]
     """
-    folder = None if scratch is None else local_path(scratch, purpose="for scratch=")
-    options = OpenOptions(max_bytes, scratch=folder)
+    location = parse_location(path)
+    folder = None if scratch is None else parse_local_path(scratch, purpose="for scratch=")
+    return open_at(location, format=format, prefix=prefix, max_bytes=max_bytes, scratch=folder)
+
+
+def open_at(
+    location: Location,
+    *,
+    format: str | None = None,
+    prefix: str | None = None,
+    max_bytes: int | None = None,
+    scratch: LocalPath | None = None,
+) -> Checkpoint:
+    """Open a checkpoint, as `open`."""
+    options = OpenOptions(max_bytes, scratch=scratch)
     return retry_stale(
-        lambda: Checkpoint(open_reader(path, format=format, prefix=prefix, options=options))
+        lambda: Checkpoint(open_reader(location, format=format, prefix=prefix, options=options))
     )
 
 

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from cordwood import dtypes
-from cordwood.api.checkpoint import Checkpoint
-from cordwood.api.checkpoint import open as open_checkpoint
+from cordwood.api.checkpoint import Checkpoint, open_at
 from cordwood.api.checkpoint_leaves import StoredLeaves
-from cordwood.api.detect import detect
+from cordwood.api.detect import detect_at
 from cordwood.api.trees_to_convert import TreesToConvert, require_all_trees, trees_to_convert
 from cordwood.errors import CordwoodError, LossError, UnsupportedFormatError
 from cordwood.formats.detect_format import format_of
@@ -46,7 +45,7 @@ from cordwood.io.progress import ProgressMeter, ProgressOption
 from cordwood.io.progress_bar import progress_display
 from cordwood.loading.cast import cast_dtypes
 from cordwood.loading.load_request import Cast
-from cordwood.loading.locate_step import checkpoint_path
+from cordwood.loading.locate_step import locate_checkpoint
 from cordwood.loading.unreadable_leaves import require_readable, unreadable_names
 from cordwood.message_text import counted, first_names, printable, size_text
 from cordwood.plan.path_patterns import Rename, Select
@@ -56,15 +55,15 @@ from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
 from cordwood.public_names import document_fields
 from cordwood.saving.background_saves import raise_unreported_failures, wait_for_saves
 from cordwood.saving.interrupted_saves import after_interrupted_saves
-from cordwood.storage.paths import (
-    is_empty_file,
-    is_same_path,
-    kind_at,
-    last_name,
-    local_or_url,
-    locate_directory,
-    parse_url,
+from cordwood.storage.locations import (
+    LocalPath,
+    Location,
+    Url,
+    parse_local_path,
+    parse_location,
+    require_local,
 )
+from cordwood.storage.paths import is_empty_file, is_same_path, kind_at, last_name, locate_directory
 from cordwood.storage.temporary_file import scratch_directory
 from cordwood.threads.garbage_collector import gc_paused
 from cordwood.threads.log import log
@@ -246,47 +245,48 @@ def convert(
     >>> done.format, done.size_bytes
     ('packs', 8)
     """
-    path = local_or_url(destination)
-    to_format = format_for_saving(path, format=format, layout=layout, prefix=None, exports=True)
+    target = parse_location(destination)
+    to_format = format_for_saving(target, format=format, layout=layout, prefix=None, exports=True)
     is_directory = is_directory_format(to_format)
     holds_many = "prefix" in to_format.save_options
     if to_prefix is not None and not holds_many:
-        raise ValueError(f"{path}: to_prefix= is for directories; a file holds one tree")
-    if is_directory and (format, layout) == (None, None) and parse_url(path) is None:
-        refuse_unknown_suffix(path)
-    source = source if isinstance(source, Checkpoint) else checkpoint_path(source)
-    name = source.path if isinstance(source, Checkpoint) else source
-    if is_same_path(name, os.fspath(path)):
+        raise ValueError(f"{target}: to_prefix= is for directories; a file holds one tree")
+    if is_directory and (format, layout) == (None, None) and isinstance(target, LocalPath):
+        refuse_unknown_suffix(target)
+    folder = None if scratch is None else parse_local_path(scratch, purpose="for scratch=")
+    origin = source if isinstance(source, Checkpoint) else locate_checkpoint(parse_location(source))
+    name = origin.path if isinstance(origin, Checkpoint) else str(origin)
+    if is_same_path(name, str(target)):
         raise ValueError(f"{name} would be converted into itself: write to another path")
     raise_unreported_failures()
-    wait_for_saves(path)
+    wait_for_saves(str(target))
     one_tree = bool(rename) or isinstance(cast, Mapping) or transpose is not None or not holds_many
     trees, beside_weights = TreesToConvert({prefix: to_prefix}), FilesBeside()
-    if not isinstance(source, Checkpoint):
+    if not isinstance(origin, Checkpoint):
         trees = trees_to_convert(
-            stored_trees(name),
+            stored_trees(origin),
             prefix=prefix,
             to_prefix=to_prefix,
             selects=select is not None,
             one_tree=one_tree,
         )
-        beside_weights = _files_beside(name, is_copied="files" in to_format.save_options)
+        beside_weights = _files_beside(origin, is_copied="files" in to_format.save_options)
     if trees.left_out:
         log.warning("%s: not converted: %s", name, printable(", ".join(trees.left_out)))
 
     def refuse() -> None:
-        to_format.refuse_foreign(path)
+        to_format.refuse_foreign(target)
         written = [each or "" for each in trees.prefixes.values()]
         beside = to_prefix is not None
-        refuse_existing(path, to_format, written, beside=beside, overwrite=overwrite)
+        refuse_existing(target, to_format, written, beside=beside, overwrite=overwrite)
 
     with ExitStack() as stack, gc_paused():
-        stack.enter_context(after_interrupted_saves(path))
+        stack.enter_context(after_interrupted_saves(str(target)))
         refuse()
         parts = []
         for each, to in trees.prefixes.items():
             opened = stack.enter_context(
-                _opened(source, path, prefix=each, max_bytes=max_bytes, scratch=scratch)
+                _opened(origin, target, prefix=each, max_bytes=max_bytes, scratch=folder)
             )
             part = _part(
                 opened,
@@ -300,12 +300,12 @@ def convert(
             strings = opened.metadata if metadata is None else metadata
             require_strings(strings)
             if metadata is None:
-                strings = without_other_steps_record(strings, path, to_format, source=name)
-            lost = _accepted_losses(part, path, to_format, strings, lossy=lossy)
+                strings = without_other_steps_record(strings, target, to_format, source=name)
+            lost = _accepted_losses(part, target, to_format, strings, lossy=lossy)
             strings = {} if lost else strings
             parts.append(part._replace(metadata=strings, lost=[*part.lost, *lost]))
         if not lossy:
-            require_all_trees(trees.lost, name, os.fspath(path))
+            require_all_trees(trees.lost, name, str(target))
         meter = None
         report = stack.enter_context(progress_display(progress, "converting"))
         if report is not None:
@@ -314,7 +314,7 @@ def convert(
         sources = [
             StoredLeaves(part.checkpoint, part.selected, part.dtypes, meter) for part in parts
         ]
-        wait_for_saves(path)  # again, because decompressing a source takes time
+        wait_for_saves(str(target))  # again, because decompressing a source takes time
         refuse()
         for part, leaves in zip(parts, sources, strict=True):
             options = SaveOptions(
@@ -327,15 +327,15 @@ def convert(
             )
             structure = part.selected.stored.structure
             tree = FlatTree(structure, tuple(leaf_paths(structure)), leaves.leaves, ())
-            purpose = f"convert to {os.fspath(path)}"
+            purpose = f"convert to {target}"
             rendezvous = Rendezvous(SINGLE_PROCESS, purpose, timeout_seconds=TIMEOUT_SECONDS)
-            plan = plan_save(to_format, path, tree, options, rendezvous)
+            plan = plan_save(to_format, target, tree, options, rendezvous)
             plan.write(Leaves(plan.leaves))
         if meter is not None:
             meter.finish()
     return Conversion(
         name,
-        os.fspath(path),
+        str(target),
         parts[0].checkpoint.format,
         to_format.name,
         sum([len(part.selected.stored.leaves) for part in parts]),
@@ -347,7 +347,7 @@ def convert(
     )
 
 
-def _files_beside(source: str, *, is_copied: bool) -> FilesBeside:
+def _files_beside(source: Location, *, is_copied: bool) -> FilesBeside:
     """Return the files beside the weights of a source; all are left out if none can be copied."""
     from_format = format_of(source, format=None, prefix=None)
     if not has_companions(from_format):
@@ -409,12 +409,12 @@ def _readable(
 
 
 def _opened(
-    source: str | os.PathLike[str] | Checkpoint,
-    destination: str | os.PathLike[str],
+    source: Location | Checkpoint,
+    destination: Location,
     *,
     prefix: str | None,
     max_bytes: int | None,
-    scratch: str | os.PathLike[str] | None,
+    scratch: LocalPath | None,
 ) -> AbstractContextManager[Checkpoint]:
     """Open a source for a `with` block; an open checkpoint stays open after it."""
     if isinstance(source, Checkpoint):
@@ -424,9 +424,9 @@ def _opened(
             )
         return nullcontext(source)
     if scratch is None:
-        in_a_store = parse_url(destination) is not None
-        scratch = scratch_directory(local_or_url(source if in_a_store else destination))
-    return open_checkpoint(source, prefix=prefix, max_bytes=max_bytes, scratch=scratch)
+        near = source if isinstance(destination, Url) else destination
+        scratch = LocalPath(scratch_directory(str(near)))
+    return open_at(source, prefix=prefix, max_bytes=max_bytes, scratch=scratch)
 
 
 def _size(leaves: Sequence[Leaf], dtype_names: Sequence[str] | None = None) -> int:
@@ -438,7 +438,7 @@ def _size(leaves: Sequence[Leaf], dtype_names: Sequence[str] | None = None) -> i
 
 def _accepted_losses(
     part: _Part,
-    destination: str | os.PathLike[str],
+    destination: Location,
     format: WritableFormat,
     metadata: Mapping[str, str],
     *,
@@ -450,20 +450,20 @@ def _accepted_losses(
         has_no_strings = bool(metadata) and "metadata" not in format.save_options
         leave_out = "; metadata={} leaves out the strings" if has_no_strings else ""
         raise LossError(
-            f"converting {part.checkpoint.path} to {os.fspath(destination)} would lose something "
+            f"converting {part.checkpoint.path} to {destination} would lose something "
             f"(lossy=True or --lossy accepts the loss{leave_out}):\n"
             + "\n".join([f"  {line}" for line in lost])
         )
     return lost
 
 
-def refuse_unknown_suffix(path: str | os.PathLike[str]) -> None:
+def refuse_unknown_suffix(path: LocalPath) -> None:
     """Raise UnsupportedFormatError if a new directory would have the name of a file.
 
     `save` makes a directory of any name without a known file suffix. The path of a conversion is
     often typed by hand, and a suffix of letters is meant for a file.
     """
-    text = os.fspath(path)
+    text = path.text
     suffix = Path(text).suffix
     if text.endswith("/") or not suffix[1:].isalpha() or kind_at(path) != "nothing":
         return
@@ -475,26 +475,26 @@ def refuse_unknown_suffix(path: str | os.PathLike[str]) -> None:
 
 
 def refuse_existing(
-    path: str | os.PathLike[str],
+    location: Location,
     format: WritableFormat,
     prefixes: Collection[str],
     *,
     beside: bool,
     overwrite: bool,
 ) -> None:
-    """Raise FileExistsError unless the trees of these prefixes may be written to `path`.
+    """Raise FileExistsError unless the trees of these prefixes may be written to a location.
 
     Args:
-        path: the destination, which `refuse_foreign` has accepted.
+        location: the destination, which `refuse_foreign` has accepted.
         format: the format to write.
         prefixes: the prefixes of the trees to write; "" for a tree without one.
         beside: the caller has named the tree, so trees of other prefixes may stay beside it.
         overwrite: trees of these prefixes may be replaced.
     """
-    existing = _prefixes_at(path, format)
+    existing = _prefixes_at(location, format)
     if existing is None:
         return
-    text = os.fspath(path)
+    text = str(location)
     if overwrite:
         others = sorted(set(existing) - set(prefixes))
         if others and not beside:
@@ -506,12 +506,12 @@ def refuse_existing(
                 text,
             )
         return
-    step = _step_at(path) if is_directory_format(format) else None
+    step = _step_at(location) if is_directory_format(format) else None
     if beside and step is None and set(prefixes).isdisjoint(existing):
         return
     what = "a checkpoint"
     with suppress(CordwoodError, OSError):
-        what = detect(path).description
+        what = detect_at(location).description
     if step is not None:
         what += f", step {step} of a CheckpointManager"
     elif beside:
@@ -531,32 +531,33 @@ def _tree(prefix: str) -> str:
     return f"the tree {prefix!r}" if prefix else "a tree without a prefix"
 
 
-def _prefixes_at(path: str | os.PathLike[str], format: WritableFormat) -> list[str] | None:
-    """Return the prefixes of the checkpoint at `path`, [""] for a file; None if there is none."""
+def _prefixes_at(location: Location, format: WritableFormat) -> list[str] | None:
+    """Return the prefixes of the checkpoint there, [""] for a file; None if there is none."""
     if not is_directory_format(format):
+        path = require_local(location)
         return None if kind_at(path) == "nothing" or is_empty_file(path) else [""]
-    if parse_url(path) is not None:
-        data = store_at(path).read_index()
+    if isinstance(location, Url):
+        data = store_at(location).read_index()
         return None if data is None else sorted(decode_index(data))
-    place = Path(locate_directory(path))
-    existing = written_format(Place(os.fspath(place))) if kind_at(place) == "a folder" else None
+    place = LocalPath(locate_directory(location))
+    existing = written_format(Place(place)) if kind_at(place) == "a folder" else None
     return None if existing is None else list(item_names(existing, place))
 
 
-def _step_at(path: str | os.PathLike[str]) -> int | None:
-    """Return the step of the manager's record in the directory of packs at `path`, or None."""
+def _step_at(location: Location) -> int | None:
+    """Return the step of the manager's record in the directory of packs at a location, or None."""
     with suppress(CordwoodError, OSError):
-        item = decode_index(read_index_bytes(store_at(path))).get("")
+        item = decode_index(read_index_bytes(store_at(location))).get("")
         metadata = item.get("metadata") if type(item) is dict else None
         text = metadata.get(KEY) if type(metadata) is dict else None
         if type(text) is str:
-            return decode_record(text, os.fspath(path)).step
+            return decode_record(text, str(location)).step
     return None
 
 
 def without_other_steps_record(
     strings: Mapping[str, str],
-    destination: str | os.PathLike[str],
+    destination: Location,
     format: WritableFormat,
     *,
     source: str,
@@ -570,7 +571,7 @@ def without_other_steps_record(
     """
     if is_directory_format(format) and "prefix" not in format.save_options:
         return {name: value for name, value in strings.items() if name not in (KEY, PREFIX_KEY)}
-    number = number_in_name(last_name(destination))
+    number = number_in_name(last_name(str(destination)))
     if KEY not in strings or number is None:
         return strings
     step = None
@@ -581,7 +582,7 @@ def without_other_steps_record(
     log.warning(
         "%s: the metrics, extras and states of %s are left out, for they are not those of step %d; "
         "trees are copied",
-        os.fspath(destination),
+        str(destination),
         source if step is None else f"step {step}",
         number,
     )

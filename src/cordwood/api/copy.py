@@ -44,7 +44,7 @@ from cordwood.io.check_files import check_files
 from cordwood.io.open_files import LocalFile, ReadableFile
 from cordwood.io.progress import METER, ProgressOption, report_progress
 from cordwood.io.progress_bar import progress_display
-from cordwood.loading.locate_step import checkpoint_path
+from cordwood.loading.locate_step import locate_checkpoint
 from cordwood.message_text import counted, printable, size_text
 from cordwood.public_names import document_fields
 from cordwood.saving.background_saves import raise_unreported_failures, wait_for_saves
@@ -52,14 +52,8 @@ from cordwood.saving.interrupted_saves import after_interrupted_saves
 from cordwood.storage.atomic_file import atomic_file, finish_file
 from cordwood.storage.directories import size_on_disk
 from cordwood.storage.directory_reader import ReplacedError, retry_reading
-from cordwood.storage.paths import (
-    is_same_path,
-    is_within,
-    kind_at,
-    last_name,
-    local_or_url,
-    parse_url,
-)
+from cordwood.storage.locations import LocalPath, Location, Url, parse_location
+from cordwood.storage.paths import is_same_path, is_within, kind_at, last_name
 from cordwood.storage.storage_protocol import IndexChange, MissingDataError, Storage
 from cordwood.threads.log import log
 from cordwood.threads.run_in_worker import in_worker
@@ -182,21 +176,22 @@ def copy(
     0
     """
     began = time.monotonic()
-    source, destination = _text(checkpoint_path(source)), _text(destination)
-    for outer, inner in ((source, destination), (destination, source)):
+    origin = _trimmed(locate_checkpoint(parse_location(source)))
+    target = _trimmed(parse_location(destination))
+    for outer, inner in ((str(origin), str(target)), (str(target), str(origin))):
         if is_same_path(outer, inner) or is_within(inner, outer):
             raise ValueError(
-                f"{source} cannot be copied to {destination}: expected two places, neither of them "
+                f"{origin} cannot be copied to {target}: expected two places, neither of them "
                 "within the other"
             )
     raise_unreported_failures()
-    wait_for_saves(source)
-    wait_for_saves(destination)
-    with after_interrupted_saves(destination), progress_display(progress, "copying") as report:
-        copied = _copy(source, destination, verify, report)
+    wait_for_saves(str(origin))
+    wait_for_saves(str(target))
+    with after_interrupted_saves(str(target)), progress_display(progress, "copying") as report:
+        copied = _copy(origin, target, verify, report)
     return CopyReport(
-        source,
-        destination,
+        str(origin),
+        str(target),
         tuple(copied.steps),
         tuple(copied.steps_there),
         copied.files,
@@ -206,15 +201,15 @@ def copy(
     )
 
 
-def _text(path: str | os.PathLike[str]) -> str:
-    path = local_or_url(path)
-    url = parse_url(path)
-    return (os.fspath(path).rstrip("/") or "/") if url is None else str(url)
+def _trimmed(location: Location) -> Location:
+    """Return a location without a slash at its end."""
+    if isinstance(location, Url):
+        return location.plain
+    return LocalPath(location.text.rstrip("/") or "/")
 
 
-def _copy(source: str, destination: str, verify: bool, report: Any) -> _Copier:
-    is_local = parse_url(source) is None
-    if is_local and kind_at(source) == "a file":
+def _copy(source: Location, destination: Location, verify: bool, report: Any) -> _Copier:
+    if isinstance(source, LocalPath) and kind_at(source) == "a file":
         with report_progress(size_on_disk(source), report):
             return _copy_file(source, destination)
     root, target = store_at(source), store_at(destination, to_save=True)
@@ -229,20 +224,20 @@ def _copy(source: str, destination: str, verify: bool, report: Any) -> _Copier:
             "directory of steps, or nothing there yet"
         )
     copier = _Copier(verify=verify, in_pool=is_run and target.has_pool)
-    paths = [(name, f"{source}/{name}", f"{destination}/{name}") for name in names]
+    pairs = [(name, source.child(name), destination.child(name)) for name in names]
     if not is_run:
-        paths = [("", source, destination)]
+        pairs = [("", source, destination)]
         _refuse_other_step(source, destination)
         _refuse_run(source, destination, target)
     threads = reading_threads(latency_bound=root.has_pool or target.has_pool)
-    sizes = map_in_threads(copier.examine, [each[1:] for each in paths], threads=threads)
+    sizes = map_in_threads(copier.examine, [each[1:] for each in pairs], threads=threads)
     if all(size is None for size in sizes):
         raise IncompleteCheckpointError(
             f"{source}: none of its steps ({listed(names)}) is finished"
         )
     total = sum({key: size for each in sizes for key, size in (each or {}).items()}.values())
     with report_progress(total, report):
-        for (name, *places), size in zip(paths, sizes, strict=True):
+        for (name, *places), size in zip(pairs, sizes, strict=True):
             if size is None:
                 log.warning("%s has no index: it is not finished, and is not copied", places[0])
                 continue
@@ -257,43 +252,42 @@ def _copy(source: str, destination: str, verify: bool, report: Any) -> _Copier:
     return copier
 
 
-def _is_run(source: str, store: Storage) -> bool:
+def _is_run(source: Location, store: Storage) -> bool:
     """Return True for a directory of steps, False for a checkpoint that can be copied."""
     if store.read_index() is not None:
         return False
-    is_local = parse_url(source) is None
-    if is_local and kind_at(source) == "a folder":
+    if isinstance(source, LocalPath) and kind_at(source) == "a folder":
         other = format_of_directory(source)
         if other is not None:
             _refuse_format(source, other.name)
     if any(step_in_name(name) is not None for name in store.names()):
         return True
-    if is_local:
+    if isinstance(source, LocalPath):
         format_of(source, format=None, prefix=None)  # raises
     read_index_bytes(store)  # raises
     return False
 
 
-def _refuse_format(path: str, format: str) -> None:
+def _refuse_format(path: LocalPath, format: str) -> None:
     raise UnsupportedFormatError(
         f"{path} is of the format {format!r}: copy takes directories of safetensors files with "
         "cordwood.json, and single files; cordwood.convert (cordwood convert) writes one of it"
     )
 
 
-def _recorded_step(source: str) -> int | None:
+def _recorded_step(source: Location) -> int | None:
     """Return the number of a step that a manager has saved; None for another checkpoint."""
-    items = parse_items(read_index_bytes(store_at(source)), name=source)
+    items = parse_items(read_index_bytes(store_at(source)), name=str(source))
     text = items[""].metadata.get(KEY) if "" in items else None
     if text is not None:
         with suppress(FormatError):  # not a manager's
-            return decode_record(text, source).step
+            return decode_record(text, str(source)).step
     return None
 
 
-def _refuse_other_step(source: str, destination: str) -> None:
+def _refuse_other_step(source: Location, destination: Location) -> None:
     """Raise StepError if a manager would take the copy of a step for another step."""
-    number = step_in_name(last_name(destination))
+    number = step_in_name(last_name(str(destination)))
     step = _recorded_step(source)
     if number is not None and step is not None and step != number:
         raise StepError(
@@ -302,7 +296,7 @@ def _refuse_other_step(source: str, destination: str) -> None:
         )
 
 
-def _refuse_run(source: str, destination: str, target: Storage) -> None:
+def _refuse_run(source: Location, destination: Location, target: Storage) -> None:
     """Raise NotACheckpointError for a checkpoint that would be copied onto a directory of steps."""
     if target.read_index() is not None:
         return
@@ -310,9 +304,9 @@ def _refuse_run(source: str, destination: str, target: Storage) -> None:
     if not steps:
         return
     step = _recorded_step(source)
-    last = last_name(source)
+    last = last_name(str(source))
     name = str(step) if step is not None else last if step_in_name(last) is not None else "STEP"
-    command = shlex.join(["cordwood", "copy", source, f"{destination}/{name}"])
+    command = shlex.join(["cordwood", "copy", str(source), f"{destination}/{name}"])
     raise NotACheckpointError(
         f"{destination} is a directory of steps ({listed(steps)}), and {source} is one checkpoint: "
         f"copy it to a step there: {command}"
@@ -330,20 +324,21 @@ class _Copier:
         self.skipped_bytes = 0
         self._verify = verify
         self._in_pool = in_pool
-        self._held: dict[str, tuple[str, Source]] = {}  # by name: the step that has it
+        self._held: dict[str, tuple[Location, Source]] = {}  # by name: the step that has it
 
-    def examine(self, source: str, destination: str) -> dict[str, int] | None:
+    def examine(self, source: Location, destination: Location) -> dict[str, int] | None:
         """Return the sizes of the files to copy; None if there is no finished step.
 
         Raises FileExistsError and NotACheckpointError for something else at the destination.
         """
         data = store_at(source).read_index()
         if data is None:
-            other = format_of_directory(source) if parse_url(source) is None else None
-            if other is not None:
-                _refuse_format(source, other.name)
+            if isinstance(source, LocalPath):
+                other = format_of_directory(source)
+                if other is not None:
+                    _refuse_format(source, other.name)
             return None
-        content = content_of(data, name=source, in_pool=self._in_pool)
+        content = content_of(data, source, in_pool=self._in_pool)
         target = store_at(destination)
         names = [*content.files]
         if not _is_same(target.read_index(), content, destination):
@@ -352,7 +347,7 @@ class _Copier:
             names = self._missing(target, content, by_size=True)
         return {name: content.files[name].size_bytes for name in names}
 
-    def copy_step(self, name: str, source: str, destination: str) -> None:
+    def copy_step(self, name: str, source: Location, destination: Location) -> None:
         """Copy a checkpoint, again if it is replaced, or its copy is removed, meanwhile."""
         origin = store_at(source)
         removals = 0
@@ -361,7 +356,7 @@ class _Copier:
             nonlocal removals
             data = read_index_bytes(origin)
             try:
-                content = content_of(data, name=source, in_pool=self._in_pool)
+                content = content_of(data, source, in_pool=self._in_pool)
                 self._copy(name, origin, content, destination)
             except MissingDataError as e:
                 removals += 1
@@ -371,7 +366,7 @@ class _Copier:
                         f"files of the copy were removed {_ATTEMPTS} times before its index was "
                         "written: gc, or a manager that saves to the run, takes them for those of "
                         "a dead save until then; copy again once these have ended",
-                        destination,
+                        str(destination),
                     ) from e
                 log.warning("%s: files of the copy were removed, and are copied again", destination)
                 raise ReplacedError(e) from e
@@ -383,7 +378,9 @@ class _Copier:
 
         retry_reading(attempt)
 
-    def _copy(self, name: str, origin: Storage, content: StepContent, destination: str) -> None:
+    def _copy(
+        self, name: str, origin: Storage, content: StepContent, destination: Location
+    ) -> None:
         target = store_at(destination)
         is_there = _is_same(target.read_index(), content, destination)
         is_complete = False
@@ -397,7 +394,9 @@ class _Copier:
         write_files(origin, content, destination, [each for each in missing if each not in linked])
         if not is_complete or linked:
             with target.transaction(others_commit=False) as save:
-                unlinked = [each for each in linked if not save.link(self._held[each][0], each)]
+                unlinked = [
+                    each for each in linked if not save.link(str(self._held[each][0]), each)
+                ]
                 write_files(origin, content, destination, unlinked)
                 missing = [each for each in missing if each not in linked or each in unlinked]
 
@@ -419,8 +418,8 @@ class _Copier:
     def _holds(self, name: str, content: StepContent) -> bool:
         """Return True if an earlier step of this call has the same file."""
         file = content.files[name]
-        _, held = self._held.get(name, ("", None))
-        return held is not None and held[1:] == file[1:]  # all but its name in the source
+        held = self._held.get(name)
+        return held is not None and held[1][1:] == file[1:]  # all but its name in the source
 
     def _missing(self, target: Storage, content: StepContent, *, by_size: bool) -> list[str]:
         """Return the new names of the files that the destination does not have whole.
@@ -451,7 +450,7 @@ class _Copier:
         return [name for (name, _), there in zip(files, whole, strict=True) if not there]
 
 
-def _is_same(current: bytes | None, content: StepContent, path: str) -> bool:
+def _is_same(current: bytes | None, content: StepContent, path: Location) -> bool:
     """Return True if a path has the same index, False for none, or one of the same save.
 
     That one differs in metrics, which were added to a step here or there after it was copied.
@@ -469,22 +468,22 @@ def _is_same(current: bytes | None, content: StepContent, path: str) -> bool:
     return current is not None
 
 
-def _with_metrics_of_both(current: bytes, content: StepContent, path: str) -> IndexChange:
+def _with_metrics_of_both(current: bytes, content: StepContent, path: Location) -> IndexChange:
     metrics = metrics_if_same_save(current, content.index_bytes)
-    change = change_of_metrics(content.index_bytes, metrics or {}, name=path, overwrite=True)
+    change = change_of_metrics(content.index_bytes, metrics or {}, name=str(path), overwrite=True)
     return content._replace(index_bytes=change.new_index).change()
 
 
-def _copy_file(source: str, destination: str) -> _Copier:
+def _copy_file(source: LocalPath, destination: Location) -> _Copier:
     """Copy a single local file to another local path."""
     copied, meter = _Copier(verify=False, in_pool=False), METER.get()
-    suffix = suffix_of(source)
-    if parse_url(destination) is not None:
+    suffix = suffix_of(source.text)
+    if isinstance(destination, Url):
         raise UnsupportedFormatError(
             f"{source} is a file, and an object store holds directories: cordwood.convert "
             f"(cordwood convert) writes it to {destination} as one"
         )
-    if kind_at(destination) == "a folder" or suffix_of(destination) != suffix:
+    if kind_at(destination) == "a folder" or suffix_of(destination.text) != suffix:
         raise UnsupportedFormatError(
             f"{destination}: expected the path of a file that ends in {suffix or 'no suffix'}, as "
             f"{source}; cordwood.convert (cordwood convert) writes other formats"
@@ -497,7 +496,7 @@ def _copy_file(source: str, destination: str) -> _Copier:
                     f"{destination}: there is another file already; copy replaces nothing: remove "
                     "it, or copy to another path"
                 )
-            finish_file(destination)  # it may be of a copy that was killed
+            finish_file(destination.text)  # it may be of a copy that was killed
             copied.steps_there, copied.skipped_bytes = [""], file.size_bytes
             return copied
         with atomic_file(destination) as temporary:
@@ -506,7 +505,7 @@ def _copy_file(source: str, destination: str) -> _Copier:
                 data = file.read(start, min(_UNIT_BYTES, file.size_bytes - start))
                 temporary.write(memoryview(data), start)
                 if meter is not None:
-                    meter.advance(len(data), source)
+                    meter.advance(len(data), source.text)
             temporary.require_size(file.size_bytes)
             try:
                 verify_checkpoint(temporary.path, format=format)
@@ -517,7 +516,7 @@ def _copy_file(source: str, destination: str) -> _Copier:
     return copied
 
 
-def _same_bytes(file: ReadableFile, path: str) -> bool:
+def _same_bytes(file: ReadableFile, path: LocalPath) -> bool:
     with LocalFile(path) as other:
         if other.size_bytes != file.size_bytes:
             return False

@@ -22,15 +22,11 @@ from cordwood.formats.registry import DEFAULT
 from cordwood.formats.stored_step import listed, sorted_steps
 from cordwood.io.open_files import LocalFile
 from cordwood.io.stale_handles import retry_stale
-from cordwood.loading.locate_step import checkpoint_path
+from cordwood.loading.locate_step import locate_checkpoint
 from cordwood.message_text import counted
 from cordwood.public_names import document_fields
-from cordwood.storage.paths import (
-    NOTHING_ON_THE_WEB,
-    kind_at,
-    locate_directory,
-    parse_url,
-)
+from cordwood.storage.locations import LocalPath, Location, Url, parse_location
+from cordwood.storage.paths import NOTHING_ON_THE_WEB, kind_at, locate_directory
 
 
 @document_fields
@@ -77,10 +73,15 @@ def detect(path: str | os.PathLike[str]) -> Detected:
     >>> detect("example.safetensors")[:2]
     ('safetensors', 'a safetensors file')
     """
-    text = checkpoint_path(path)
-    if parse_url(text) is not None:
-        return _in_a_store(text)
-    place = locate_directory(text)
+    return detect_at(parse_location(path))
+
+
+def detect_at(location: Location) -> Detected:
+    """Return the format of a file, a directory or a URL, as `detect`."""
+    checkpoint = locate_checkpoint(location)
+    if isinstance(checkpoint, Url):
+        return _in_a_store(checkpoint)
+    text, place = str(checkpoint), LocalPath(locate_directory(checkpoint))
     what = kind_at(place)
     if what == "a folder":
         format = format_of_directory(place)
@@ -97,9 +98,9 @@ def detect(path: str | os.PathLike[str]) -> Detected:
     return Detected(file_format.name, file_format.description, text)
 
 
-def _format_at(path: str) -> Format:
+def _format_at(path: LocalPath) -> Format:
     with LocalFile(path) as file:
-        return format_of_file(file)
+        return format_of_file(file, path)
 
 
 def _steps(path: str, steps: Sequence[str]) -> Detected:
@@ -107,22 +108,20 @@ def _steps(path: str, steps: Sequence[str]) -> Detected:
     return Detected("steps", what, path, tuple(steps))
 
 
-def _in_a_store(url: str) -> Detected:
-    names = store_at(url).names()
-    parsed = parse_url(url)
-    is_web = parsed is not None and parsed.is_web
+def _in_a_store(url: Url) -> Detected:
+    names, text = store_at(url).names(), str(url)
     if DEFAULT.index_name in names:
-        return Detected(DEFAULT.name, DEFAULT.description, url)
-    if is_web and not names:
-        raise FileNotFoundError(errno.ENOENT, NOTHING_ON_THE_WEB, url)
-    format = None if is_web else format_in_store(url)
+        return Detected(DEFAULT.name, DEFAULT.description, text)
+    if url.is_web and not names:
+        raise FileNotFoundError(errno.ENOENT, NOTHING_ON_THE_WEB, text)
+    format = None if url.is_web else format_in_store(url)
     if format is not None:
-        return Detected(format.name, format.description, url)
+        return Detected(format.name, format.description, text)
     if not names:
-        raise FileNotFoundError(errno.ENOENT, "there is nothing", url)
-    steps = sorted_steps(names) if is_web else steps_at(url)
+        raise FileNotFoundError(errno.ENOENT, "there is nothing", text)
+    steps = sorted_steps(names) if url.is_web else steps_at(url)
     if steps:
-        return _steps(url, steps)
+        return _steps(text, steps)
     raise IncompleteCheckpointError(
         f"{url} has no {DEFAULT.index_name}: no save to it has finished, or it is no checkpoint; "
         f"found {listed(names)}"

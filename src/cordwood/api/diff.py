@@ -28,8 +28,7 @@ from cordwood.api.array_change import (
     root_of_quotient,
     root_of_scaled,
 )
-from cordwood.api.checkpoint import Checkpoint
-from cordwood.api.checkpoint import open as open_checkpoint
+from cordwood.api.checkpoint import Checkpoint, open_at
 from cordwood.api.diff_operands import (
     CheckpointOperand,
     Operand,
@@ -52,7 +51,7 @@ from cordwood.io.progress import ProgressOption, Report, report_progress
 from cordwood.io.progress_bar import progress_display
 from cordwood.io.progress_of_parts import ProgressOfParts
 from cordwood.keypath import path_label
-from cordwood.loading.locate_step import checkpoint_path
+from cordwood.loading.locate_step import locate_checkpoint
 from cordwood.loading.match_containers import Container, containers_by_name, kinds_differ
 from cordwood.loading.match_names import match_name
 from cordwood.loading.unreadable_leaves import require_readable
@@ -63,7 +62,7 @@ from cordwood.plan.select_leaves import SelectedLeaves
 from cordwood.plan.split_arrays import Part, chunks_of
 from cordwood.public_names import document_fields
 from cordwood.sharding.boxes import element_count, whole_box
-from cordwood.storage.paths import is_path
+from cordwood.storage.locations import Location, is_path, parse_location
 from cordwood.threads.garbage_collector import gc_paused
 
 Values: TypeAlias = bool | Literal["digests"]
@@ -407,8 +406,8 @@ def diff(
     1 difference between a = example.safetensors and b = the tree; 1 leaf equal:
       w: float32[4]: 1 of 4 elements differ, max abs 1, max rel 1
     """
-    a, b = [checkpoint_path(each) if is_path(each) else each for each in (a, b)]
-    every = [stored_trees(each) if isinstance(each, str) else None for each in (a, b)]
+    a, b = [_located(each) for each in (a, b)]
+    every = [stored_trees(each) if isinstance(each, Location) else None for each in (a, b)]
     all_trees = select is None and rename is None
     pairs = pair_trees(every[0], every[1], prefix=prefix, all_trees=all_trees)
     diffs = []
@@ -436,11 +435,16 @@ def diff(
     return _joined(diffs, pairs)
 
 
+def _located(value: object) -> object:
+    """Return an operand, a path as the location of the checkpoint that it means."""
+    return locate_checkpoint(parse_location(value)) if is_path(value) else value
+
+
 def _with_prefix(opened: ExitStack, value: object, prefix: str | None) -> object:
     """Return an operand, a path as the open tree of this prefix."""
-    if not is_path(value):
+    if not isinstance(value, Location):
         return value
-    return opened.enter_context(open_checkpoint(value, prefix=prefix))
+    return opened.enter_context(open_at(value, prefix=prefix))
 
 
 def _size_to_read(value: object) -> int:
@@ -483,7 +487,7 @@ def compare_checkpoints(
     sample_bytes: int | None = None,
     progress: ProgressOption = None,
 ) -> Comparison:
-    """Compare two trees, of a path its default one; other arguments and errors are those of `diff`.
+    """Compare two trees, of a location its default one; other arguments are those of `diff`.
 
     If `rename` is None, positions are those in `Index.leaves` of a checkpoint. With
     `sample_bytes`, about so many bytes of each side are read; statistics of leaves that are larger

@@ -11,13 +11,8 @@ from cordwood.formats.packs import PACKS
 from cordwood.formats.packs.cordwood_json import RULES
 from cordwood.formats.registry import DEFAULT, written_format
 from cordwood.formats.stored_step import step_in_name
-from cordwood.storage.paths import (
-    is_folder,
-    local_or_url,
-    locate_directory,
-    parent_and_name,
-    parse_url,
-)
+from cordwood.storage.locations import LocalPath, Location, Url, parse_location
+from cordwood.storage.paths import is_folder, locate_directory, parent_and_name
 from cordwood.storage.removal.killed_removals import finish_removals
 from cordwood.storage.staging_directory import collect_stages
 from cordwood.storage.step_storage import open_step_storage
@@ -85,34 +80,33 @@ def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> GcReport:
     >>> gc("step-7")
     []
     """
-    return run_in_worker(lambda: _collect(local_or_url(path), dry_run=dry_run))
+    return run_in_worker(lambda: _collect(parse_location(path), dry_run=dry_run))
 
 
-def _collect(path: str | os.PathLike[str], *, dry_run: bool) -> GcReport:
-    url = parse_url(path)
-    if url is not None:
-        if url.is_web:
+def _collect(location: Location, *, dry_run: bool) -> GcReport:
+    if isinstance(location, Url):
+        if location.is_web:
             raise UnsupportedFormatError(
-                f"{url}: {url.scheme}:// can only be read, so there is nothing to remove; expected "
-                "a path, or a URL of s3://, gs:// or az://"
+                f"{location.address}: {location.scheme}:// can only be read, so there is nothing "
+                "to remove; expected a path, or a URL of s3://, gs:// or az://"
             )
         format: WritableFormat = DEFAULT
         beside: list[str] = []
     else:
-        parent, name = parent_and_name(path)
-        beside = collect_stages(path, dry_run=dry_run)
+        parent, name = parent_and_name(location.text)
+        beside = collect_stages(location, dry_run=dry_run)
         beside += finish_removals(parent, name=name, dry_run=dry_run)
-        beside += finish_removals(os.fspath(path), dry_run=dry_run)
-        if not is_folder(path) and (beside or locate_directory(path) != os.fspath(path)):
+        beside += finish_removals(location.text, dry_run=dry_run)
+        if not is_folder(location) and (beside or locate_directory(location) != location.text):
             return GcReport(beside)  # left before the first save had ended, or between two renames
-        written = written_format(Place(os.fspath(path)))
+        written = written_format(Place(location))
         if written is None:
-            beside += _collect_unfinished_steps(os.fspath(path), dry_run=dry_run)
+            beside += _collect_unfinished_steps(location, dry_run=dry_run)
         format = written or DEFAULT
     if not is_collectable(format):
         return GcReport(beside)
-    garbage = format.collect(path, dry_run=dry_run)
-    folder = os.fspath(path).rstrip("/")
+    garbage = format.collect(location, dry_run=dry_run)
+    folder = str(location).rstrip("/")
     return GcReport(
         [f"{folder}/{name}" for name in garbage.names] + beside,
         rewritten=[f"{folder}/{name}" for name in garbage.rewritten],
@@ -122,7 +116,7 @@ def _collect(path: str | os.PathLike[str], *, dry_run: bool) -> GcReport:
     )
 
 
-def _collect_unfinished_steps(root: str, *, dry_run: bool) -> list[str]:
+def _collect_unfinished_steps(root: LocalPath, *, dry_run: bool) -> list[str]:
     """Remove what killed saves have left in steps of a local run that have no index; return paths.
 
     The next save of a manager does the same.
@@ -132,7 +126,7 @@ def _collect_unfinished_steps(root: str, *, dry_run: bool) -> list[str]:
     for name, entry in storage.entries(lambda name: step_in_name(name) is not None).items():
         if entry.stamp is not None or entry.is_link or not storage.has_leftovers(name):
             continue
-        path = f"{root.rstrip('/')}/{name}"
+        path = root.child(name)
         removed += [f"{path}/{each}" for each in PACKS.collect(path, dry_run=dry_run).names]
         if not dry_run:
             storage.remove_empty(name)

@@ -28,9 +28,10 @@ from cordwood.index import (
     leaf_text,
 )
 from cordwood.keypath import KeyPath, format_paths
-from cordwood.loading.locate_step import checkpoint_path
+from cordwood.loading.locate_step import locate_checkpoint
 from cordwood.plan.path_patterns import Select, match_patterns, pattern_name
-from cordwood.storage.paths import is_link, kind_at, local_or_url, parse_url
+from cordwood.storage.locations import LocalPath, Location, Url, parse_location
+from cordwood.storage.paths import is_link, kind_at
 from cordwood.threads.garbage_collector import gc_paused
 
 _new = tuple.__new__
@@ -71,8 +72,8 @@ def list_leaves(
     Raises whatever `cordwood.open` does.
     """
     with gc_paused():
-        path = checkpoint_path(path)
-        quick = quick_look(path, prefix=prefix, format=format)
+        checkpoint = locate_checkpoint(parse_location(path))
+        quick = quick_look(checkpoint, prefix=prefix, format=format)
         if quick is not None:
             detected_format, (leaves, metadata) = quick
             if isinstance(leaves, LeafRuns):
@@ -80,12 +81,12 @@ def list_leaves(
                 return LeafListing(detected_format.name, rows, metadata)
             rows = _rows(leaves.leaves, {})
             return LeafListing(detected_format.name, rows, metadata, _separator(leaves))
-        from cordwood.api.checkpoint import open as open_checkpoint
+        from cordwood.api.checkpoint import open_at
 
-        with open_checkpoint(path, prefix=prefix, format=format) as checkpoint:
-            index = checkpoint.index
+        with open_at(checkpoint, prefix=prefix, format=format) as opened:
+            index = opened.index
             rows = _rows(index.leaves, index.shardings)
-            return LeafListing(checkpoint.format, rows, checkpoint.metadata, _separator(index))
+            return LeafListing(opened.format, rows, opened.metadata, _separator(index))
 
 
 def _separator(index: Index) -> str:
@@ -174,7 +175,7 @@ def group_rows(rows: Sequence[LeafRow], depth: int, separator: str = "/") -> lis
 
 
 def quick_look(
-    path: str | os.PathLike[str], *, prefix: str | None, format: str | None
+    location: Location, *, prefix: str | None, format: str | None
 ) -> tuple[Format, IndexListing] | None:
     """Return the format and leaves of a local checkpoint, if its index can be seen at once.
 
@@ -183,21 +184,20 @@ def quick_look(
 
     Raises what `cordwood.open` raises for an index.
     """
-    text = local_or_url(path)
-    if format is not None or parse_url(text) is not None:
+    if format is not None or isinstance(location, Url):
         return None
-    format_of_path = by_suffix(text)
+    format_of_path = by_suffix(location.text)
     if format_of_path is None:
-        format_of_path = _only_directory_format(text)
-    elif kind_at(text) != "a file":
+        format_of_path = _only_directory_format(location)
+    elif kind_at(location) != "a file":
         return None
     if format_of_path is None or not is_listable(format_of_path):
         return None
-    listing = format_of_path.list_index(text, prefix)
+    listing = format_of_path.list_index(location, prefix)
     return None if listing is None else (format_of_path, listing)
 
 
-def _only_directory_format(path: str) -> Format | None:
+def _only_directory_format(path: LocalPath) -> Format | None:
     """Return the only format whose index is a regular file in a directory; None: open it."""
     formats: list[ListableFormat] = [
         format

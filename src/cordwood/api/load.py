@@ -19,6 +19,7 @@ from cordwood.plan.path_patterns import Rename, Select
 from cordwood.plan.select_leaves import Transpose
 from cordwood.sharding.partition_rules import Rules
 from cordwood.storage.directory_reader import ReplacedError, retry_reading
+from cordwood.storage.locations import Location, parse_location
 from cordwood.threads.garbage_collector import gc_paused
 
 T = TypeVar("T")
@@ -34,7 +35,6 @@ def load(
 def load(path: str | os.PathLike[str], like: T, **options: Unpack[OpenAndReadOptions]) -> T: ...
 
 
-@gc_paused()  # until the index is freed: the collector would traverse all of it
 def load(
     path: str | os.PathLike[str],
     like: Any = None,
@@ -166,6 +166,7 @@ def load(
             `transpose` matches nothing, or nothing that it can change.
         ValueError: a mesh is missing, no rule matches a leaf, or a sharding matches no leaf.
     """
+    location = parse_location(path)
     options = LoadOptions(
         mmap=mmap,
         to=to,
@@ -185,10 +186,25 @@ def load(
         migrations=migrations,
         progress=progress,
     )
-    open_options = OpenOptions(max_bytes, read_once=not mmap)  # then data is freed once it is read
+    return load_at(location, like, options, format=format, prefix=prefix, max_bytes=max_bytes)
+
+
+@gc_paused()  # until the index is freed: the collector would traverse all of it
+def load_at(
+    location: Location,
+    like: Any,
+    options: LoadOptions,
+    *,
+    format: str | None = None,
+    prefix: str | None = None,
+    max_bytes: int | None = None,
+) -> Any:
+    """Load a tree, as `load`."""
+    # Data is freed once it is read.
+    open_options = OpenOptions(max_bytes, read_once=not options.mmap)
 
     def read() -> Any:
-        reader = open_reader(path, format=format, prefix=prefix, options=open_options)
+        reader = open_reader(location, format=format, prefix=prefix, options=open_options)
         with closing(reader.opened):
             try:
                 return load_tree(reader, like, options)

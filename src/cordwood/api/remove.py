@@ -11,21 +11,14 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from cordwood.api.detect import detect
+from cordwood.api.detect import detect_at
 from cordwood.api.files_of_tools import belongs_to_run, foreign_files
 from cordwood.errors import CordwoodError, NotACheckpointError, UnsupportedFormatError
 from cordwood.formats.hugging_face.shards import files_in_index
 from cordwood.formats.packs.cordwood_json import RULES
 from cordwood.message_text import first_names
-from cordwood.storage.paths import (
-    Url,
-    is_link,
-    kind_at,
-    local_or_url,
-    parent_and_name,
-    parse_url,
-    real_path,
-)
+from cordwood.storage.locations import LocalPath, Location, Url, parse_location
+from cordwood.storage.paths import is_link, kind_at, parent_and_name, real_path
 from cordwood.storage.removal.killed_removals import (
     confirmed_removals,
     files_of_killed_removals,
@@ -44,7 +37,7 @@ class RemovalPlan(NamedTuple):
     """The plan of a removal: one checkpoint, or a run with all of its steps.
 
     Attributes:
-        path: the path or URL.
+        location: the path or URL.
         format: as `detect` returns it; "steps" for a run, "" for an unfinished save, "removed"
             for what a killed removal has left.
         description: the format in words.
@@ -53,7 +46,7 @@ class RemovalPlan(NamedTuple):
         listing: all files and directories.
     """
 
-    path: str
+    location: Location
     format: str
     description: str
     steps: tuple[str, ...]
@@ -70,7 +63,7 @@ def plan_removal(path: str | os.PathLike[str]) -> RemovalPlan:
             has something inside that is no part of the checkpoint.
         UnsupportedFormatError: it is a file of no known format, or on a web server.
     """
-    return run_in_worker(lambda: _plan(local_or_url(path)))
+    return run_in_worker(lambda: _plan(parse_location(path)))
 
 
 def remove(plan: RemovalPlan) -> None:
@@ -81,21 +74,20 @@ def remove(plan: RemovalPlan) -> None:
     run_in_worker(lambda: _remove(plan))
 
 
-def _plan(path: str | os.PathLike[str]) -> RemovalPlan:
-    url = parse_url(path)
-    if url is not None:
-        return _plan_of_url(url)
-    text = os.fspath(path).rstrip("/") or "/"
-    if is_link(text):
+def _plan(location: Location) -> RemovalPlan:
+    if isinstance(location, Url):
+        return _plan_of_url(location.plain)
+    path = LocalPath(location.text.rstrip("/") or "/")
+    if is_link(path):
         raise NotACheckpointError(
             errno.EEXIST,
-            f"it is a symbolic link: name {real_path(text)}, to which it leads, or remove "
+            f"it is a symbolic link: name {real_path(path)}, to which it leads, or remove "
             "the link itself by rm",
-            text,
+            path.text,
         )
-    parent, name = parent_and_name(text)
+    parent, name = parent_and_name(path.text)
     undo_removals(parent, name=name)
-    kind = kind_at(text)
+    kind = kind_at(path)
     killed = confirmed_removals(parent, name=name) if kind == "nothing" else {}
     if killed:
         listings = [
@@ -105,125 +97,128 @@ def _plan(path: str | os.PathLike[str]) -> RemovalPlan:
         ]
         files = {name: size for each in listings for name, size in each.files.items()}
         return RemovalPlan(
-            text, _KILLED, _LEFT, (), sum(files.values()), Listing(files, [], [], {})
+            path, _KILLED, _LEFT, (), sum(files.values()), Listing(files, [], [], {})
         )
     if kind == "a file":
-        format, description, *_ = detect(text)
-        listing = list_tree(text)
-        return RemovalPlan(text, format, description, (), sum(listing.files.values()), listing)
+        format, description, *_ = detect_at(path)
+        listing = list_tree(path.text)
+        return RemovalPlan(path, format, description, (), sum(listing.files.values()), listing)
     if kind == "nothing":
-        detect(text)  # raises
-    undo_removals(text)
-    listing = list_tree(text)
+        detect_at(path)  # raises
+    undo_removals(path.text)
+    listing = list_tree(path.text)
     if listing.others:
         names = first_names([each or "." for each in listing.others], _MAX_SHOWN)
         raise NotACheckpointError(
-            errno.EEXIST, f"{names}: links, mount points and special files are not removed", text
+            errno.EEXIST,
+            f"{names}: links, mount points and special files are not removed",
+            path.text,
         )
-    return _plan_of_directory(text, listing)
+    return _plan_of_directory(path, listing)
 
 
-def _plan_of_directory(path: str, listing: Listing) -> RemovalPlan:
+def _plan_of_directory(location: Location, listing: Listing) -> RemovalPlan:
     """Return the plan of a directory, or of what lies below a URL."""
     names = list(listing.files)
     size_bytes = sum(listing.files.values())
     try:
-        format, description, _, steps = detect(path)
+        format, description, _, steps = detect_at(location)
     except (CordwoodError, FileNotFoundError):
         if names and not foreign_files("packs", names):
-            return RemovalPlan(path, "", _UNFINISHED, (), size_bytes, listing)
+            return RemovalPlan(location, "", _UNFINISHED, (), size_bytes, listing)
         raise
     if format == "steps":
-        foreign = _foreign_in_run(path, names, steps)
+        foreign = _foreign_in_run(location, names, steps)
         steps = tuple([each for each in steps if each not in foreign])
         description = "a run"
     else:
-        result = _foreign_in_checkpoint(path, format, names)
+        result = _foreign_in_checkpoint(location, format, names)
         if result is None:
             raise UnsupportedFormatError(
-                f"{path}: which files belong to {description} is not known: remove it by rm"
+                f"{location}: which files belong to {description} is not known: remove it by rm"
             )
         foreign, steps = list(result), ()
     if foreign:
         advice = "move that away first"
         if format == "steps":
-            advice += f", or remove its steps one by one: cordwood rm {path}/STEP"
+            advice += f", or remove its steps one by one: cordwood rm {location}/STEP"
         raise NotACheckpointError(
             errno.EEXIST,
             f"it is {description}, and holds {first_names(sorted(foreign), _MAX_SHOWN)}, which is "
             f"no part of it; {advice}. Nothing was removed",
-            path,
+            str(location),
         )
-    return RemovalPlan(path, format, description, steps, size_bytes, listing)
+    return RemovalPlan(location, format, description, steps, size_bytes, listing)
 
 
-def _foreign_in_checkpoint(path: str, format: str, names: Sequence[str]) -> Sequence[str] | None:
+def _foreign_in_checkpoint(
+    location: Location, format: str, names: Sequence[str]
+) -> Sequence[str] | None:
     in_index: Collection[str] = ()
     if format == "safetensors-shards":
         with suppress(CordwoodError, OSError):  # damaged: then the names alone decide
-            in_index = files_in_index(path)
+            in_index = files_in_index(str(location))
     return foreign_files(format, names, in_index=in_index)
 
 
-def _foreign_in_run(path: str, names: Sequence[str], steps: Sequence[str]) -> list[str]:
+def _foreign_in_run(root: Location, names: Sequence[str], steps: Sequence[str]) -> list[str]:
     """Return the names in a directory of steps that are neither steps nor cordwood's."""
     foreign = []
     inside: dict[str, list[str]] = {}
-    killed = set() if parse_url(path) is not None else files_of_killed_removals(path)
+    killed = files_of_killed_removals(root.text) if isinstance(root, LocalPath) else set()
     for name in names:
         first, slash, rest = name.partition("/")
         if name not in killed and not belongs_to_run(name):
             inside.setdefault(first, []).append(rest if slash else "")
     for first, files in inside.items():
         if files == [""]:
-            is_step = first in steps and _is_checkpoint_file(f"{path}/{first}")
+            is_step = first in steps and _is_checkpoint_file(root.child(first))
             foreign += [] if is_step else [first]
             continue
         if first not in steps:
             foreign.append(first)
             continue
         try:
-            format = detect(f"{path}/{first}").format
+            format = detect_at(root.child(first)).format
         except (CordwoodError, OSError):
             format = "packs"  # unfinished
-        result = _foreign_in_checkpoint(f"{path}/{first}", format, files)
+        result = _foreign_in_checkpoint(root.child(first), format, files)
         foreign += [first] if result is None else [f"{first}/{name}" for name in result]
     return foreign
 
 
-def _is_checkpoint_file(path: str) -> bool:
+def _is_checkpoint_file(location: Location) -> bool:
     try:
-        return detect(path).format != ""
+        return detect_at(location).format != ""
     except (CordwoodError, OSError):
         return False
 
 
 def _plan_of_url(url: Url) -> RemovalPlan:
     if url.is_web:
-        raise UnsupportedFormatError(f"{url}: {url.scheme}:// can only be read")
+        raise UnsupportedFormatError(f"{url.address}: {url.scheme}:// can only be read")
     from cordwood.storage.object_store_client import ObjectStore
 
     objects = ObjectStore(url).entries()
     if not objects:
-        raise FileNotFoundError(errno.ENOENT, "there is nothing there", str(url))
+        raise FileNotFoundError(errno.ENOENT, "there is nothing there", url.address)
     files: Mapping[str, int] = {each.name: each.size_bytes for each in objects}
     return _plan_of_directory(
-        str(url), Listing(files, [], [], {each.name: each.tag for each in objects})
+        url, Listing(files, [], [], {each.name: each.tag for each in objects})
     )
 
 
 def _remove(plan: RemovalPlan) -> None:
-    url = parse_url(plan.path)
-    if url is not None:
-        _remove_objects(url, plan)
+    if isinstance(plan.location, Url):
+        _remove_objects(plan.location, plan)
         return
     if plan.format == _KILLED:
-        parent, name = parent_and_name(plan.path)
+        parent, name = parent_and_name(plan.location.text)
         finish_removals(parent, name=name)
         return
     is_file = "" in plan.listing.files
     steps = [each for each in plan.steps or ("",) if not is_file]
-    remove_listed(plan.path, plan.listing, RULES, steps)
+    remove_listed(plan.location.text, plan.listing, RULES, steps)
 
 
 def _remove_objects(url: Url, plan: RemovalPlan) -> None:
@@ -242,7 +237,6 @@ def _remove_objects(url: Url, plan: RemovalPlan) -> None:
         # A step first loses its index, and objects of the pool go that no other step refers to.
         root, entries = url, list(steps)
         if not steps:
-            parent, _, last = url.key.rpartition("/")
-            root, entries = url._replace(key=parent), [last]
+            root, entries = url.parent, [url.name]
         ObjectStepStorage(root, RULES).remove(entries)
     store.delete(sorted(names & set(store.names())))

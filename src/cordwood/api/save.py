@@ -19,6 +19,7 @@ from cordwood.formats.format_protocol import (
 from cordwood.formats.registry import DEFAULT, format_for_saving
 from cordwood.io.buffers import release_memory, release_memory_if_short
 from cordwood.io.leaves_to_write import Leaves
+from cordwood.io.page_cache import require_page_cache_option
 from cordwood.io.progress import ProgressMeter, ProgressOption
 from cordwood.io.progress_bar import progress_display, require_progress_option
 from cordwood.io.snapshot import snapshot_leaves
@@ -32,8 +33,8 @@ from cordwood.saving.background_saves import (
     wait_for_saves,
 )
 from cordwood.saving.interrupted_saves import after_interrupted_saves
-from cordwood.storage.page_cache import require_page_cache_option
-from cordwood.storage.paths import absolute_path, local_or_url, parse_url
+from cordwood.storage.locations import Location, Url, parse_location
+from cordwood.storage.paths import absolute_path
 from cordwood.threads.garbage_collector import gc_paused
 from cordwood.threads.run_in_worker import in_worker, run_in_worker
 from cordwood.threads.stop_check import check_stop, current_stop_check, stop_check
@@ -113,23 +114,23 @@ def save(
     >>> save("example.safetensors", {"w": np.ones(3, np.float32), "step": 7})
     >>> save("step-7", {"w": np.ones(3, np.float32)}, prefix="params")
     """
-    path = local_or_url(path)
+    location = parse_location(path)
     saved_format = format_for_saving(
-        path, format=format, layout=layout, prefix=prefix, exports=True
+        location, format=format, layout=layout, prefix=prefix, exports=True
     )
     strings = {} if metadata is None else metadata
     require_page_cache_option(page_cache)
     options = SaveOptions(prefix, strings, compression, max_shard_bytes, page_cache=page_cache)
     release_memory_if_short()
     with (
-        after_interrupted_saves(path),
-        rendezvous_for(path, saved_format, options, timeout_seconds) as rendezvous,
+        after_interrupted_saves(str(location)),
+        rendezvous_for(location, saved_format, options, timeout_seconds) as rendezvous,
     ):
-        wait_for_saves(path)
+        wait_for_saves(str(location))
         if rendezvous.index == 0:
-            saved_format.refuse_foreign(path)
+            saved_format.refuse_foreign(location)
         with gc_paused(), progress_display(progress, "saving") as report:
-            plan = plan_save(saved_format, path, tree, options, rendezvous)
+            plan = plan_save(saved_format, location, tree, options, rendezvous)
             check_stop()
             leaves = Leaves(plan.leaves)
             if report is not None:
@@ -224,7 +225,7 @@ def save_async(
     options = SaveOptions(prefix, strings, compression, page_cache=page_cache)
     pending = run_in_worker(
         lambda: _save_async(
-            path,
+            parse_location(path),
             tree,
             options,
             format=format,
@@ -239,7 +240,7 @@ def save_async(
 
 
 def _save_async(
-    path: str | os.PathLike[str],
+    location: Location,
     tree: Any,
     options: SaveOptions,
     *,
@@ -249,19 +250,20 @@ def _save_async(
     progress: ProgressOption,
     timeout_seconds: float,
 ) -> PendingSave:
-    path = local_or_url(path)
     saved_format = format_for_saving(
-        path, format=format, layout=layout, prefix=options.prefix, exports=True
+        location, format=format, layout=layout, prefix=options.prefix, exports=True
     )
     require_progress_option(progress)
     with (
-        after_interrupted_saves(path),
-        rendezvous_for(path, saved_format, options, timeout_seconds, background=True) as rendezvous,
+        after_interrupted_saves(str(location)),
+        rendezvous_for(
+            location, saved_format, options, timeout_seconds, background=True
+        ) as rendezvous,
     ):
         save = SnapshotSave(
-            path, tree, saved_format, rendezvous, options, staging=staging, progress=progress
+            location, tree, saved_format, rendezvous, options, staging=staging, progress=progress
         )
-        pending = save.start(path, save.write)
+        pending = save.start(str(location), save.write)
         save.detach(pending)
     if rendezvous.count > 1:
         raise_unreported_failures(save_started=True)
@@ -272,7 +274,7 @@ class SnapshotSave:
     """A planned save of a tree as it is now, which may be written later in another thread.
 
     Args:
-        path: the destination, as `local_or_url` returns it.
+        location: the destination.
         tree: the tree to save.
         format: the format to write.
         rendezvous: the rendezvous of the processes that save together, not entered yet. The
@@ -291,7 +293,7 @@ class SnapshotSave:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        location: Location,
         tree: Any,
         format: WritableFormat,
         rendezvous: Rendezvous,
@@ -302,13 +304,13 @@ class SnapshotSave:
         progress: ProgressOption,
     ) -> None:
         # The process may change its working directory before the save has ended.
-        self._path = path if parse_url(path) is not None else absolute_path(path)
+        self._location = location if isinstance(location, Url) else absolute_path(location)
         self._format = format
         self._rendezvous = rendezvous
         self._linking = None if base is None else Linking(base)
         with gc_paused():
             options = options._replace(linking=self._linking)
-            plan = plan_save(format, self._path, tree, options, rendezvous)
+            plan = plan_save(format, self._location, tree, options, rendezvous)
             check_stop()
             snapshot = snapshot_leaves(plan.leaves)
         self._leaves = Leaves(snapshot, staging=staging)
@@ -322,16 +324,14 @@ class SnapshotSave:
     def linked_bytes(self) -> int:
         return 0 if self._linking is None else self._linking.linked_bytes
 
-    def start(
-        self, path: str | os.PathLike[str], write: Callable[[PendingSave], None]
-    ) -> PendingSave:
+    def start(self, path: str, write: Callable[[PendingSave], None]) -> PendingSave:
         """Queue the save in the background; `detach` is to be called next.
 
         Args:
-            path: the destination.
+            path: the destination, as the caller calls it.
             write: calls `write`.
         """
-        if parse_url(self._path) is not None:
+        if isinstance(self._location, Url):
             from cordwood.storage.request_loop import start_threads
 
             start_threads()
@@ -381,7 +381,7 @@ class SnapshotSave:
                         meter.advance(sizes[leaf])
 
                 if self._rendezvous.index == 0:
-                    self._format.refuse_foreign(self._path)
+                    self._format.refuse_foreign(self._location)
                 leaves.on_take = advance
                 self._write(leaves)
         finally:
@@ -392,7 +392,7 @@ class SnapshotSave:
 
 @contextmanager
 def rendezvous_for(
-    path: str | os.PathLike[str],
+    location: Location,
     format: Format,
     options: SaveOptions,
     timeout_seconds: float,
@@ -403,7 +403,7 @@ def rendezvous_for(
     """Make the rendezvous of a save, not entered yet; announce an error of the block to it.
 
     Args:
-        path: the destination.
+        location: the destination.
         format: the format to write.
         options: the options of the format.
         timeout_seconds: the time to wait for the other processes.
@@ -413,7 +413,7 @@ def rendezvous_for(
     Raises PendingSaveError if an earlier save has failed, and this is the only process.
     """
     # Everything that must be the same on every process and that the trees do not show.
-    purpose = f"save {os.fspath(path)}" + (f" ({options.prefix})" if options.prefix else "")
+    purpose = f"save {location}" + (f" ({options.prefix})" if options.prefix else "")
     if format is not DEFAULT and is_directory_format(format):
         compression = f" with {options.compression}" if options.compression else ""
         purpose += f" as {format.name}{compression}"

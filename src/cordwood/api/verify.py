@@ -29,12 +29,12 @@ from cordwood.io.stale_handles import retry_stale
 from cordwood.io.verify_sample import VerifySample
 from cordwood.keypath import format_path
 from cordwood.loading.leaf_reader import explaining_format
-from cordwood.loading.locate_step import checkpoint_path
+from cordwood.loading.locate_step import locate_checkpoint
 from cordwood.message_text import counted, first_names, printable, size_text
 from cordwood.public_names import document_fields
 from cordwood.storage.directories import size_on_disk
 from cordwood.storage.directory_reader import ReplacedError, retry_reading
-from cordwood.storage.paths import local_or_url, local_path, path_text
+from cordwood.storage.locations import Location, parse_local_path, parse_location
 from cordwood.storage.verify_record import VerifyRecord
 
 _MAX_NAMED = 5  # leaves of an Orbax checkpoint that lack chunks
@@ -165,15 +165,22 @@ def verify(
         FormatError: the file, or the index of a directory, does not follow its format.
         IncompleteCheckpointError: the directory has no index.
     """
-    ((_, verification),) = verify_each(
-        [checkpoint_path(path)], sample, seed, resume, progress, format, max_bytes, catch=()
+    (verification,) = verify_each(
+        [locate_checkpoint(parse_location(path))],
+        sample,
+        seed,
+        resume,
+        progress,
+        format,
+        max_bytes,
+        catch=(),
     )
     assert isinstance(verification, Verification)
     return verification
 
 
 def verify_each(
-    paths: Sequence[str | os.PathLike[str]],
+    checkpoints: Sequence[Location],
     sample: float = 1.0,
     seed: int | None = None,
     resume: str | os.PathLike[str] | None = None,
@@ -182,11 +189,11 @@ def verify_each(
     max_bytes: int | None = None,
     *,
     catch: tuple[type[Exception], ...] = (CordwoodError, OSError),
-) -> list[tuple[str, Verification | Exception]]:
+) -> list[Verification | Exception]:
     """Verify several checkpoints, such as the steps of a run, with one sample and one record.
 
     Args:
-        paths: the checkpoints.
+        checkpoints: their locations.
         sample: as in `verify`.
         seed: as in `verify`.
         resume: as in `verify`.
@@ -196,7 +203,7 @@ def verify_each(
         catch: errors of one checkpoint that are returned in place of its result.
 
     Returns:
-        Each path with its result.
+        The result of each.
     """
     if not isinstance(sample, Real) or not 0 < sample <= 1:
         raise ValueError(f"sample={sample!r}: expected a share: more than 0, and at most 1")
@@ -204,21 +211,21 @@ def verify_each(
         raise ValueError("resume= is for checking all: a sample is chosen anew by each call")
     record = None
     if resume is not None:
-        record = VerifyRecord(local_path(resume, purpose="for resume="))
+        record = VerifyRecord(parse_local_path(resume, purpose="for resume=").text)
     chosen = VerifySample(sample, seed, record)
-    results: list[tuple[str, Verification | Exception]] = []
+    results: list[Verification | Exception] = []
     with ExitStack() as stack:
         report = stack.enter_context(progress_display(progress, "verifying"))
-        size_bytes = 0 if report is None else int(sum(map(size_on_disk, paths)) * sample)
+        size_bytes = 0 if report is None else int(sum(map(size_on_disk, checkpoints)) * sample)
         stack.enter_context(report_progress(size_bytes, report))
-        for path in paths:
+        for location in checkpoints:
             before = chosen.checked_bytes
             try:
                 verification = retry_stale(
-                    partial(_verify, path, chosen, format=format, max_bytes=max_bytes)
+                    partial(_verify, location, chosen, format=format, max_bytes=max_bytes)
                 )
             except catch as e:
-                results.append((path_text(path), e))
+                results.append(e)
                 continue
             if sample < 1:
                 total = verification.verified_bytes + verification.unverified_bytes
@@ -226,35 +233,34 @@ def verify_each(
                 verification = verification._replace(
                     verified_bytes=read, unverified_bytes=total - read
                 )
-            results.append((path_text(path), verification))
-    whole = all(isinstance(verification, Verification) for _, verification in results)
+            results.append(verification)
+    whole = all(isinstance(verification, Verification) for verification in results)
     if record is not None and whole:
         record.delete()
     return results
 
 
 def _verify(
-    path: str | os.PathLike[str], sample: VerifySample, *, format: str | None, max_bytes: int | None
+    location: Location, sample: VerifySample, *, format: str | None, max_bytes: int | None
 ) -> Verification:
-    path = local_or_url(path)
     options = OpenOptions(max_bytes=max_bytes, for_verify=True)
 
     def verify_as(detected_format: Format) -> Verification:
         if not is_directory_format(detected_format):
-            with explaining_format(path, detected_format):
-                return _verify_items(path, detected_format, [""], options, sample)
+            with explaining_format(location, detected_format):
+                return _verify_items(location, detected_format, [""], options, sample)
 
         def read() -> Verification:
-            items = item_names(detected_format, path)
-            return _verify_items(path, detected_format, items, options, sample)
+            items = item_names(detected_format, location)
+            return _verify_items(location, detected_format, items, options, sample)
 
         return retry_reading(read)
 
-    return read_with_format(path, verify_as, format=format, prefix=None)
+    return read_with_format(location, verify_as, format=format, prefix=None)
 
 
 def _verify_items(
-    path: str | os.PathLike[str],
+    location: Location,
     format: Format,
     items: Sequence[str],
     options: OpenOptions,
@@ -266,25 +272,25 @@ def _verify_items(
         try:
             checked = _Checked(sample)
             for item in items:
-                each = format.open(path, item or None, options)
+                each = format.open(location, item or None, options)
                 opened.append(each)
                 stack.callback(each.close)
                 _check_item(each, item, checked)
             stale: Sequence[str] = ()
             if is_collectable(format):
-                checked.damage += map(Damage, format.extra_problems(path))
-                stale = format.stale_files(path)
+                checked.damage += map(Damage, format.extra_problems(location))
+                stale = format.stale_files(location)
             is_directory = is_directory_format(format)
-            raise_damage(checked.damage, directory=os.fspath(path) if is_directory else None)
+            raise_damage(checked.damage, directory=str(location) if is_directory else None)
         except CordwoodError as e:
             is_replaced = not all(each.is_current() for each in opened)
-            if is_replaced or item_names(format, path) != items:
+            if is_replaced or item_names(format, location) != items:
                 raise ReplacedError(e) from e
             raise
         verified, total = checked.verified_bytes, checked.total_bytes
         index_bytes = max([each.index_bytes for each in opened], default=0)
         return Verification(
-            os.fspath(path),
+            str(location),
             format.name,
             checked.leaves,
             verified + index_bytes,

@@ -24,9 +24,11 @@ class _Source(click.Path):
         param: click.Parameter | None,  # noqa: ARG002
         ctx: click.Context | None,  # noqa: ARG002
     ) -> str:
-        from cordwood.loading.locate_step import checkpoint_path, is_nickname
+        from cordwood.loading.locate_step import is_nickname, locate_checkpoint
+        from cordwood.storage.locations import parse_location
 
-        return checkpoint_path(value) if is_nickname(value) else value
+        location = parse_location(value)
+        return str(locate_checkpoint(location)) if is_nickname(location) else value
 
 
 class _LocalPath(click.Path):
@@ -34,16 +36,15 @@ class _LocalPath(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         from cordwood.errors import CordwoodError
-        from cordwood.storage.paths import local_or_url, parse_url
+        from cordwood.storage.locations import Url, parse_location
 
         try:
-            path = str(local_or_url(value))
-            is_local = parse_url(path) is None
+            location = parse_location(value)
         except (CordwoodError, ValueError) as e:
             self.fail(str(e), param, ctx)
-        if not is_local:
+        if isinstance(location, Url):
             self.fail(f"expected a local path, found {value}", param, ctx)
-        return path
+        return location.text
 
 
 PATH, SOURCE = click.Path(readable=False), _Source()  # used unchanged: they may be URLs
@@ -84,10 +85,10 @@ def complete_key(
     For a URL, return none: the Tab key must not wait for a network.
     """
     from cordwood.api.list_leaves import list_leaves
-    from cordwood.storage.paths import parse_url
+    from cordwood.storage.locations import Url, parse_location
 
     path = ctx.params.get("path")
-    if path is None or parse_url(path) is not None:
+    if path is None or isinstance(parse_location(path), Url):
         return []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they would be printed into the command line

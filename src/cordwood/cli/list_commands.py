@@ -34,6 +34,7 @@ from cordwood.threads.garbage_collector import gc_paused
 
 if TYPE_CHECKING:
     from cordwood.manager.steps import StepSummary
+    from cordwood.storage.locations import Location
 
 LS_EXAMPLES = """
 \b
@@ -140,11 +141,12 @@ def info_command(path: str, prefix: str | None, format: str | None, as_json: boo
     If the directory holds several trees, list each of them; --prefix prints more about one.
     """
     from cordwood.formats.stored_trees import stored_trees
-    from cordwood.storage.paths import local_or_url
+    from cordwood.storage.locations import parse_location
 
+    location = parse_location(path)
     trees: Sequence[str] = [prefix or ""]
     if prefix is None:
-        trees = stored_trees(local_or_url(path), format=format).names
+        trees = stored_trees(location, format=format).names
     named = [tree for tree in trees if tree] if len(trees) > 1 else []
     listings = {tree: list_leaves(path, prefix=tree) for tree in named}
     summary: dict[str, Any] = {"path": path}
@@ -152,11 +154,11 @@ def info_command(path: str, prefix: str | None, format: str | None, as_json: boo
         summary["format"] = listings[named[0]].format
     else:
         summary |= _summary(list_leaves(path, prefix=prefix, format=format))
-    summary["disk_bytes"] = _stored_bytes(path, trees)
+    summary["disk_bytes"] = _stored_bytes(location, trees)
     if named:
         summary["trees"] = [{"prefix": tree, **_sizes(listings[tree].rows)} for tree in named]
     if prefix is None and summary["format"] == "orbax":
-        summary |= _orbax_items(path)
+        summary |= _orbax_items(location)
     if as_json:
         print_json(summary)
         return
@@ -167,28 +169,29 @@ def info_command(path: str, prefix: str | None, format: str | None, as_json: boo
     print_text(text)
 
 
-def _stored_bytes(path: str, trees: Sequence[str]) -> int:
+def _stored_bytes(location: Location, trees: Sequence[str]) -> int:
     """Return the size of the files at a path; at a URL, of the objects that its index names."""
-    from cordwood.api.checkpoint import open as open_checkpoint
+    from cordwood.api.checkpoint import open_at
     from cordwood.storage.directories import size_on_disk
-    from cordwood.storage.paths import local_or_url, parse_url
+    from cordwood.storage.locations import LocalPath
 
-    if parse_url(local_or_url(path)) is None:
-        return size_on_disk(path)
+    if isinstance(location, LocalPath):
+        return size_on_disk(location)
     sizes: dict[str, int] = {}
     for tree in trees:
-        with open_checkpoint(path, prefix=tree or None) as checkpoint:
+        with open_at(location, prefix=tree or None) as checkpoint:
             sizes.update({each.name: each.size_bytes for each in checkpoint.index.sources})
     return sum(sizes.values())
 
 
-def _orbax_items(path: str) -> dict[str, Any]:
+def _orbax_items(location: Location) -> dict[str, Any]:
     """Return the items of an Orbax checkpoint that are not trees, for JSON; {} if none."""
     from cordwood.formats.orbax.locate_trees import TREE
     from cordwood.manager.step_items import foreign_items
 
-    items = {name: kind for name, kind in foreign_items(path).items() if kind != TREE}
-    return {"items": items} if items else {}
+    items = foreign_items(location).items()
+    others = {name: kind for name, kind in items if kind != TREE}
+    return {"items": others} if others else {}
 
 
 def _sizes(rows: Sequence[LeafRow]) -> dict[str, int]:
@@ -273,11 +276,12 @@ def steps_command(path: str, as_json: bool) -> None:
     """
     from cordwood.api.detect import detect
     from cordwood.manager.steps import summarize_steps
+    from cordwood.storage.locations import parse_location
 
     detected = detect(path)
     if detected.format != "steps":
         raise click.UsageError(f"{path} is {detected.description}, not a directory of steps")
-    steps = summarize_steps(path, detected.steps)
+    steps = summarize_steps(parse_location(path), detected.steps)
     rows = [_step_row(step) for step in steps]
     if as_json:
         print_json({"path": path, "steps": [_step_json(step) for step in steps]})

@@ -81,20 +81,21 @@ def verify_command(
         )
     from cordwood.api.verify import verify_each
     from cordwood.errors import CorruptionError, IncompleteCheckpointError
+    from cordwood.storage.locations import parse_location
 
     options |= {"sample": sample, "resume": resume, "progress": not as_json}
     steps = [path, *beside] if (beside := _steps_beside(path)) else []
     try:
         if steps:
-            results = verify_each(steps, **options)
+            results = verify_each([*map(parse_location, steps)], **options)
         else:
-            results = verify_each([path], catch=(CorruptionError,), **options)
+            results = verify_each([parse_location(path)], catch=(CorruptionError,), **options)
     except IncompleteCheckpointError:
         steps = _steps_in(path)
         if not steps:
             raise
-        results = verify_each(steps, **options)
-    outcomes = [_Outcome(*result) for result in results]
+        results = verify_each([*map(parse_location, steps)], **options)
+    outcomes = [*map(_Outcome, steps or [path], results)]
     documents = [outcome.as_json() for outcome in outcomes]
     damaged = any(outcome.damaged for outcome in outcomes)
     document = {**documents[0], "sample": sample}
@@ -225,18 +226,17 @@ def doctor_command(path: str, as_json: bool) -> None:
     all test files or objects afterwards. Exit with 1 if something that a save needs does not work.
     """
     from cordwood.storage.doctor import examine
-    from cordwood.storage.paths import local_or_url, parse_url
+    from cordwood.storage.locations import LocalPath, parse_location
 
-    place = local_or_url(path)
-    url = parse_url(place)
-    if url is None:
-        findings, limited = examine(place), "slower"
+    location = parse_location(path)
+    if isinstance(location, LocalPath):
+        findings, limited = examine(location), "slower"
     else:
         from cordwood.formats.packs.cordwood_json import RULES
         from cordwood.storage.store_doctor import examine_store
 
         try:
-            findings, limited = examine_store(url, index_name=RULES.index_name), "limited"
+            findings, limited = examine_store(location, index_name=RULES.index_name), "limited"
         except (CordwoodError, OSError) as e:
             fail(e, wants_json=as_json, code=1)
     problems = [each for each in findings if each.needed and not each.good]

@@ -39,13 +39,13 @@ def rm_command(path: str, dry_run: bool, yes: bool, as_json: bool) -> None:
     _refuse_nickname(path)
     plan = plan_removal(path)
     files = counted(len(plan.listing.files), "file")
-    what = f"{plan.path}: {plan.description}"
+    what = f"{plan.location}: {plan.description}"
     if plan.steps:
         what += f" of {counted(len(plan.steps), 'step')} ({', '.join(plan.steps[:8])}"
         what += ", ...)" if len(plan.steps) > 8 else ")"
     what += f", {files}, {size_text(plan.size_bytes)}"
     document: dict[str, Any] = {
-        "path": plan.path,
+        "path": str(plan.location),
         "format": plan.format,
         "description": plan.description,
         "steps": list(plan.steps),
@@ -74,13 +74,15 @@ def _confirmed() -> bool:
 
 def _refuse_nickname(path: str) -> None:
     """Raise UsageError for `run/latest` and `run/best`, unless something of that name exists."""
-    from cordwood.loading.locate_step import checkpoint_path, is_nickname
+    from cordwood.loading.locate_step import is_nickname, locate_checkpoint
+    from cordwood.storage.locations import parse_location
 
-    if not is_nickname(path):
+    location = parse_location(path)
+    if not is_nickname(location):
         return
     step = path
     with suppress(OSError, ValueError):
-        step = checkpoint_path(path)
+        step = str(locate_checkpoint(location))
     meaning = f", which is {step} now" if step != path else ""
     raise click.UsageError(
         f"{path}{meaning}, may be another step in a moment: name the step that is to be removed"

@@ -38,14 +38,8 @@ from cordwood.formats.stored_step import MAX_STEPS_OPENED, is_named_step, listed
 from cordwood.io.open_files import LocalFile, ReadableFile
 from cordwood.message_text import counted, nearest_name, printable
 from cordwood.storage.directories import list_names, scan_directory
-from cordwood.storage.paths import (
-    is_folder,
-    is_link,
-    kind_at,
-    locate_directory,
-    parse_url,
-    stale_stages,
-)
+from cordwood.storage.locations import LocalPath, Location, Url
+from cordwood.storage.paths import is_folder, is_link, kind_at, locate_directory, stale_stages
 
 T = TypeVar("T")
 
@@ -55,12 +49,12 @@ _MAX_SIBLINGS = 1000  # entries beside a path that are compared with its name
 # Files
 
 
-def format_of_file(file: ReadableFile) -> Format:
+def format_of_file(file: ReadableFile, location: Location) -> Format:
     """Return the format of a file by its content. If two formats fit equally, its suffix decides.
 
     Raises UnsupportedFormatError if none fits; says which formats there are, and what the file is.
     """
-    place = Place(file.name, file)
+    place = Place(location, file)
     format = _best(all_by_suffix(file.name) + file_formats(), place)
     if format is not None:
         return format
@@ -83,13 +77,15 @@ def _best(formats: Sequence[Format], place: Place, *, above: Match = Match.NO) -
     return best
 
 
-def error_by_content(file: ReadableFile, format: Format, error: FormatError) -> FormatError | None:
+def error_by_content(
+    file: ReadableFile, location: Location, format: Format, error: FormatError
+) -> FormatError | None:
     """Return the error for a file that could not be read as one of `format`, by what it is.
 
     None where nothing is better than `error`: the file is of that format, and damaged, or of no
     known kind.
     """
-    place = Place(file.name, file)
+    place = Place(location, file)
     # Before `matches`: by its suffix an empty file may be msgpack.
     match = format.matches(place) if file.size_bytes else Match.NO
     if match == Match.YES:
@@ -106,20 +102,19 @@ def error_by_content(file: ReadableFile, format: Format, error: FormatError) -> 
 # Directories, on a disk or in an object store
 
 
-def place_at(path: str | os.PathLike[str]) -> Place:
+def place_at(location: Location) -> Place:
     """Return the place of a directory. What lies below the URL of an object store is listed.
 
     Raises FileNotFoundError if nothing lies below a URL.
     """
-    url = parse_url(path)
-    if url is None:
-        return Place(os.fspath(path))
+    if isinstance(location, LocalPath):
+        return Place(location)
     from cordwood.storage.object_directory import ObjectDirectory
 
-    return Place(str(url), directory=ObjectDirectory(url))
+    return Place(location.plain, directory=ObjectDirectory(location))
 
 
-def format_of_directory(path: str | os.PathLike[str]) -> Format | None:
+def format_of_directory(path: LocalPath) -> Format | None:
     """Return the format of a local directory; None if it has none. Raises as `indexed_format`."""
     return format_in(place_at(path))
 
@@ -132,7 +127,7 @@ def format_in(place: Place) -> Format | None:
     format = indexed_format(place)
     if format is not None or _is_directory_of_steps(place):
         return format
-    below = Place(place.path, directory=place.directory, search_below=True)
+    below = Place(place.location, directory=place.directory, search_below=True)
     return next((each for each in directory_formats() if each.matches(below)), None)
 
 
@@ -164,9 +159,9 @@ def _is_directory_of_steps(place: Place) -> bool:
     return False
 
 
-def steps_at(path: str | os.PathLike[str]) -> list[str]:
+def steps_at(location: Location) -> list[str]:
     """Return the names of the checkpoints of single steps in a directory, the oldest first."""
-    return steps_in(place_at(path))
+    return steps_in(place_at(location))
 
 
 def steps_in(place: Place, *, foreign: Sequence[str] | None = None) -> list[str]:
@@ -187,7 +182,7 @@ def _foreign_steps(place: Place) -> list[str]:
     return [name for format in run_formats() for name in format.steps_at(place)]
 
 
-def format_in_store(url: str) -> Format | None:
+def format_in_store(url: Url) -> Format | None:
     """Return the format of what another tool has written to a URL; None if it is not known.
 
     Raises UnsupportedFormatError for a format that is not read in object stores.
@@ -198,13 +193,13 @@ def format_in_store(url: str) -> Format | None:
         from cordwood.storage.object_file import whole_object
 
         with suppress(FileNotFoundError):
-            return _require_reads_stores(format_of_file(whole_object(url)), url)
+            return _require_reads_stores(format_of_file(whole_object(url), url), url)
         return None
     format = format_in(place)
     return None if format is None else _require_reads_stores(format, url)
 
 
-def _require_reads_stores(format: Format, url: str) -> Format:
+def _require_reads_stores(format: Format, url: Url) -> Format:
     if not reads_stores(format):
         raise UnsupportedFormatError(
             f"{url} is {format.description}, which is read on a disk only: download it, and load "
@@ -216,14 +211,14 @@ def _require_reads_stores(format: Format, url: str) -> Format:
 # What a verb is to read
 
 
-def format_of(path: str | os.PathLike[str], *, format: str | None, prefix: str | None) -> Format:
+def format_of(location: Location, *, format: str | None, prefix: str | None) -> Format:
     """Return the format of the checkpoint at a path.
 
     A file's suffix is believed, where it is known. Nothing is asked of an object store: it holds
     the default format, unless `read_with_format` finds out that it does not.
 
     Args:
-        path: a local path or a URL.
+        location: a local path or a URL.
         format: the name of the format, if the caller gave one.
         prefix: the item that is asked for; None: any.
 
@@ -231,24 +226,24 @@ def format_of(path: str | os.PathLike[str], *, format: str | None, prefix: str |
         ValueError: a prefix is asked for, and it is a file.
         UnsupportedFormatError: it is a file of no known format, or `format` is unknown, or is of
             directories and this is a file.
-        FileNotFoundError: there is nothing at `path`.
+        FileNotFoundError: there is nothing.
         IncompleteCheckpointError: it is a directory without an index, perhaps one of steps, or what
             a save that did not finish was to become.
         NotACheckpointError: it is a directory with several indexes.
     """
-    text = os.fspath(path)
+    text = str(location)
     named = None if format is None else require_name(format)
-    if parse_url(path) is not None:
-        return format_to_read(text, named)
-    place, kind = text, kind_at(path)
+    if isinstance(location, Url):
+        return format_to_read(location, named)
+    place, kind = location, kind_at(location)
     if kind == "nothing":
-        place = locate_directory(path)
+        place = LocalPath(locate_directory(location))
         kind = kind_at(place)
     is_for_directories = named is not None and is_directory_format(named)
     if kind == "nothing":
         for each in run_formats():
             each.refuse_unfinished(place)
-        raise absence(text)
+        raise absence(location)
     if kind == "a folder" and (named is None or is_for_directories):
         detected = named or format_of_directory(place)
         if detected is None:
@@ -264,7 +259,7 @@ def format_of(path: str | os.PathLike[str], *, format: str | None, prefix: str |
 
 
 def read_with_format(
-    path: str | os.PathLike[str],
+    location: Location,
     read: Callable[[Format], T],
     *,
     format: str | None,
@@ -277,34 +272,33 @@ def read_with_format(
 
     Raises as `format_of`, and what `read` raises.
     """
-    detected = format_of(path, format=format, prefix=prefix)
-    url = parse_url(path)
-    if url is None or url.is_web or format is not None:
+    detected = format_of(location, format=format, prefix=prefix)
+    if isinstance(location, LocalPath) or location.is_web or format is not None:
         return read(detected)
     try:
         return read(detected)
     except FileNotFoundError:
-        other = format_in_store(str(url))
+        other = format_in_store(location.plain)
         if other is None or other is detected:
             raise
     return read(other)
 
 
-def _format_by_suffix_or_content(place: str, text: str, *, is_file: bool) -> Format:
+def _format_by_suffix_or_content(place: LocalPath, text: str, *, is_file: bool) -> Format:
     formats = all_by_suffix(text)
     if len(formats) != 1 and is_file:
         with LocalFile(place) as file:
             if not formats:
-                return format_of_file(file)
+                return format_of_file(file, place)
             # The first format of a suffix is the usual one: another must recognise the file.
-            return _best(formats[1:], Place(file.name, file)) or formats[0]
+            return _best(formats[1:], Place(place, file)) or formats[0]
     return require_suffix(text, file_formats())
 
 
 # What to say where there is no checkpoint
 
 
-def absence(path: str) -> OSError:
+def absence(path: LocalPath) -> OSError:
     """Return the error for a path with nothing there: an unfinished save, or a similar name."""
     stages = stale_stages(path)
     if stages:
@@ -315,27 +309,27 @@ def absence(path: str) -> OSError:
         )
     if is_link(path):
         what = "there is no checkpoint where this symbolic link leads"
-        return FileNotFoundError(errno.ENOENT, what, path)
+        return FileNotFoundError(errno.ENOENT, what, path.text)
     parent = Path(path).parent
     if not is_folder(parent):
         what = f"there is no checkpoint, as there is no directory {os.fspath(parent)!r}"
-        return FileNotFoundError(errno.ENOENT, what, path)
+        return FileNotFoundError(errno.ENOENT, what, path.text)
     name = Path(path).name
     siblings = [entry.name for entry in scan_directory(os.fspath(parent))[:_MAX_SIBLINGS]]
     # It may have come just now.
     close = nearest_name(name, [each for each in siblings if each != name])
-    steps = steps_at(parent) if name == "latest" else []
+    steps = steps_at(LocalPath(str(parent))) if name == "latest" else []
     if steps:
         hint = printable(f" (no step is complete; the newest is {_newest(parent, steps)})")
     elif close is not None:
         hint = printable(f" (did you mean {os.fspath(parent / close)}?)")
     else:
-        suffix = close_suffix(path)
+        suffix = close_suffix(path.text)
         hint = f" (did you mean one that ends in {suffix}?)" if suffix else ""
-    return FileNotFoundError(errno.ENOENT, f"there is no checkpoint{hint}", path)
+    return FileNotFoundError(errno.ENOENT, f"there is no checkpoint{hint}", path.text)
 
 
-def not_a_checkpoint(place: str, text: str) -> OSError | IncompleteCheckpointError:
+def not_a_checkpoint(place: LocalPath, text: str) -> OSError | IncompleteCheckpointError:
     """Return the error for a directory without an index; `text` is what the caller calls it."""
     steps = steps_at(place)
     if steps:
@@ -344,9 +338,9 @@ def not_a_checkpoint(place: str, text: str) -> OSError | IncompleteCheckpointErr
             f"a checkpoint: load one of them; the newest is {_newest(Path(place), steps)}; "
             f"`cordwood steps {shlex.quote(text)}` lists all"
         )
-    names = list_names(place)
+    names = list_names(place.text)
     if not names and not is_folder(place):  # it has just been removed
-        return absence(text)
+        return absence(LocalPath(text))
     if not names:
         return IncompleteCheckpointError(
             f"{text} is an empty directory: expected a directory with an index, or a checkpoint "
@@ -379,6 +373,6 @@ def _newest(place: Path, steps: Sequence[str]) -> Path:
     """Return the newest step that is a checkpoint, as far as can be told; else the newest."""
     for name in reversed(steps[-MAX_STEPS_OPENED:]):
         child = place / name
-        if not is_folder(child) or format_of_directory(child) is not None:
+        if not is_folder(child) or format_of_directory(LocalPath(str(child))) is not None:
             return child
     return place / steps[-1]

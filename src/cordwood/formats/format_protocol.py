@@ -5,13 +5,14 @@ The formats are listed in `cordwood.formats.registry`. docs/design/0008-formats.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeGuard, cast
+
+from cordwood.storage.locations import LocalPath, Location
 
 if TYPE_CHECKING:
     from cordwood.index import Box, Digests, Index, Leaf, LeafRuns
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from cordwood.storage.storage_protocol import Garbage
 
 HEAD_BYTES = 128 << 10
-
-Path: TypeAlias = str | os.PathLike[str]
 
 
 class Match(IntEnum):
@@ -42,17 +41,22 @@ class Place:
     """A file, or a directory of a disk or of an object store, that is to be recognised.
 
     Attributes:
-        path: its path or URL.
+        location: its path or URL.
         file: the file, open; None for a directory.
         directory: the directory, if it is in an object store; None for any other.
         search_below: True for a directory in which no format has found an index, and which is no
             directory of steps: a format may now look below it too.
     """
 
-    path: str
+    location: Location
     file: ReadableFile | None = None
     directory: ObjectDirectory | None = None
     search_below: bool = False
+
+    @property
+    def path(self) -> str:
+        """The path or URL as text, for messages."""
+        return str(self.location)
 
     @cached_property
     def head(self) -> bytes:
@@ -94,7 +98,7 @@ class Place:
     def child(self, name: str) -> Place:
         """Return the place of a directory in the directory."""
         directory = None if self.directory is None else self.directory.folder(name)
-        return Place(f"{self.path.rstrip('/')}/{name}", directory=directory)
+        return Place(self.location.child(name), directory=directory)
 
     @contextmanager
     def opened(self) -> Iterator[OpenDirectory]:
@@ -104,7 +108,7 @@ class Place:
             return
         from cordwood.storage.directory_reader import directory_at
 
-        with directory_at(self.path) as directory:
+        with directory_at(self.location) as directory:
             yield directory
 
 
@@ -121,7 +125,7 @@ class OpenOptions(NamedTuple):
 
     max_bytes: int | None = None
     read_once: bool = False
-    scratch: Path | None = None
+    scratch: LocalPath | None = None
     for_verify: bool = False
 
 
@@ -191,7 +195,7 @@ class SaveOptions(NamedTuple):
         items: more trees by prefix, which are committed with this one. Trees of other prefixes are
             then dropped. None: this tree alone is saved, and those of other prefixes stay.
         files: files that are written beside the tree, by their names.
-        page_cache: True if the files may stay in the page cache (`storage/page_cache.py`).
+        page_cache: True if the files may stay in the page cache (`io/page_cache.py`).
     """
 
     prefix: str | None = None
@@ -219,7 +223,7 @@ class SavePlan(NamedTuple):
 
 
 class Format(Protocol):
-    """A format, as all verbs use it. Its `path` is a local path, or the URL of a directory."""
+    """A format, as all verbs use it."""
 
     @property
     def name(self) -> str:
@@ -245,11 +249,11 @@ class Format(Protocol):
         """Return how well a file or directory fits this format. Reads little."""
         ...
 
-    def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
+    def open(self, location: Location, item: str | None, options: OpenOptions) -> Opened:
         """Open an item.
 
         Args:
-            path: the checkpoint.
+            location: a local path, or the URL of a directory.
             item: the item's name. None: the item without a name, or the only one.
             options: see `OpenOptions`.
 
@@ -267,12 +271,12 @@ class WritableFormat(Format, Protocol):
         ...
 
     def plan_save(
-        self, path: Path, tree: Any, options: SaveOptions, rendezvous: Rendezvous
+        self, location: Location, tree: Any, options: SaveOptions, rendezvous: Rendezvous
     ) -> SavePlan:
         """Plan the save of a tree. Writes nothing.
 
         Args:
-            path: the destination.
+            location: the destination.
             tree: a pytree, or a `FlatTree` whose leaves are elements that are read later.
             options: those of `save_options`; the others have their defaults.
             rendezvous: of the processes that save together, not entered yet.
@@ -281,7 +285,7 @@ class WritableFormat(Format, Protocol):
         """
         ...
 
-    def refuse_foreign(self, path: Path) -> None:
+    def refuse_foreign(self, location: Location) -> None:
         """Raise NotACheckpointError for what a save would destroy and could not have written."""
         ...
 
@@ -300,7 +304,7 @@ class LossyFormat(WritableFormat, Protocol):
 class ItemsFormat(Format, Protocol):
     """A format of directories that can hold several trees."""
 
-    def items(self, path: Path) -> Sequence[str]:
+    def items(self, location: Location) -> Sequence[str]:
         """Return the names of the items, sorted; "" for the one without a name."""
         ...
 
@@ -320,7 +324,7 @@ class FilesBeside(NamedTuple):
 class CompanionFormat(Format, Protocol):
     """A format of directories with files beside the weights, such as the one of a tokenizer."""
 
-    def files_beside(self, path: Path) -> FilesBeside:
+    def files_beside(self, location: Location) -> FilesBeside:
         """Return the files beside the weights in a local directory."""
         ...
 
@@ -331,15 +335,15 @@ class CollectableFormat(WritableFormat, Protocol):
     Those of the other formats are left beside the checkpoint, where `gc` looks.
     """
 
-    def extra_problems(self, path: Path) -> Iterable[str]:
+    def extra_problems(self, location: Location) -> Iterable[str]:
         """Return problems that the items do not show, such as files that no item refers to."""
         ...
 
-    def stale_files(self, path: Path) -> Sequence[str]:
+    def stale_files(self, location: Location) -> Sequence[str]:
         """Return the files beside the index that an earlier save has written, and not this one."""
         ...
 
-    def collect(self, path: Path, *, dry_run: bool) -> Garbage:
+    def collect(self, location: Location, *, dry_run: bool) -> Garbage:
         """Remove files in a directory that saves left which died, and write stale ones again."""
         ...
 
@@ -354,7 +358,7 @@ class IndexListing(NamedTuple):
 class ListableFormat(Format, Protocol):
     """A format whose index alone says what the leaves are, without numpy."""
 
-    def list_index(self, path: str, item: str | None) -> IndexListing | None:
+    def list_index(self, path: LocalPath, item: str | None) -> IndexListing | None:
         """Return the leaves of a local checkpoint; None where only opening it tells.
 
         Raises what `open` raises for an index.
@@ -382,11 +386,11 @@ class RunFormat(Format, Protocol):
         """Return whether a directory is the beginning of a checkpoint whose save did not end."""
         ...
 
-    def refuse_unfinished(self, path: Path) -> None:
-        """Raise IncompleteCheckpointError if an unfinished save was to become `path`."""
+    def refuse_unfinished(self, path: LocalPath) -> None:
+        """Raise IncompleteCheckpointError if an unfinished save was to become it."""
         ...
 
-    def other_items(self, path: Path) -> Mapping[str, str]:
+    def other_items(self, location: Location) -> Mapping[str, str]:
         """Return the items that are no trees, each with its kind in words."""
         ...
 
@@ -405,9 +409,9 @@ def is_writable(format: Format) -> TypeGuard[WritableFormat]:
     return hasattr(format, "plan_save")
 
 
-def item_names(format: Format, path: Path) -> Sequence[str]:
+def item_names(format: Format, location: Location) -> Sequence[str]:
     """Return the names of the items of a checkpoint, sorted; "" for the one without a name."""
-    return cast("ItemsFormat", format).items(path) if hasattr(format, "items") else [""]
+    return cast("ItemsFormat", format).items(location) if hasattr(format, "items") else [""]
 
 
 def has_losses(format: Format) -> TypeGuard[LossyFormat]:
@@ -453,15 +457,15 @@ def require_strings(metadata: Any) -> None:
 
 def plan_save(
     format: WritableFormat,
-    path: str | os.PathLike[str],
+    location: Location,
     tree: Any,
     options: SaveOptions,
     rendezvous: Rendezvous,
 ) -> SavePlan:
     """Plan the save of a tree. Raises as `cordwood.save` does, before anything is written."""
     require_strings(options.metadata)
-    _check_options(format, os.fspath(path), options)
-    return format.plan_save(path, tree, options, rendezvous)
+    _check_options(format, str(location), options)
+    return format.plan_save(location, tree, options, rendezvous)
 
 
 def _check_options(format: WritableFormat, path: str, options: SaveOptions) -> None:

@@ -7,7 +7,6 @@ save writes, and which destinations it refuses.
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -30,7 +29,8 @@ from cordwood.formats.orbax import ORBAX
 from cordwood.formats.packs import PACKS
 from cordwood.formats.safetensors import SAFETENSORS
 from cordwood.formats.zarr import ZARR, ZARR_TREE
-from cordwood.storage.paths import blocking_parent, is_folder, kind_at, locate_directory, parse_url
+from cordwood.storage.locations import LocalPath, Location, Url
+from cordwood.storage.paths import blocking_parent, is_folder, kind_at, locate_directory
 
 FORMATS: tuple[Format, ...] = (
     SAFETENSORS,
@@ -143,12 +143,12 @@ def require_suffix(path: str, formats: list[Format]) -> Format:
     )
 
 
-def format_in_object_store(url: str, named: Format | None) -> WritableFormat:
+def format_in_object_store(url: Url, named: Format | None) -> WritableFormat:
     """Return the only format that is saved to object stores.
 
     Raises UnsupportedFormatError for another one.
     """
-    if (named is not None and not is_directory_format(named)) or not is_directory_name(url):
+    if (named is not None and not is_directory_format(named)) or not is_directory_name(str(url)):
         raise UnsupportedFormatError(
             f"{url}: an object store holds directories, and this means a file; leave the suffix "
             "out, or use a local path"
@@ -161,7 +161,7 @@ def format_in_object_store(url: str, named: Format | None) -> WritableFormat:
     return DEFAULT
 
 
-def format_to_read(url: str, named: Format | None) -> Format:
+def format_to_read(url: Url, named: Format | None) -> Format:
     """Return the format to read at a URL: `named`, or the one that is saved to object stores.
 
     Raises UnsupportedFormatError for a format that is not read there.
@@ -218,17 +218,17 @@ def written_format(place: Place) -> WritableFormat | None:
 
 
 def format_for_saving(
-    path: str | os.PathLike[str],
+    location: Location,
     *,
     format: str | None,
     layout: str | None,
     prefix: str | None,
     exports: bool = False,
 ) -> WritableFormat:
-    """Return the format of a save to `path`.
+    """Return the format of a save to a location.
 
     Args:
-        path: the destination.
+        location: the destination.
         format: the name of a format, if the caller gave one.
         layout: the same, of a directory format.
         prefix: the name of the tree, if the caller gave one.
@@ -239,13 +239,13 @@ def format_for_saving(
         NotACheckpointError: there is a checkpoint of another format, or of another tool.
         ValueError: the arguments contradict each other.
     """
-    text = os.fspath(path)
+    text = str(location)
     named = _named(text, format, layout, exports=exports)
     if named in EXPORTS:
-        return _export(path, named)
-    if parse_url(path) is not None:
-        return format_in_object_store(text, named)
-    blocking = blocking_parent(path)
+        return _export(location, named)
+    if isinstance(location, Url):
+        return format_in_object_store(location, named)
+    blocking = blocking_parent(location)
     if blocking is not None:
         raise NotADirectoryError(
             errno.ENOTDIR,
@@ -261,14 +261,14 @@ def format_for_saving(
         refuse_prefix(text, prefix)
         if named is None:
             named = _require_writable(require_suffix(text, file_formats(writable=True)), text)
-        kind_at(path)
+        kind_at(location)
         return named
     if named is not None and text.endswith(tuple(suffixes_of(file_formats(writable=True)))):
         which = "layout=" if layout is not None else f"format={format!r}"
         raise ValueError(
             f"{text}: {which} is for directories, and a name with the suffix of a file means a file"
         )
-    return _of_directory(path, named)
+    return _of_directory(location, named)
 
 
 def refuse_prefix(text: str, prefix: str | None) -> None:
@@ -320,22 +320,22 @@ def _require_writable(format: Format, text: str) -> WritableFormat:
     )
 
 
-def _export(path: str | os.PathLike[str], format: WritableFormat) -> WritableFormat:
-    if parse_url(path) is not None:
+def _export(location: Location, format: WritableFormat) -> WritableFormat:
+    if isinstance(location, Url):
         raise UnsupportedFormatError(
-            f"{os.fspath(path)}: {format.description} is local; upload it from there"
+            f"{location}: {format.description} is local; upload it from there"
         )
-    format.refuse_foreign(path)
-    format_for_saving(path, format=None, layout=DEFAULT.name, prefix=None)
+    format.refuse_foreign(location)
+    format_for_saving(location, format=None, layout=DEFAULT.name, prefix=None)
     return format
 
 
-def _of_directory(path: str | os.PathLike[str], named: WritableFormat | None) -> WritableFormat:
+def _of_directory(path: LocalPath, named: WritableFormat | None) -> WritableFormat:
     """Return `named`, or the format of the directory that is there, or else the default.
 
     Raises NotACheckpointError where `named` is not the format of the directory.
     """
-    text, place = os.fspath(path), locate_directory(path)
+    text, place = path.text, LocalPath(locate_directory(path))
     if kind_at(place) == "nothing":
         return named or DEFAULT
     existing = written_format(Place(place))
@@ -353,7 +353,7 @@ def _of_directory(path: str | os.PathLike[str], named: WritableFormat | None) ->
     return named
 
 
-def _refuse_to_hide(place: str, *, asked: str) -> None:
+def _refuse_to_hide(place: LocalPath, *, asked: str) -> None:
     """Raise NotACheckpointError for a checkpoint that an index beside it would replace or hide."""
     from cordwood.formats.detect_format import format_of_directory
 
@@ -366,13 +366,13 @@ def _refuse_to_hide(place: str, *, asked: str) -> None:
         )
 
 
-def refuse_other_tools(place: str | os.PathLike[str], *, asked: str) -> None:
+def refuse_other_tools(place: LocalPath, *, asked: str) -> None:
     """Raise NotACheckpointError for a directory with checkpoints of a tool such as Orbax.
 
     `asked` is the path that the caller gave.
     """
     for format in run_formats():
-        if format.is_at(Place(os.fspath(place))):
+        if format.is_at(Place(place)):
             raise NotACheckpointError(
                 f"{asked} holds what {format.tool} has written, which cordwood only reads: remove "
                 "it, or save to another path"

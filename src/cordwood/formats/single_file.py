@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Callable
 
 from cordwood.errors import CordwoodError, FileChangedError, NotACheckpointError
 from cordwood.formats.foreign_files import foreign_file
-from cordwood.formats.format_protocol import Opened, Path
+from cordwood.formats.format_protocol import Opened
 from cordwood.index import Index
 from cordwood.io.open_files import LocalFile, ReadableFile
+from cordwood.storage.locations import LocalPath
 from cordwood.storage.paths import is_empty_file, kind_at
 
 
-def open_file(path: Path, read_index: Callable[[ReadableFile], Index], *, name: str) -> Opened:
+def open_file(path: LocalPath, read_index: Callable[[ReadableFile], Index], *, name: str) -> Opened:
     """Open a file of the format `name`."""
     return opened_file(LocalFile(path), read_index, name=name)
 
@@ -42,7 +42,7 @@ def can_read(file: ReadableFile, read_index: Callable[[ReadableFile], Index]) ->
 
 
 def refuse_foreign_file(
-    path: Path, require: Callable[[ReadableFile], object], *, name: str
+    path: LocalPath, require: Callable[[ReadableFile], object], *, name: str
 ) -> None:
     """Raise if `path` is something that a save would destroy and could not have written.
 
@@ -68,6 +68,6 @@ def refuse_foreign_file(
         with LocalFile(path) as file:
             kind = foreign_file(file)
         raise NotACheckpointError(
-            f"{os.fspath(path)} exists and is not a {name} checkpoint "
+            f"{path} exists and is not a {name} checkpoint "
             f"({e if kind is None else f'it is {kind}'}); remove it, or save to another path"
         ) from e

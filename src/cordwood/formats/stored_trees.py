@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from cordwood.formats.detect_format import read_with_format
 from cordwood.formats.format_protocol import Format, has_runs, is_directory_format, item_names
+from cordwood.storage.locations import Location
 
 
 class StoredTrees(NamedTuple):
@@ -35,18 +36,18 @@ class StoredTrees(NamedTuple):
         return [f"the item {name!r} ({kind})" for name, kind in self.others.items()]
 
 
-def stored_trees(path: str, *, format: str | None = None) -> StoredTrees:
+def stored_trees(location: Location, *, format: str | None = None) -> StoredTrees:
     """Return the trees of a checkpoint at a path or URL.
 
     Raises whatever `cordwood.open` does.
     """
 
     def trees_of(detected_format: Format) -> StoredTrees:
-        others = detected_format.other_items(path) if has_runs(detected_format) else {}
-        names = item_names(detected_format, path)
+        others = detected_format.other_items(location) if has_runs(detected_format) else {}
+        names = item_names(detected_format, location)
         return StoredTrees(names, others, is_directory_format(detected_format))
 
-    return read_with_format(path, trees_of, format=format, prefix=None)
+    return read_with_format(location, trees_of, format=format, prefix=None)
 
 
 def tree_text(name: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,11 +19,11 @@ from cordwood.formats.format_protocol import Format, Opened, OpenOptions, is_dir
 from cordwood.index import MAX_DIMS, Box, Encoding, Leaf, Pieces, Span
 from cordwood.io.open_files import LocalFile
 from cordwood.io.source_digests import SourceDigests, block_bytes
-from cordwood.loading.locate_step import checkpoint_path
+from cordwood.loading.locate_step import locate_checkpoint
 from cordwood.plan.load_boxes import plan_boxes
 from cordwood.plan.load_plan import Placement
 from cordwood.sharding.boxes import shape_of, slices, whole_box
-from cordwood.storage.paths import parse_url
+from cordwood.storage.locations import Location, Url
 from cordwood.threads.import_in_thread import import_in_thread
 from cordwood.threads.run_in_worker import run_in_worker
 
@@ -43,7 +42,7 @@ _ArrayType: TypeAlias = tuple[tuple[int, ...], str, Encoding]  # shape, dtype, s
 
 
 def open_reader(
-    path: str | os.PathLike[str], *, format: str | None, prefix: str | None, options: OpenOptions
+    location: Location, *, format: str | None, prefix: str | None, options: OpenOptions
 ) -> LeafReader:
     """Open a checkpoint; the caller closes it. Raises as `cordwood.open` does.
 
@@ -51,10 +50,10 @@ def open_reader(
     signal handler that saves in the middle would wait for imports of the main thread. A worker
     takes as long as the opening of a small checkpoint, so later ones are opened directly.
     """
-    kind = format or str(path).rpartition(".")[2]
+    kind = format or str(location).rpartition(".")[2]
     if kind in _opened_kinds:
-        return _open_reader(path, format, prefix, options)
-    reader = run_in_worker(lambda: _open_reader(path, format, prefix, options))
+        return _open_reader(location, format, prefix, options)
+    reader = run_in_worker(lambda: _open_reader(location, format, prefix, options))
     _opened_kinds.add(kind)
     return reader
 
@@ -63,27 +62,27 @@ _opened_kinds: set[str] = set()  # formats by name, or suffixes
 
 
 def _open_reader(
-    path: str | os.PathLike[str], format: str | None, prefix: str | None, options: OpenOptions
+    location: Location, format: str | None, prefix: str | None, options: OpenOptions
 ) -> LeafReader:
-    path = checkpoint_path(path)
+    checkpoint = locate_checkpoint(location)
 
     def read(detected_format: Format) -> LeafReader:
-        with explaining_format(path, detected_format):
-            return LeafReader(os.fspath(path), detected_format.open(path, prefix, options))
+        with explaining_format(checkpoint, detected_format):
+            return LeafReader(str(checkpoint), detected_format.open(checkpoint, prefix, options))
 
-    return read_with_format(path, read, format=format, prefix=prefix)
+    return read_with_format(checkpoint, read, format=format, prefix=prefix)
 
 
 @contextmanager
-def explaining_format(path: str | os.PathLike[str], format: Format) -> Iterator[None]:
+def explaining_format(location: Location, format: Format) -> Iterator[None]:
     """Say what the file is in a FormatError of the block, where it is not of the format."""
     try:
         yield
     except FormatError as e:
-        if is_directory_format(format) or parse_url(path) is not None:
+        if is_directory_format(format) or isinstance(location, Url):
             raise
-        with LocalFile(path) as file:
-            better = error_by_content(file, format, e)
+        with LocalFile(location) as file:
+            better = error_by_content(file, location, format, e)
         if better is None:
             raise
         raise better from e

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -26,14 +25,8 @@ from cordwood.formats.stored_step import MAX_STEPS_OPENED, number_in_name
 from cordwood.io.open_files import LocalFile
 from cordwood.message_text import printable
 from cordwood.policies.saved_step import SavedStep, sort_by_metric
-from cordwood.storage.paths import (
-    is_folder,
-    local_or_url,
-    locate_directory,
-    parse_url,
-    path_exists,
-    stale_stages,
-)
+from cordwood.storage.locations import LocalPath, Location, Url
+from cordwood.storage.paths import is_folder, locate_directory, path_exists, stale_stages
 from cordwood.threads.log import log
 from cordwood.threads.run_in_worker import run_in_worker
 from cordwood.threads.thread_counts import reading_threads
@@ -47,8 +40,8 @@ _MOST_NAMES = 8  # metrics in an error
 class _Nickname(NamedTuple):
     """A path such as `run/latest`, in its parts."""
 
-    path: str
-    root: str
+    location: Location
+    root: Location
     name: str  # "latest", "best", "best:loss" or "best:accuracy:max"
 
     @property
@@ -62,66 +55,70 @@ class _Nickname(NamedTuple):
         )
 
 
-def checkpoint_path(path: str | os.PathLike[str]) -> str:
-    """Return the path or URL that a caller of a reading call means, as `local_or_url`.
+def locate_checkpoint(location: Location) -> Location:
+    """Return the location of the checkpoint that a caller of a reading call means.
 
     `run/latest` is the newest complete step in the directory or URL `run`. `run/best` is the step
     with the least value of the only metric that its steps have, `run/best:loss` of the metric
     `loss`, and `run/best:accuracy:max` the step with the greatest. Of equal steps it is the newer.
-    An entry of `run` that has such a name is itself. If `run` holds no complete step, the path is
-    returned as it is. A web server lists nothing, so a path below it is never another.
+    An entry of `run` that has such a name is itself. If `run` holds no complete step, the location
+    is returned as it is. A web server lists nothing, so a path below it is never another.
 
     Raises:
         ValueError: the steps have several metrics, and the path names none.
         FileNotFoundError: no step has metrics, or none has this one.
         OSError: the run cannot be listed, or the metrics of a step cannot be read.
     """
-    text = local_or_url(path)
-    nickname = _parse(text)
+    nickname = _parse(location)
     if nickname is None:
-        return text
+        return location
     # In a worker, as `open_reader`: this imports modules of formats.
     step = run_in_worker(lambda: _step(nickname))
-    return text if step is None else step
+    return location if step is None else step
 
 
-def is_nickname(path: str | os.PathLike[str]) -> bool:
-    """Return True if a path means a step by its rank, and nothing of that name exists."""
-    nickname = _parse(local_or_url(path))
+def is_nickname(location: Location) -> bool:
+    """Return True if a location means a step by its rank, and nothing of that name exists."""
+    nickname = _parse(location)
     return nickname is not None and not _is_entry(nickname)
 
 
-def _parse(text: str) -> _Nickname | None:
-    match = _NICKNAME.fullmatch(text.rstrip("/"))
+def _parse(location: Location) -> _Nickname | None:
+    text = location.key if isinstance(location, Url) else location.text.rstrip("/")
+    match = _NICKNAME.fullmatch(text)
     if match is None:
         return None
-    root = match[1] or ("/" if text.startswith("/") else ".")
-    if "://" in text:
-        url = parse_url(text)
-        if url is None or url.is_web or "://" not in root:
-            return None  # it is a bucket
-    return _Nickname(text, root, match[2])
+    if isinstance(location, LocalPath):
+        root: Location = LocalPath(match[1] or ("/" if text.startswith("/") else "."))
+    elif location.is_web or not (location.bucket or match[1]):
+        return None  # a web server lists nothing, and memory:// alone is no place
+    else:
+        root = location
+        for _ in match[2].split("/"):  # the name of a metric may have slashes
+            root = root.parent
+    return _Nickname(location, root, match[2])
 
 
 def _is_entry(nickname: _Nickname) -> bool:
     """Return True if something of that name exists, or a save to it has not finished."""
     first = nickname.name.partition("/")[0]
-    if parse_url(nickname.root) is None:
-        path = f"{nickname.root}/{first}"
+    if isinstance(nickname.root, LocalPath):
+        path = nickname.root.child(first)
         return path_exists(locate_directory(path)) or bool(stale_stages(path))
     with suppress(FileNotFoundError):
         return place_at(nickname.root).has(first)
     return False
 
 
-def _step(nickname: _Nickname) -> str | None:
-    """Return the path of the step; None if the path is itself, or nothing can be chosen."""
+def _step(nickname: _Nickname) -> Location | None:
+    """Return the location of the step; None if the path is itself, or nothing can be chosen."""
     if _is_entry(nickname):
         return None
-    is_local = parse_url(nickname.root) is None
-    root = locate_directory(nickname.root) if is_local else nickname.root
-    if is_local and not is_folder(root):
-        return None
+    root = nickname.root
+    if isinstance(root, LocalPath):
+        root = LocalPath(locate_directory(root))
+        if not is_folder(root):
+            return None
     try:
         place = place_at(root)
         format = format_in(place)
@@ -135,7 +132,7 @@ def _step(nickname: _Nickname) -> str | None:
     name = (
         _newest(place, names) if nickname.name == "latest" else _best(nickname, place, list(names))
     )
-    return None if name is None else f"{nickname.root.rstrip('/')}/{name}"
+    return None if name is None else nickname.root.child(name)
 
 
 def _format_of_step(place: Place, name: str) -> Format | None:
@@ -146,10 +143,10 @@ def _format_of_step(place: Place, name: str) -> Format | None:
             format = format_in(child)
             unfinished = format is not None and has_runs(format) and format.is_unfinished(child)
             return None if unfinished else format
-        if place.directory is not None:
-            return format_in_store(child.path)
-        with LocalFile(child.path) as file:
-            return format_of_file(file)
+        if isinstance(child.location, Url):
+            return format_in_store(child.location)
+        with LocalFile(child.location) as file:
+            return format_of_file(file, child.location)
     except StorageError:
         raise  # another step must not take the place of one that the storage does not show
     except (CordwoodError, FileNotFoundError, NotADirectoryError):
@@ -180,14 +177,14 @@ def _best(nickname: _Nickname, place: Place, names: Sequence[str]) -> str:
             errno.ENOENT,
             f"no step of {place.path} has metrics by which the best could be chosen: "
             "CheckpointManager.save takes metrics=, add_metrics adds them later",
-            nickname.path,
+            str(nickname.location),
         )
     listed = ", ".join(metrics[:_MOST_NAMES]) + (", ..." if len(metrics) > _MOST_NAMES else "")
     if not metric and len(metrics) > 1:
-        best = f"{nickname.root.rstrip('/')}/best:{metrics[0]}"
+        best = str(nickname.root.child(f"best:{metrics[0]}"))
         raise ValueError(
-            f"{nickname.path}: the steps have several metrics ({printable(listed)}): name one, as "
-            f"{printable(best)} for the least value, or {printable(best)}:max for the greatest"
+            f"{nickname.location}: the steps have several metrics ({printable(listed)}): name one, "
+            f"as {printable(best)} for the least value, or {printable(best)}:max for the greatest"
         )
     ranked = sort_by_metric(steps, metric or metrics[0], mode)
     if not ranked:
@@ -195,12 +192,12 @@ def _best(nickname: _Nickname, place: Place, names: Sequence[str]) -> str:
             errno.ENOENT,
             f"no step of {place.path} has a value of the metric {metric or metrics[0]!r}; their "
             f"metrics are {printable(listed)}",
-            nickname.path,
+            str(nickname.location),
         )
     name = names[ranked[0].step]
     log.info(
         "%s is %s: %s %.6g is the %s of %d steps",
-        *(nickname.path, name, metric or metrics[0], ranked[0].metrics[metric or metrics[0]]),
+        *(nickname.location, name, metric or metrics[0], ranked[0].metrics[metric or metrics[0]]),
         *("least" if mode == "min" else "greatest", len(ranked)),
     )
     return name
@@ -228,7 +225,7 @@ def _metrics(place: Place, name: str) -> StepMetrics | None:
     if format is not PACKS:
         return None
     try:
-        index = store_at(child.path).read_index()
+        index = store_at(child.location).read_index()
         record = None if index is None else record_of_index(index, name=child.path)
     except FileNotFoundError:  # it has just been deleted
         return None

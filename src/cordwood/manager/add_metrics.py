@@ -39,7 +39,7 @@ def add_metrics(
     if step is None or not step.finished:
         raise missing_step_error(steps, number)
     step.require_known()
-    store = store_at(step.path, to_save=True)
+    store = store_at(step.location, to_save=True)
 
     def change(index: bytes | None) -> IndexChange:
         if index is None:

@@ -14,7 +14,7 @@ from cordwood.message_text import printable
 from cordwood.policies.best_step import metric_problems
 from cordwood.policies.keep_policies import KeepPolicy
 from cordwood.policies.retention_plan import RetentionPlan, plan_retention
-from cordwood.storage.paths import parse_url
+from cordwood.storage.locations import LocalPath
 from cordwood.storage.step_storage import Removal, StepStorage
 from cordwood.threads.log import log
 
@@ -62,7 +62,8 @@ def delete_steps(steps: Steps, start: int, stop: int | None) -> list[int]:
         [
             *_in_use_text(sorted({numbers[entry] for entry in result.in_use})),
             *[
-                f"step {numbers[entry]} was not deleted: {steps.storage.path_of(entry)}: {reason}"
+                f"step {numbers[entry]} was not deleted: "
+                f"{steps.storage.location_of(entry)}: {reason}"
                 for entry, reason in sorted(reasons.items())
             ],
         ]
@@ -125,7 +126,7 @@ class StepCleaner:
         A save calls this before it writes: else a run that dies in every save would fill the disk
         with leftovers, and no save could ever end. The next call removes what this one cannot.
         """
-        if parse_url(self._steps.root) is None:  # object stores have no locks
+        if isinstance(self._steps.location, LocalPath):  # object stores have no locks
             self._remove_unfinished(self._steps.unfinished())
 
     def after_commit(self, *, time_now: float) -> None:
@@ -151,7 +152,7 @@ class StepCleaner:
         self._warn_of_what_stays(result)
         self._remove_unfinished([each for each in every if not each.finished])
         self._steps.summarize()
-        if parse_url(self._steps.root) is None:
+        if isinstance(self._steps.location, LocalPath):
             self._tidy([each for each in steps if each.entry not in removed])
 
     def _warn_of_what_stays(self, result: Removal) -> None:
@@ -165,7 +166,7 @@ class StepCleaner:
             },
         }
         for entry, text in texts.items():
-            problem = f"{self._storage.path_of(entry)} {text}"
+            problem = f"{self._storage.location_of(entry)} {text}"
             if problem not in self._warned:
                 self._warned.add(problem)
                 log.warning("%s", printable(problem))
@@ -196,10 +197,10 @@ class StepCleaner:
         if self._storage.has_temporaries(step.entry):
             return True
         with suppress(OSError, CordwoodError):
-            return bool(PACKS.collect(step.path, dry_run=True).names)
+            return bool(PACKS.collect(step.location, dry_run=True).names)
         return False
 
 
 def _collect(step: Step) -> None:
     with suppress(OSError, CordwoodError):  # deleted meanwhile, or damaged, which a load reports
-        PACKS.collect(step.path, dry_run=False)
+        PACKS.collect(step.location, dry_run=False)

@@ -14,6 +14,7 @@ from typing import Any, Literal, ParamSpec, Self, SupportsFloat, SupportsIndex, 
 
 from cordwood.errors import PendingSaveError, StepError
 from cordwood.formats.stored_step import Record, as_json, as_metrics, require_same, step_number
+from cordwood.io.page_cache import require_page_cache_option
 from cordwood.io.progress import ProgressOption
 from cordwood.io.progress_bar import require_progress_option
 from cordwood.io.staging_memory import checked_options
@@ -33,8 +34,7 @@ from cordwood.saving.background_saves import (
     PendingSave,
     raise_unreported_failures,
 )
-from cordwood.storage.page_cache import require_page_cache_option
-from cordwood.storage.paths import parse_url
+from cordwood.storage.locations import Url
 from cordwood.threads.log import log
 from cordwood.threads.run_in_worker import run_in_worker
 
@@ -149,7 +149,7 @@ class CheckpointManager(StepReader):
         require_page_cache_option(page_cache)
         staging = checked_options(staging_bytes, device_copies)
         super().__init__(root, timeout_seconds=timeout_seconds)
-        if parse_url(self.root) is not None:
+        if isinstance(self._steps.location, Url):
             from cordwood.storage.request_loop import start_threads
 
             start_threads()  # now: a save may come while Python exits, when it starts no threads

@@ -17,8 +17,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from cordwood.api.checkpoint import open as open_checkpoint
-from cordwood.api.load import load
+from cordwood.api.checkpoint import open_at
+from cordwood.api.load import load_at
 from cordwood.errors import (
     CorruptionError,
     FormatError,
@@ -31,7 +31,7 @@ from cordwood.formats.stored_step import PREFIX_KEY, Record, listed, step_in_nam
 from cordwood.io.open_files import is_disk_error
 from cordwood.io.progress import Progress, ProgressOption, Report
 from cordwood.io.progress_bar import progress_display
-from cordwood.loading.load_request import TreeOptions
+from cordwood.loading.load_request import LoadOptions, TreeOptions
 from cordwood.manager.step_items import (
     ITEM,
     describe,
@@ -54,7 +54,8 @@ from cordwood.notebook.html_parts import (
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.processes.rendezvous_texts import process_names
 from cordwood.public_names import document_fields
-from cordwood.storage.paths import kind_at, parse_url
+from cordwood.storage.locations import LocalPath, Location, parse_location
+from cordwood.storage.paths import kind_at
 from cordwood.threads.log import log
 
 T = TypeVar("T")
@@ -270,23 +271,22 @@ def _choose(steps: Steps, damaged: Mapping[int, str]) -> _Choice:
         if steps.died(each) or (each.tool and not each.finished):
             unfinished.append((each.step, each.path))
     if not newest:
-        _require_root(steps.root)
+        _require_root(steps.location)
     others = steps.others()
     if steps.latest() is not None:  # its save has just been committed
         return _choose(steps, damaged)
     return _Choice(None, passed_over, unfinished, bool(others), text_without_steps(steps, others))
 
 
-def _require_root(root: str) -> None:
+def _require_root(root: Location) -> None:
     """Raise an error if a root cannot hold steps, or is a checkpoint itself.
 
     To start from the beginning would be wrong then.
     """
-    is_url = parse_url(root) is not None
-    what = "a folder" if is_url else kind_at(root)
+    what = kind_at(root) if isinstance(root, LocalPath) else "a folder"
     if what in ("a file", "something else"):
         raise NotADirectoryError(
-            errno.ENOTDIR, f"expected the directory that steps lie in, found {what}", root
+            errno.ENOTDIR, f"expected the directory that steps lie in, found {what}", str(root)
         )
     format = None
     if what == "a folder":
@@ -295,7 +295,7 @@ def _require_root(root: str) -> None:
     if format is not None:
         raise ValueError(
             f"{root} is a checkpoint itself ({format.description}): expected the directory that "
-            f"steps lie in, perhaps {root.rpartition('/')[0]}"
+            f"steps lie in, perhaps {root.parent}"
         )
 
 
@@ -303,28 +303,28 @@ def text_without_steps(steps: Steps, others: Sequence[OtherCheckpoint]) -> str:
     """Return the text about what a root without steps holds instead of them, with advice."""
     check = "check the path, or save a step first"
     if others:
-        text = _other_checkpoints_text(others, steps.root)
+        text = _other_checkpoints_text(others, steps.location)
     elif names := steps.names():
         text = f"it holds {listed(names)}, and no checkpoint; {check}"
-    elif parse_url(steps.root) is None and kind_at(steps.root) == "nothing":
+    elif isinstance(steps.location, LocalPath) and kind_at(steps.location) == "nothing":
         text = f"there is no such directory; {check}"
     else:
         text = f"it is empty; {check}"
     return printable(text, keep="")
 
 
-def _other_checkpoints_text(others: Sequence[OtherCheckpoint], root: str) -> str:
+def _other_checkpoints_text(others: Sequence[OtherCheckpoint], root: Location) -> str:
     """Return the text about checkpoints that are not named as steps, with advice."""
     names = listed([each.name for each in others])
     last = others[-1]
-    path = f"{root}/{last.name}"
+    path = str(root.child(last.name))
     what = f"{last.name} is {last.description}; " if last.description else ""
     if last.format == "steps":
         return f"there are {names}: {what}to restore one of these, give {path} as the root"
     if step_in_name(last.name) is not None:
         return f"there are {names}: {what}look at it with cordwood.load({path!r})"
     rename = "rename those"
-    if parse_url(root) is None:
+    if isinstance(root, LocalPath):
         rename += ", or link to them by such names"
     load = f", or load one with cordwood.load({path!r})" if last.format else ""
     return (
@@ -398,20 +398,23 @@ def load_step(chosen: ChosenStep, request: RestoreRequest, processes: Rendezvous
     Raises as `cordwood.load` does, and MismatchError if the step lacks an item.
     """
     path, record = chosen.path, chosen.record
+    location = parse_location(path)  # as process 0 has sent it
     kinds: Mapping[str, str] = {}
     if record is not None:
         kinds = {name: describe(item) for name, item in record.items.items()}
     elif chosen.format is None:
-        kinds = foreign_items(path)
+        kinds = foreign_items(location)
     keeps = request.options.get("missing") == "keep"
     require_items(request.items, kinds, keeps=keeps, path=path)
     start = time.monotonic()
-    options: dict[str, Any] = {**request.options}
+    prefix = request.options.get("prefix")
+    options: dict[str, Any] = {k: v for k, v in request.options.items() if k != "prefix"}
     if record is not None:
-        options["prefix"] = _prefix_in_step(record, options.get("prefix"), path=path)
+        prefix = _prefix_in_step(record, prefix, location)
     with progress_display(request.progress, "restoring") as report:
         counter = _ByteCounter(report)
-        tree = load(path, request.like, format=chosen.format, progress=counter.note, **options)
+        load_options = LoadOptions(progress=counter.note, **options)
+        tree = load_at(location, request.like, load_options, format=chosen.format, prefix=prefix)
         items = {}
         for_items: dict[str, Any] = {k: options[k] for k in _FOR_ITEMS if k in options}
         if isinstance(for_items.get("cast"), Mapping):  # by patterns of the tree's leaves
@@ -425,14 +428,14 @@ def load_step(chosen: ChosenStep, request: RestoreRequest, processes: Rendezvous
                     items[name] = item
             elif record is not None:
                 saved = record.items[name]
-                items[name] = load_item(path, name, saved, item, for_items, processes)
+                items[name] = load_item(location, name, saved, item, for_items, processes)
             else:
-                items[name] = load_foreign_item(path, name, item, for_items, processes)
+                items[name] = load_foreign_item(location, name, item, for_items, processes)
         extras = None
         if record is not None:
             extras = record.extras
         elif kinds:
-            extras = foreign_extras(path)
+            extras = foreign_extras(location)
     seconds = time.monotonic() - start
     log.log(
         logging.DEBUG if processes.index else logging.INFO,
@@ -443,9 +446,9 @@ def load_step(chosen: ChosenStep, request: RestoreRequest, processes: Rendezvous
         size_text(counter.size_bytes / max(seconds, 1e-9)),
         path,
     )
-    is_item = record is not None and options["prefix"] is not None
-    prefix = None if is_item else request.options.get("prefix")
-    return LoadedStep(Restored(chosen.step, tree, chosen.metrics, extras, items), prefix)
+    is_item = record is not None and prefix is not None
+    restored = Restored(chosen.step, tree, chosen.metrics, extras, items)
+    return LoadedStep(restored, None if is_item else request.options.get("prefix"))
 
 
 class _ByteCounter:
@@ -473,7 +476,7 @@ class _ByteCounter:
             self._report(Progress(self._earlier_bytes + done, self._earlier_bytes + total, doing))
 
 
-def _prefix_in_step(record: Record, prefix: str | None, *, path: str) -> str | None:
+def _prefix_in_step(record: Record, prefix: str | None, path: Location) -> str | None:
     """Return the prefix of a tree in a manager's step; None stands for the tree of the run.
 
     A step of another tool may hold several trees, and the tree of the run is one of them; a
@@ -486,7 +489,7 @@ def _prefix_in_step(record: Record, prefix: str | None, *, path: str) -> str | N
     """
     if prefix is None or record.items.get(prefix) == ITEM:
         return prefix
-    with open_checkpoint(path) as checkpoint:
+    with open_at(path) as checkpoint:
         recorded_prefix = checkpoint.metadata.get(PREFIX_KEY)
     if prefix == recorded_prefix:
         log.debug("%s: prefix %r means the tree of this run", path, prefix)

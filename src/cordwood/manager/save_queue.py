@@ -38,7 +38,7 @@ from cordwood.processes.rendezvous import Rendezvous
 from cordwood.public_names import document_fields
 from cordwood.saving.background_saves import NOTHING_STARTED, SAVE_STARTED_ANYWAY, PendingSave
 from cordwood.saving.post_commit_queue import PostCommitQueue
-from cordwood.storage.paths import local_or_url, parse_url
+from cordwood.storage.locations import Url
 from cordwood.threads.exclusive_calls import ExclusiveCalls
 from cordwood.threads.log import log
 
@@ -176,7 +176,7 @@ class SaveQueue:
         With several processes, if one of them cannot save a step, none saves it, whatever the
         reason. All of them save the next step, and that save does not report this failure.
         """
-        path = self._steps.storage.path_of(step_name(number))
+        path = str(self._steps.storage.location_of(step_name(number)))
         rendezvous = Rendezvous(
             current_processes(),
             f"save {path}",
@@ -220,10 +220,8 @@ class SaveQueue:
             called: when the caller asked for it, by the monotonic clock.
             prefix: the prefix by which this job has restored the tree; None: none.
         """
-        path = self._steps.storage.path_of(step_name(record.step))
-        saved_format = format_for_saving(
-            local_or_url(path), format=None, layout="packs", prefix=None
-        )
+        location = self._steps.storage.location_of(step_name(record.step))
+        saved_format = format_for_saving(location, format=None, layout="packs", prefix=None)
         if self.last is not None:
             self.last_good = self.last.step
         is_first = self._group.index == 0
@@ -234,7 +232,7 @@ class SaveQueue:
         if prefix is not None:
             metadata[PREFIX_KEY] = prefix
         save = SnapshotSave(
-            local_or_url(path),
+            location,
             tree,
             saved_format,
             rendezvous,
@@ -249,7 +247,7 @@ class SaveQueue:
             returned = pending.begun_seconds if save.is_detached else time.monotonic()
             report = SaveReport(
                 record.step,
-                path,
+                str(location),
                 why,
                 written_bytes=save.total_bytes - save.linked_bytes,
                 linked_bytes=save.linked_bytes,
@@ -259,7 +257,7 @@ class SaveQueue:
             self.last_seconds = report.total_seconds
             self.post_commit.run(pending, lambda: self._report_and_clean(report, is_first=is_first))
 
-        pending = save.start(path, work)
+        pending = save.start(str(location), work)
         pending._has_owner = True
         self.last = StepSave(record.step, pending, record)
         self.last_began = time.monotonic()
@@ -374,7 +372,7 @@ class SaveQueue:
         self._cleaner.make_room()
         if newest is None or newest.record is None or newest.is_link:
             return None
-        if parse_url(self._steps.root) is not None:  # nothing is written again: no disk decays
+        if isinstance(self._steps.location, Url):  # nothing is written again: no disk decays
             return newest if self._rewrite_every > 1 else None
         return newest if newest.record.chain + 1 < self._rewrite_every else None
 

@@ -20,17 +20,19 @@ from typing import Any, Protocol
 import numpy as np
 
 from cordwood import dtypes
-from cordwood.api.load import load
+from cordwood.api.load import load_at
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import CorruptionError, FormatError, LimitError, MismatchError
 from cordwood.formats.orbax.locate_trees import JAX_KEY, JSON, NUMPY_KEY, STATES, TREE
 from cordwood.formats.stored_step import as_json
 from cordwood.formats.stored_trees import stored_trees
+from cordwood.loading.load_request import LoadOptions
 from cordwood.loading.match_types import is_abstract
 from cordwood.manager.resplit_states import METHODS_TEXT, is_resplittable, resplit_states
 from cordwood.message_text import counted
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directory_reader import ReadableDirectory, directory_at
+from cordwood.storage.locations import Location
 from cordwood.threads.log import log
 from cordwood.tree.flatten import flatten
 
@@ -181,7 +183,12 @@ def _has_values(item: Any) -> bool:
 
 
 def load_item(
-    path: str, name: str, saved: Any, item: Any, options: Mapping[str, Any], processes: Rendezvous
+    path: Location,
+    name: str,
+    saved: Any,
+    item: Any,
+    options: Mapping[str, Any],
+    processes: Rendezvous,
 ) -> Any:
     """Return an item of a manager's step: a tree, or the state of this process.
 
@@ -206,12 +213,12 @@ def load_item(
         )
     if saved == ITEM:
         try:
-            return load(path, item, prefix=name, **options)
+            return load_at(path, item, LoadOptions(**options), prefix=name)
         except MismatchError as e:
             raise MismatchError(f"the item {name!r}: {e}") from e
     tree = None
     if type(saved) is dict:
-        tree = load(path, prefix=name, progress=options["progress"])
+        tree = load_at(path, None, LoadOptions(progress=options["progress"]), prefix=name)
     states = saved_states(saved, tree, f"{path}: items: {name}")
     if len(states) == processes.count:
         return states[processes.index]
@@ -345,13 +352,13 @@ def _decode_arrays(encoded: list[Any]) -> Any:
 # <step>/<item>/process_0-of-2.json           Grain's CheckpointSave: the state of each process
 
 
-def foreign_items(path: str) -> dict[str, str]:
+def foreign_items(location: Location) -> dict[str, str]:
     """Return the items of a step of another tool, each with its kind in words."""
-    trees = stored_trees(path)
+    trees = stored_trees(location)
     return {**{name: TREE for name in trees.names if name}, **trees.others}
 
 
-def foreign_extras(path: str) -> dict[str, Any] | None:
+def foreign_extras(path: Location) -> dict[str, Any] | None:
     """Return the JSON items of a step of Orbax by their names; None if there are none.
 
     An item that is not JSON, whatever its name, is left out and logged: the caller did not ask for
@@ -368,7 +375,7 @@ def foreign_extras(path: str) -> dict[str, Any] | None:
 
 
 def load_foreign_item(
-    path: str,
+    path: Location,
     name: str,
     item: Any,
     options: Mapping[str, Any],
@@ -393,17 +400,18 @@ def load_foreign_item(
     if kind == JAX_KEY:
         return _key(path, name, item)
     if kind == NUMPY_KEY:
-        key = load(f"{path}/{name}/np_random_key", to="numpy")
+        key = load_at(path.child(f"{name}/np_random_key"), None, LoadOptions(to="numpy"))
         with directory_at(path) as directory:
             about = read_json(directory, f"{name}/np_random_key_metadata/metadata")
         legacy = about.get("legacy")
         return tuple(key) if legacy else key
     if kind != TREE:
         raise MismatchError(f"{path}: the item {name!r} is {kind}: read it with what wrote it")
-    return load(path, None if is_stateful(item) else item, prefix=name, **options)
+    like = None if is_stateful(item) else item
+    return load_at(path, like, LoadOptions(**options), prefix=name)
 
 
-def _state_of_grain(path: str, name: str, item: Any, processes: Rendezvous) -> Any:
+def _state_of_grain(path: Location, name: str, item: Any, processes: Rendezvous) -> Any:
     """Return the state that Grain saved for this process: bytes for its loaders, else JSON."""
     if not is_stateful(item) and item is not None:
         raise MismatchError(
@@ -437,11 +445,11 @@ def _state_of_grain(path: str, name: str, item: Any, processes: Rendezvous) -> A
     )
 
 
-def _key(path: str, name: str, item: Any) -> Any:
+def _key(path: Location, name: str, item: Any) -> Any:
     """Return a random key of jax; a typed one has the implementation of `item`."""
     import jax
 
-    loaded = load(f"{path}/{name}/jax_random_key", to="jax")
+    loaded = load_at(path.child(f"{name}/jax_random_key"), None, LoadOptions(to="jax"))
     (data,) = loaded.values() if isinstance(loaded, dict) else (loaded,)
     with directory_at(path) as directory:
         about = read_json(directory, f"{name}/jax_random_key_metadata/metadata")
@@ -451,7 +459,7 @@ def _key(path: str, name: str, item: Any) -> Any:
     return jax.random.wrap_key_data(data, impl=jax.random.key_impl(item) if is_key else None)
 
 
-def _json_item(path: str, name: str) -> Any:
+def _json_item(path: Location, name: str) -> Any:
     """Return a JSON item, from the file `metadata` or else from the file named as the item."""
     with directory_at(path) as directory:
         names = directory.sizes(name)

@@ -37,6 +37,7 @@ from cordwood.policies.keep_policies import KeepPolicy
 from cordwood.policies.saved_step import metric_problem
 from cordwood.processes.process_group import ProcessGroup
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
+from cordwood.storage.locations import parse_location
 from cordwood.storage.step_storage import open_step_storage
 from cordwood.threads.log import log
 
@@ -70,7 +71,8 @@ class StepReader:
     def __init__(
         self, root: str | os.PathLike[str], *, timeout_seconds: float = TIMEOUT_SECONDS
     ) -> None:
-        self._steps = Steps(open_step_storage(root, RULES, timeout_seconds=timeout_seconds))
+        storage = open_step_storage(parse_location(root), RULES, timeout_seconds=timeout_seconds)
+        self._steps = Steps(storage)
         self._group = ProcessGroup(self._steps.root, timeout_seconds)
         self._watch = StepWatcher(self._steps, self._group)
         self._restored: int | None = None

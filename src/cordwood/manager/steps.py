@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, S
 from contextlib import suppress
 from typing import Literal, NamedTuple, TypeAlias
 
-from cordwood.api.detect import detect
+from cordwood.api.detect import detect_at
 from cordwood.errors import (
     CordwoodError,
     CorruptionError,
@@ -44,7 +44,7 @@ from cordwood.formats.stored_step import (
 from cordwood.formats.zarr import ZARR
 from cordwood.policies.saved_step import SavedStep
 from cordwood.storage.directories import modified_seconds, size_on_disk
-from cordwood.storage.paths import parse_url
+from cordwood.storage.locations import LocalPath, Location, Url
 from cordwood.storage.step_storage import (
     StepEntry,
     StepStorage,
@@ -75,7 +75,7 @@ class Step(NamedTuple):
 
     step: int
     entry: str  # its name in the root
-    path: str
+    location: Location
     stamp: Hashable | None  # changes with its index; None: no save to it has finished
     record: Record | None  # None: not saved by a manager
     problem: str  # why policies ignore it; "" if they do not
@@ -84,6 +84,11 @@ class Step(NamedTuple):
     is_link: bool = False  # a symbolic link
     foreign_metrics: SavedStep | None = None  # metrics that another tool has saved
     data_bytes: int | None = None  # the size of the data files of its index, also shared ones
+
+    @property
+    def path(self) -> str:
+        """Its path or URL as text, for messages and reports."""
+        return str(self.location)
 
     @property
     def finished(self) -> bool:
@@ -161,7 +166,8 @@ class Steps:
 
     Attributes:
         storage: the directory or URL that holds them.
-        root: its name.
+        location: its path or URL.
+        root: the same as text.
         unread: the names of entries that look like those of steps, and that managers do not read,
             such as `ckpt_100`, as far as the root was listed.
     """
@@ -169,7 +175,8 @@ class Steps:
     def __init__(self, storage: StepStorage) -> None:
         self.unread: set[str] = set()
         self.storage = storage
-        self.root = storage.name
+        self.location = storage.location
+        self.root = str(storage.location)
         self._steps: dict[str, Step] = {}
         self._damaged: dict[tuple[str, Hashable | None], str] = {}
         self._summarized: Mapping[str, StoredRecord] = {}  # as last read or written
@@ -261,10 +268,10 @@ class Steps:
 
     def died(self, step: Step) -> bool:
         """Return True if the save of a step began and its process has died, as far as is known."""
-        if step.finished or parse_url(step.path) is not None:  # without locks it is not known
+        if step.finished or isinstance(step.location, Url):  # without locks it is not known
             return False
         try:
-            leftovers = PACKS.collect(step.path, dry_run=True).names
+            leftovers = PACKS.collect(step.location, dry_run=True).names
         except (OSError, CordwoodError):  # deleted, or finished by now
             return False
         if not leftovers or self.storage.in_use(step.entry):
@@ -280,7 +287,7 @@ class Steps:
 
     def _read_ahead(self, entries: Mapping[str, StepEntry]) -> dict[str, Step | None]:
         """Read the steps of an object store that were not read before, several at once."""
-        if parse_url(self.root) is None:
+        if isinstance(self.location, LocalPath):
             return {}
         unread = [
             name
@@ -309,8 +316,8 @@ class Steps:
     def _from_record(self, name: str, record: StoredRecord) -> Step:
         number = step_in_name(name)
         assert number is not None
-        path, size = self.storage.path_of(name), record.data_bytes
-        step = Step(number, name, path, record.stamp, None, "", data_bytes=size)
+        location, size = self.storage.location_of(name), record.data_bytes
+        step = Step(number, name, location, record.stamp, None, "", data_bytes=size)
         return _with_record(step, record.text)
 
     def summarize(self) -> None:
@@ -319,7 +326,7 @@ class Steps:
         So a new process that lists the steps of an object store need not read every index. Does
         nothing on a disk. Raises OSError.
         """
-        if parse_url(self.root) is None:
+        if isinstance(self.location, LocalPath):
             return
         records: dict[str, StoredRecord] = {}
         for step in self.all():
@@ -365,8 +372,10 @@ class Steps:
             foreign = self._foreign(name, entry)
             if foreign is not None or number is None or not is_ours or entry.is_file:
                 return foreign
-        path = self.storage.path_of(name)
-        step = Step(number, name, path, entry.stamp, None, "not finished", is_link=entry.is_link)
+        location = self.storage.location_of(name)
+        step = Step(
+            number, name, location, entry.stamp, None, "not finished", is_link=entry.is_link
+        )
         return step if entry.stamp is None else _read(step)
 
     def _foreign(self, name: str, entry: StepEntry) -> Step | None:
@@ -395,7 +404,7 @@ def _rank(step: Step) -> tuple[bool, bool, bool]:
 
 def _read(step: Step) -> Step:
     try:
-        data = store_at(step.path).read_index()
+        data = store_at(step.location).read_index()
         if data is None:  # it has just been deleted
             return step._replace(stamp=None)
         items = decode_index(data)
@@ -425,7 +434,7 @@ def _with_record(step: Step, text: str) -> Step:
 
 def place_of(storage: StepStorage, entry: str) -> Place:
     """Return the place of an entry; in an object store with what was listed of it last."""
-    return Place(storage.path_of(entry), directory=storage.directory(entry))
+    return Place(storage.location_of(entry), directory=storage.directory(entry))
 
 
 def _step_of_other_tool(name: str, place: Place, entry: StepEntry) -> Step | None:
@@ -443,7 +452,7 @@ def _step_of_other_tool(name: str, place: Place, entry: StepEntry) -> Step | Non
         if word != "checkpoint_":
             return None
         tool = "Flax"
-    elif place.directory is None and parse_url(place.path) is not None:
+    elif place.directory is None and isinstance(place.location, Url):
         return None
     else:
         try:
@@ -463,7 +472,7 @@ def _step_of_other_tool(name: str, place: Place, entry: StepEntry) -> Step | Non
     return Step(
         number,
         name,
-        place.path,
+        place.location,
         _FOREIGN if finished else None,
         None,
         f"saved by {tool}" if finished else f"{tool} did not finish its save",
@@ -511,8 +520,8 @@ def _other(name: str, place: Place, entry: StepEntry) -> OtherCheckpoint | None:
         return None
     format, description = "", ""
     with suppress(OSError, CordwoodError):
-        if parse_url(place.path) is None:
-            format, description = detect(place.path)[:2]
+        if isinstance(place.location, LocalPath):
+            format, description = detect_at(place.location)[:2]
         elif entry.stamp is not None:
             format, description = DEFAULT.name, DEFAULT.description
         elif place.directory is not None:
@@ -554,19 +563,19 @@ class StepSummary(NamedTuple):
     state: State = "whole"
 
 
-def summarize_steps(path: str, names: Sequence[str]) -> list[StepSummary]:
+def summarize_steps(root: Location, names: Sequence[str]) -> list[StepSummary]:
     """Return a summary of each step; of a step only its index is read.
 
     Args:
-        path: the directory or URL of the run.
+        root: the directory or URL of the run.
         names: the names of its steps, as `detect` returns them.
     """
-    is_url = parse_url(path) is not None
-    storage = open_step_storage(path, RULES)
+    is_url = isinstance(root, Url)
+    storage = open_step_storage(root, RULES)
     entries = {each.entry: each for each in Steps(storage).entries(start=0) if each.finished}
     steps = []
     for name in names:
-        child = f"{path.rstrip('/')}/{name}"
+        child = root.child(name)
         entry = entries.get(name)
         time = modified_seconds(child)
         metrics: Mapping[str, float] = {}
@@ -582,7 +591,7 @@ def summarize_steps(path: str, names: Sequence[str]) -> list[StepSummary]:
         try:
             # Asking an object store again would be one request for each step.
             is_ours = is_url and entry is not None and not entry.tool
-            format = DEFAULT.name if is_ours else detect(child).format
+            format = DEFAULT.name if is_ours else detect_at(child).format
         except (CordwoodError, OSError) as e:
             note = ""
             if not problem:

@@ -104,7 +104,7 @@ def require_conditional_writes(store: ObjectStore, index_name: str) -> None:
     This needs four small writes, once for each store and process; none where the store is the
     memory of this process.
     """
-    if store.url.scheme == "memory" or store.location in _tested:
+    if store.url.scheme == "memory" or store.where in _tested:
         return
     name = f".{index_name}.cordwood-{new_save_id()}.tmp"
     try:
@@ -114,12 +114,12 @@ def require_conditional_writes(store: ObjectStore, index_name: str) -> None:
             store.delete([name])
     if problem:
         raise UnsupportedFormatError(
-            f"{store.url}: this store ({store.location}) {problem}: saves need conditional writes "
+            f"{store.url}: this store ({store.where}) {problem}: saves need conditional writes "
             "(PUT with If-Match and If-None-Match), or savers of one path would lose each other's "
             "trees in silence. Save to a store that has them; or save to a local directory and "
             "copy that to this store as it is: loads work from any"
         )
-    _tested.add(store.location)
+    _tested.add(store.where)
 
 
 def find_problem_of_conditions(store: ObjectStore, name: str) -> str:
@@ -136,9 +136,9 @@ def find_problem_of_conditions(store: ObjectStore, name: str) -> str:
             if store.write_if(name, b"2", None) is not None:
                 return "ignores If-None-Match"
             if _write_and_confirm(store, name, b"3", first) is None:
-                UNQUOTED.add(store.location)
+                UNQUOTED.add(store.where)
                 if _write_and_confirm(store, name, b"3", first) is None:
-                    UNQUOTED.discard(store.location)
+                    UNQUOTED.discard(store.where)
                     return "does not replace an object on the condition that it has not changed"
             if store.write_if(name, b"4", first) is not None:
                 return "ignores If-Match"

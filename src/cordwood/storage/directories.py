@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from cordwood.storage import syscalls
 from cordwood.storage.directory_reader import open_beneath
 from cordwood.storage.entry_kinds import leads_to_directory
-from cordwood.storage.paths import local_or_url, parse_url
+from cordwood.storage.locations import LocalPath, Location
 from cordwood.storage.syscalls import open_directory_fd
 from cordwood.threads.stop_check import check_stop
 
@@ -145,14 +145,14 @@ def count_files(folder: str, *, at_most: int) -> int:
     return count
 
 
-def size_on_disk(path: str | os.PathLike[str]) -> int:
+def size_on_disk(location: Location) -> int:
     """Return the total size of all files at a path; 0 for a URL, or if there is nothing."""
-    status = _local_status(path)
+    status = _local_status(location)
     if status is None:
         return 0
     if not stat.S_ISDIR(status.st_mode):
         return status.st_size
-    return sum(each.st_size for each in _files_in(local_or_url(path)))
+    return sum(each.st_size for each in _files_in(str(location)))
 
 
 def linked_bytes(paths: Sequence[str]) -> list[int]:
@@ -184,15 +184,14 @@ def _files_in(path: str | os.PathLike[str]) -> Iterator[os.stat_result]:
                     yield entry.stat(follow_symlinks=False)
 
 
-def modified_seconds(path: str | os.PathLike[str]) -> float | None:
+def modified_seconds(location: Location) -> float | None:
     """Return the modification time of a path, in seconds since 1970; None for a URL."""
-    status = _local_status(path)
+    status = _local_status(location)
     return None if status is None else status.st_mtime
 
 
-def _local_status(path: str | os.PathLike[str]) -> os.stat_result | None:
-    path = local_or_url(path)
-    if parse_url(path) is None:
+def _local_status(location: Location) -> os.stat_result | None:
+    if isinstance(location, LocalPath):
         with suppress(OSError):
-            return os.stat(path)
+            return os.stat(location)
     return None

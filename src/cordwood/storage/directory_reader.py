@@ -34,7 +34,7 @@ from cordwood.io.reopened_file import ReopenedFile
 from cordwood.io.stale_handles import retry_stale
 from cordwood.storage import syscalls
 from cordwood.storage.entry_kinds import leads_to_directory
-from cordwood.storage.paths import parse_url
+from cordwood.storage.locations import LocalPath, Location
 
 _SYS_OPENAT2 = 437  # the same on every architecture
 _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08
@@ -108,17 +108,16 @@ class OpenDirectory(ReadableDirectory, Protocol):
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None: ...
 
 
-def directory_at(path: str | os.PathLike[str]) -> OpenDirectory:
+def directory_at(location: Location) -> OpenDirectory:
     """Open a directory at a path, or what lies below the URL of an object store.
 
     Raises FileNotFoundError and NotADirectoryError.
     """
-    url = parse_url(path)
-    if url is None or url.scheme == "file":
-        return LocalDirectory(path if url is None else url.key)
+    if isinstance(location, LocalPath):
+        return LocalDirectory(location)
     from cordwood.storage.object_directory import ObjectDirectory
 
-    return ObjectDirectory(url)
+    return ObjectDirectory(location)
 
 
 class LocalDirectory(OpenDescriptor):

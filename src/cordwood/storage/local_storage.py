@@ -20,6 +20,7 @@ from cordwood.errors import CordwoodError, StorageError
 from cordwood.index import HeaderDigest, Source
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import ReadableFile
+from cordwood.io.page_cache import fits_page_cache
 from cordwood.io.reopened_file import MAX_OPEN_FILES
 from cordwood.plan.cells import FileSizes
 from cordwood.storage import syscalls
@@ -48,7 +49,7 @@ from cordwood.storage.file_locks import (
     unlock,
     wait_for_lock,
 )
-from cordwood.storage.page_cache import fits_page_cache
+from cordwood.storage.locations import LocalPath
 from cordwood.storage.paths import (
     stale_stages,
     temporary_of,
@@ -83,6 +84,7 @@ class LocalStorage:
 
     def __init__(self, path: str | os.PathLike[str], rules: NamingRules) -> None:
         self.name = os.fspath(path)
+        self.location = LocalPath(self.name)
         self._path = os.path.realpath(path)
         self._rules = rules
 

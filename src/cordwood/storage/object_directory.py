@@ -13,10 +13,10 @@ from typing import Self, TypeVar
 from cordwood.errors import CorruptionError
 from cordwood.io.open_files import Closable, ReadableFile
 from cordwood.storage.directory_reader import FOLDER
+from cordwood.storage.locations import Url
 from cordwood.storage.object_file import ObjectFile
 from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.odd_keys import odd_key_error
-from cordwood.storage.paths import Url
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class ObjectDirectory(Closable):
         sizes: Mapping[str, int] | None = None,
         skipped: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self.name = str(url)
+        self.name = url.address
         self._url = url
         self._store = ObjectStore(url)
         if sizes is None:

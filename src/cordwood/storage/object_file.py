@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-import os
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -12,8 +11,8 @@ import numpy as np
 
 from cordwood.errors import CorruptionError, TruncatedError
 from cordwood.io.open_files import Closable, MemoryFile
+from cordwood.storage.locations import Url
 from cordwood.storage.object_store_client import ObjectStore
-from cordwood.storage.paths import parse_url
 
 _REQUEST_BYTES = 8 << 20  # the most of one request
 
@@ -89,18 +88,15 @@ class ObjectFile(Closable):
             )
 
 
-def whole_object(url: str | os.PathLike[str]) -> MemoryFile:
+def whole_object(url: Url) -> MemoryFile:
     """Return the object at a URL as a file, all of it in memory. Raises FileNotFoundError."""
-    parsed = parse_url(url)
-    assert parsed is not None
-    above, _, name = parsed.key.rpartition("/")
-    store = ObjectStore(parsed._replace(key=above))
+    store, name = ObjectStore(url.parent), url.name
     size_bytes = store.size_of(name) if name else None
     if size_bytes is None:
-        raise FileNotFoundError(errno.ENOENT, "there is nothing", str(parsed))
+        raise FileNotFoundError(errno.ENOENT, "there is nothing", url.address)
     data = bytearray(size_bytes)
     ObjectFile(store, name, size_bytes).read_into(0, [memoryview(data)])
-    return MemoryFile(data, str(parsed))
+    return MemoryFile(data, url.address)
 
 
 def _scatter(chunks: Sequence[memoryview], views: Sequence[memoryview]) -> None:

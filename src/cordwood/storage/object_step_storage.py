@@ -12,10 +12,11 @@ from contextlib import contextmanager, suppress
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import CordwoodError, UnsupportedFormatError
 from cordwood.storage.entry_content import EntryContent, refers_only_to_data, split_content
+from cordwood.storage.locations import Url
 from cordwood.storage.object_directory import ObjectDirectory, below
 from cordwood.storage.object_pool import ObjectPool
 from cordwood.storage.object_store_client import ObjectStore
-from cordwood.storage.paths import POOL, Url
+from cordwood.storage.paths import POOL
 from cordwood.storage.step_storage import Removal, StepEntry, StoredRecord, refusal_text
 from cordwood.storage.storage_protocol import NamingRules
 from cordwood.threads.log import log
@@ -27,8 +28,7 @@ class ObjectStepStorage:
     """The steps below a URL of an object store."""
 
     def __init__(self, url: Url, rules: NamingRules) -> None:
-        self.name = str(url)
-        self._url = url
+        self.location = url.plain
         self._store = ObjectStore(url)
         self._pool = ObjectPool(self._store, rules)
         self._rules = rules
@@ -37,8 +37,8 @@ class ObjectStepStorage:
         self._objects: dict[str, dict[str, int]] = {}
         self._skipped: dict[str, str] = {}  # folders that the last listing left out
 
-    def path_of(self, entry: str) -> str:
-        return f"{self.name}/{entry}"
+    def location_of(self, entry: str) -> Url:
+        return self.location.child(entry)
 
     def entries(self, matches: Callable[[str], bool]) -> Mapping[str, StepEntry]:
         result: dict[str, StepEntry] = {}
@@ -73,7 +73,7 @@ class ObjectStepStorage:
         if sizes is None:
             return None
         skipped = below(f"{entry}/", self._skipped)
-        return ObjectDirectory(self._url.child(entry), sizes, skipped)
+        return ObjectDirectory(self.location_of(entry), sizes, skipped)
 
     def stamp(self, entry: str) -> Hashable | None:
         found = self._store.find(f"{entry}/{self._index_name}")
@@ -124,7 +124,7 @@ class ObjectStepStorage:
             log.warning(
                 "%s: the objects that only deleted steps refer to were not removed; gc does it "
                 "later: %s",
-                self.name,
+                self.location,
                 e,
             )
         return result
@@ -186,7 +186,7 @@ class ObjectStepStorage:
     @contextmanager
     def pin(self, entry: str) -> Iterator[None]:
         raise UnsupportedFormatError(
-            f"{self.path_of(entry)}: there are no locks in an object store to pin a step by: "
+            f"{self.location_of(entry)}: there are no locks in an object store to pin a step by: "
             "copy it, or keep it by a policy"
         )
         yield

@@ -30,6 +30,7 @@ from cordwood.message_text import first_names
 from cordwood.plan.cells import FileSizes
 from cordwood.storage.conditional_writes import replace_object, require_conditional_writes
 from cordwood.storage.entry_content import refers_only_to_data
+from cordwood.storage.locations import Url
 from cordwood.storage.object_file import ObjectFile
 from cordwood.storage.object_pool import (
     GRACE_SECONDS,
@@ -40,7 +41,7 @@ from cordwood.storage.object_pool import (
 )
 from cordwood.storage.object_store_client import ObjectEntry, ObjectStore, StoredObject, Tag
 from cordwood.storage.object_uploads import upload_objects
-from cordwood.storage.paths import POOL, Url, new_save_id
+from cordwood.storage.paths import POOL, new_save_id
 from cordwood.storage.request_loop import call_in_thread
 from cordwood.storage.storage_protocol import (
     Garbage,
@@ -79,7 +80,8 @@ class ObjectStorage:
     )
 
     def __init__(self, url: Url, rules: NamingRules) -> None:
-        self.name = str(url)
+        self.name = url.address
+        self.location = url.plain
         self._store = ObjectStore(url)
         self._rules = rules
 

@@ -31,6 +31,7 @@ from cordwood.errors import (
     TruncatedError,
 )
 from cordwood.message_text import first_names
+from cordwood.storage.locations import Url
 from cordwood.storage.object_store_errors import (
     NO_STORE,
     failure_of,
@@ -40,7 +41,7 @@ from cordwood.storage.object_store_errors import (
 )
 from cordwood.storage.object_store_options import OpenStore, open_store
 from cordwood.storage.odd_keys import is_odd, key_behind, odd_key_error, odd_key_of
-from cordwood.storage.paths import POOL, Url
+from cordwood.storage.paths import POOL
 from cordwood.storage.request_loop import call_in_thread, run_request
 from cordwood.threads.awake_clock import AwakeClock
 from cordwood.threads.log import log
@@ -111,12 +112,12 @@ class ObjectStore:
     """The objects whose keys begin with a URL and a slash; names are relative to it."""
 
     def __init__(self, url: Url) -> None:
-        self.url = url
+        self.url = url.plain  # errors name objects in one spelling
         self._open = open_store(url)
         self._has_answered = False
 
     @property
-    def location(self) -> str:
+    def where(self) -> str:
         """The bucket and the endpoint, which all objects of one store share."""
         return self._open.where
 
@@ -147,15 +148,15 @@ class ObjectStore:
                 result = run_request(send, f"an answer of the store about {url}", check)
             except Exception as e:
                 failure = failure_of(e)
-                is_reachable = self.location in _answered
+                is_reachable = self.where in _answered
                 if failure.status:
-                    _answered.add(self.location)
+                    _answered.add(self.where)
                 limit = _RETRIES_AFTER_SILENCE if failure.timed_out else _RETRIES
                 if not is_reachable and not failure.status:
                     limit = 0 if failure.timed_out and self._has_answered else _FIRST_RETRIES
                 if not failure.is_temporary or attempt >= limit:
                     if failure.timed_out:
-                        _answered.discard(self.location)
+                        _answered.discard(self.where)
                     raise
                 attempt += 1
                 seconds = _delay_seconds(attempt)
@@ -169,7 +170,7 @@ class ObjectStore:
                 )
                 _sleep(seconds)
             else:
-                _answered.add(self.location)
+                _answered.add(self.where)
                 self._has_answered = True
                 return result
 
@@ -288,7 +289,7 @@ class ObjectStore:
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         async def put(store: Any) -> Tag | None:
-            mode: Any = "create" if tag is None else _condition(tag, self.location)
+            mode: Any = "create" if tag is None else _condition(tag, self.where)
             try:
                 result = await obstore.put_async(
                     store, self._key(name), data, mode=mode, use_multipart=False
@@ -484,9 +485,9 @@ class ObjectStore:
 
     def _warn_of(self, odd: Collection[str]) -> None:
         """Log a warning about keys that are passed over, once for each of them."""
-        new = [key for key in dict.fromkeys(odd) if (self.location, key) not in _warned_of]
+        new = [key for key in dict.fromkeys(odd) if (self.where, key) not in _warned_of]
         if new:
-            _warned_of.update((self.location, key) for key in new)
+            _warned_of.update((self.where, key) for key in new)
             log.warning(
                 "%s: passed over %s: no path can name such a key",
                 self.url,
@@ -530,12 +531,12 @@ class ObjectStore:
         def listing() -> list[T]:
             return self._ask("", collect, doing="listing it", stoppable=True)
 
-        if self.url.scheme != "s3" or self.location in _listed:
+        if self.url.scheme != "s3" or self.where in _listed:
             return listing()
         objects, problem = together(listing, self._problem_of_listings)
         if problem is not None and not objects:
             raise problem
-        _listed.add(self.location)
+        _listed.add(self.where)
         return objects
 
     def _problem_of_listings(self) -> Exception | None:

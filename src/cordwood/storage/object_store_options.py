@@ -21,7 +21,7 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
 from cordwood.errors import UnsupportedFormatError
-from cordwood.storage.paths import Url, parse_url
+from cordwood.storage.locations import LocalPath, Url, parse_location
 
 STALL_SECONDS = 60.0
 CONNECT_SECONDS = 4.0  # twice this, and a pause, are less than 10 s
@@ -117,13 +117,13 @@ def storage_options(
         ValueError: `stall_seconds` is not above 0.
         UnsupportedFormatError: the store does not know an option.
     """
-    parsed = parse_url(url)
-    if parsed is None or parsed.scheme == "file" or not parsed.bucket:
+    location = parse_location(url)
+    if isinstance(location, LocalPath) or not location.bucket:
         raise TypeError(f"url={url!r:.80}: expected a bucket, such as 's3://bucket'")
-    if parsed.key:
+    if location.key:
         raise TypeError(
             f"url={url!r:.80}: options belong to a whole bucket; pass "
-            f"{parsed._replace(key='')!s:.80}"
+            f"{Url(location.scheme, location.bucket, '').address:.80}"
         )
     if not isinstance(stall_seconds, int | float):
         raise TypeError(f"stall_seconds={stall_seconds!r:.40}: expected a number of seconds")
@@ -144,8 +144,8 @@ def storage_options(
         client_options=client_options or {},
     )
     if store is None:
-        _open_bucket(parsed, options)  # says now what it does not know
-    return StorageOptions(parsed, options)
+        _open_bucket(location, options)  # says now what it does not know
+    return StorageOptions(location, options)
 
 
 def _is_obstore(store: object) -> bool:

@@ -1,4 +1,4 @@
-"""Paths and URLs: their distinction, what a path leads to, and the names that saves make.
+"""Local paths: what one leads to, and the names that saves make.
 
 Whatever a save creates for a time has a name that begins with a dot, and with the name of the file
 or directory that it will become: so a later save finds what a killed one has left.
@@ -15,11 +15,10 @@ import stat
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeGuard
+from typing import Literal
 
-from cordwood.errors import StorageError, UnsupportedFormatError
-
-SCHEMES = ("az", "file", "gs", "http", "https", "memory", "s3")
+from cordwood.errors import StorageError
+from cordwood.storage.locations import LocalPath
 
 # The folder beside the steps of a run in an object store, with the data objects that they share.
 # It comes before the names of steps in a listing, which can so begin after it.
@@ -31,166 +30,6 @@ NOTHING_ON_THE_WEB = "there is no checkpoint, and a web server lists no steps: n
 _NAME_MAX = 255  # bytes in a file name on Linux file systems
 _RANDOM_BYTES = 8
 _TIME_DIGITS = 8  # of the id of a save
-
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
-_COLLAPSED = re.compile(rf"({'|'.join(SCHEMES)}):/(?!/)")  # a URL that was a pathlib object
-
-
-class Url(NamedTuple):
-    """A URL `scheme://bucket/key`; for file:// and memory:// the bucket is empty."""
-
-    scheme: str
-    bucket: str
-    key: str  # no slash at either end, but for file://, where it is the absolute path; may be ""
-
-    @property
-    def is_web(self) -> bool:
-        """True for a web server, which can only be read, and lists nothing."""
-        return self.scheme in ("http", "https")
-
-    def child(self, name: str) -> Url:
-        """Return the URL of what lies below; a name may begin with "../"."""
-        key = self.key
-        while name.startswith("../"):
-            key, name = key.rpartition("/")[0], name[3:]
-        return self._replace(key="/".join(filter(None, (key, name))))
-
-    def __str__(self) -> str:
-        return f"{self.scheme}://{'/'.join(filter(None, (self.bucket, self.key)))}"
-
-
-def is_path(value: object) -> TypeGuard[str | os.PathLike[str]]:
-    """Return True for a str and for a path object of any library.
-
-    The objects of some libraries (universal_pathlib, yarl, eFormer) are no `os.PathLike`; they have
-    a `with_name`, as those of pathlib.
-    """
-    return isinstance(value, str | os.PathLike) or hasattr(type(value), "with_name")
-
-
-def path_text(path: str | os.PathLike[str]) -> str:
-    """Return a path, or a URL, as text: what a path object shows if that is a URL.
-
-    Objects of etils, universal_pathlib and cloudpathlib show the URL that they stand for. That of
-    cloudpathlib is not asked for its `os.fspath`, which downloads the object.
-
-    Raises TypeError for what is no path, and for bytes.
-    """
-    if isinstance(path, str):
-        return path
-    if isinstance(path, bytes):
-        raise TypeError(
-            f"path: expected a str or a path object, found bytes, {path!r:.80}; os.fsdecode(path) "
-            "makes a str of them"
-        )
-    if not is_path(path):
-        raise TypeError(
-            f"path: expected a path, a str or a pathlib.Path, found {type(path).__name__}; "
-            "the path comes first"
-        )
-    shown = str(path)
-    if _URL.match(shown) or not isinstance(path, os.PathLike):
-        return shown
-    text = os.fspath(path)
-    return path_text(text)  # bytes are refused
-
-
-def parse_url(path: str | os.PathLike[str]) -> Url | None:
-    """Parse the text of a URL; return None for a path such as `a/b` or `gs:b`.
-
-    Raises:
-        TypeError: it is no path, or bytes.
-        ValueError: it is empty.
-        UnsupportedFormatError: the scheme is unknown, the bucket is missing, the key cannot be
-            one, or the path has lost a slash of the URL that it was made of.
-    """
-    text = path_text(path)
-    if not text:
-        raise ValueError("expected a path or a URL, found ''; '.' is the current directory")
-    if _COLLAPSED.match(text):
-        raise UnsupportedFormatError(
-            f"{text}: a URL that was made a path has lost a slash: pass a str such as "
-            f"{text.replace(':/', '://', 1)!r}, or an absolute path to mean a local directory"
-        )
-    match = _URL.match(text)
-    if match is None:
-        return None
-    scheme, rest = match[1].lower(), match[2]
-    if scheme not in SCHEMES:
-        raise UnsupportedFormatError(
-            f"{text}: the scheme {scheme!r} is unknown; expected a path, or a URL of one of "
-            f"{', '.join(f'{each}://' for each in SCHEMES)}"
-        )
-    if scheme == "file":
-        from urllib.parse import unquote
-
-        rest = unquote(rest.removeprefix("localhost"))
-        if not rest.startswith("/") or "\0" in rest:
-            raise UnsupportedFormatError(
-                f"{text}: expected an absolute path after file://, as in file:///tmp/ckpt"
-            )
-        return Url(scheme, "", rest.rstrip("/") or "/")
-    rest = rest.strip("/") if scheme == "memory" else rest.rstrip("/")
-    bucket, _, key = ("", "", rest) if scheme == "memory" else rest.partition("/")
-    if not (key if scheme == "memory" else bucket):
-        raise UnsupportedFormatError(
-            f"{text}: expected a {'name' if scheme == 'memory' else 'bucket'} after the scheme, "
-            f"as in {scheme}://{'' if scheme == 'memory' else 'bucket/'}run/step-100"
-        )
-    if "@" in bucket and scheme in ("http", "https"):
-        raise UnsupportedFormatError(
-            f"{scheme}://...@{bucket.rpartition('@')[2]}: a URL with a user or a password is not "
-            "taken: it would stand in logs and errors"
-        )
-    parts = key.split("/") if key else []
-    if any(part in ("", ".", "..") for part in parts) or re.search(r"[\0-\x1f\x7f]", key):
-        raise UnsupportedFormatError(
-            f"{text!r}: expected names between the slashes, none of them empty, '.' or '..', and "
-            "no control characters"
-        )
-    return Url(scheme, bucket, key)
-
-
-def local_or_url(path: str | os.PathLike[str]) -> str:
-    """Return the path or the URL that a caller means, as text: the first line of a public call.
-
-    A leading `~` or `~user` becomes that home directory, as in shells; a name that begins with `~`
-    and is no user's stays, and `./~` is a directory of that name. Of a file:// URL this is the
-    path, of a path object of another library the URL that it shows.
-
-    Raises ValueError where there is no home directory to put in place of a `~`, and as `parse_url`.
-
-    >>> local_or_url("file:///tmp/ckpt")
-    '/tmp/ckpt'
-    """
-    text = _with_home(path_text(path))
-    url = parse_url(text)
-    return url.key if url is not None and url.scheme == "file" else text
-
-
-def local_path(path: str | os.PathLike[str], *, purpose: str) -> str:
-    """Return the local path that a caller means, as `local_or_url`.
-
-    Raises UnsupportedFormatError for the URL of a store, with what the path is for; and as
-    `local_or_url`.
-    """
-    text = local_or_url(path)
-    if parse_url(text) is not None:
-        raise UnsupportedFormatError(f"{text}: expected a local path {purpose}, found a URL")
-    return text
-
-
-def _with_home(text: str) -> str:
-    if not text.startswith("~"):
-        return text
-    expanded = os.path.expanduser(text)
-    if expanded == text and text.partition("/")[0] == "~":
-        raise ValueError(
-            f"{text}: this user has no home directory; give the whole path, or ./~ for a "
-            "directory of that name"
-        )
-    return expanded
-
 
 _WHY = {
     errno.ELOOP: "a symbolic link leads back to itself; expected a checkpoint",
@@ -253,9 +92,9 @@ def last_name(path: str | os.PathLike[str]) -> str:
     return os.path.basename(os.path.realpath(path))
 
 
-def absolute_path(path: str | os.PathLike[str]) -> str:
+def absolute_path(path: LocalPath) -> LocalPath:
     """Return an absolute path; `..` is kept, because it depends on symbolic links."""
-    return os.path.join(os.getcwd(), path) if not os.path.isabs(path) else os.fspath(path)
+    return path if os.path.isabs(path) else LocalPath(os.path.join(os.getcwd(), path))
 
 
 def is_empty_file(path: str | os.PathLike[str]) -> bool:

@@ -31,7 +31,8 @@ from cordwood.storage.entry_content import (
 )
 from cordwood.storage.entry_kinds import is_removed, leads_to_directory, leads_to_file
 from cordwood.storage.file_locks import NO_LOCK_ERRORS, is_locked, locked, unlock
-from cordwood.storage.paths import LOCK_NAME, local_or_url, parse_url, temporary_path
+from cordwood.storage.locations import LocalPath, Location
+from cordwood.storage.paths import LOCK_NAME, temporary_path
 from cordwood.storage.removal.killed_removals import finish_removals
 from cordwood.storage.storage_protocol import NamingRules
 from cordwood.storage.syscalls import open_directory_fd
@@ -92,10 +93,12 @@ class StepStorage(Protocol):
     """A directory of entries, each of which is a checkpoint or will become one."""
 
     @property
-    def name(self) -> str: ...
+    def location(self) -> Location:
+        """The directory: an absolute path, or a URL."""
+        ...
 
-    def path_of(self, entry: str) -> str:
-        """Return the path or URL of an entry."""
+    def location_of(self, entry: str) -> Location:
+        """Return the location of an entry."""
         ...
 
     def entries(self, matches: Callable[[str], bool]) -> Mapping[str, StepEntry]:
@@ -181,7 +184,7 @@ class StepStorage(Protocol):
 
 
 def open_step_storage(
-    root: str | os.PathLike[str], rules: NamingRules, *, timeout_seconds: float | None = None
+    root: Location, rules: NamingRules, *, timeout_seconds: float | None = None
 ) -> StepStorage:
     """Return the storage of the steps below a path or URL.
 
@@ -190,30 +193,28 @@ def open_step_storage(
         rules: the naming rules of their format; its index makes a directory a finished step.
         timeout_seconds: the longest wait for the lock of the root; None: no limit.
 
-    Raises UnsupportedFormatError for an unknown URL, or that of a web server.
+    Raises UnsupportedFormatError for the URL of a web server.
     """
-    root = local_or_url(root)
-    url = parse_url(root)
-    if url is None:
+    if isinstance(root, LocalPath):
         return LocalStepStorage(root, rules, timeout_seconds=timeout_seconds)
-    if url.is_web:
+    if root.is_web:
         raise UnsupportedFormatError(
-            f"{url}: a web server lists no steps and can only be read: expected a path, or a URL "
-            "of s3://, gs:// or az://; or load one step by its whole URL: "
-            f"cordwood.load('{url}/100')"
+            f"{root.address}: a web server lists no steps and can only be read: expected a path, "
+            "or a URL of s3://, gs:// or az://; or load one step by its whole URL: "
+            f"cordwood.load('{root.address}/100')"
         )
     from cordwood.storage.object_step_storage import ObjectStepStorage
 
-    return ObjectStepStorage(url, rules)
+    return ObjectStepStorage(root, rules)
 
 
 class LocalStepStorage:
     """The steps in a local directory, which need not exist yet."""
 
     def __init__(
-        self, root: str, rules: NamingRules, *, timeout_seconds: float | None = None
+        self, root: LocalPath, rules: NamingRules, *, timeout_seconds: float | None = None
     ) -> None:
-        self.name = os.path.abspath(root)
+        self._root = os.path.abspath(root)
         self._rules = rules
         self._index_name = rules.index_name
         self._timeout_seconds = timeout_seconds
@@ -221,14 +222,21 @@ class LocalStepStorage:
 
     def _locked(self) -> AbstractContextManager[None]:
         """Hold the lock of the root, for renames and pins."""
-        return locked(f"{self.name}/{LOCK_NAME}", timeout_seconds=self._timeout_seconds)
+        return locked(f"{self._root}/{LOCK_NAME}", timeout_seconds=self._timeout_seconds)
 
-    def path_of(self, entry: str) -> str:
-        return f"{self.name}/{entry}"
+    @property
+    def location(self) -> LocalPath:
+        return LocalPath(self._root)
+
+    def location_of(self, entry: str) -> LocalPath:
+        return self.location.child(entry)
+
+    def _path_of(self, entry: str) -> str:
+        return f"{self._root}/{entry}"
 
     def entries(self, matches: Callable[[str], bool]) -> Mapping[str, StepEntry]:
         result = {}
-        for each in scan_directory(self.name):
+        for each in scan_directory(self._root):
             if each.name.startswith(".") or not matches(each.name):
                 continue
             if leads_to_directory(each):
@@ -238,7 +246,7 @@ class LocalStepStorage:
         return result
 
     def stamp(self, entry: str) -> Hashable | None:
-        return _stamp(f"{self.path_of(entry)}/{self._index_name}")
+        return _stamp(f"{self._path_of(entry)}/{self._index_name}")
 
     def directory(self, entry: str) -> None:
         """Return None."""
@@ -259,7 +267,7 @@ class LocalStepStorage:
             with self._locked():
                 renamed = self._rename_away(names, result, partly=partly)
             for entry in result.remaining:
-                self._remove_written(self.path_of(entry))
+                self._remove_written(self._path_of(entry))
             for entry, path in renamed.items():
                 self._discard(path, back_to=entry)
 
@@ -292,13 +300,13 @@ class LocalStepStorage:
                     result.failed[entry] = e
         finally:
             if renamed:
-                sync_directory(self.name)  # before any of their files is removed
+                sync_directory(self._root)  # before any of their files is removed
         return renamed
 
     def _remove_entry(
         self, entry: str, result: Removal, renamed: dict[str, str], *, partly: bool, why: str
     ) -> None:
-        path = self.path_of(entry)
+        path = self._path_of(entry)
         mode = os.lstat(path).st_mode
         finished = self.stamp(entry) is not None
         if stat.S_ISDIR(mode):
@@ -318,7 +326,7 @@ class LocalStepStorage:
         elif not (stat.S_ISLNK(mode) and finished):
             result.refused[entry] = "it is no directory that cordwood wrote"
             return
-        away = temporary_path(self.name, entry, why)
+        away = temporary_path(self._root, entry, why)
         syscalls.current().replace(path, away)
         renamed[entry] = away
         result.removed.append(entry)
@@ -377,8 +385,8 @@ class LocalStepStorage:
                 return
             if back_to is not None:
                 with self._locked():
-                    if not os.path.lexists(self.path_of(back_to)):
-                        syscalls.current().replace(path, self.path_of(back_to))
+                    if not os.path.lexists(self._path_of(back_to)):
+                        syscalls.current().replace(path, self._path_of(back_to))
                         return
             if path not in self._warned:
                 self._warned.add(path)
@@ -403,17 +411,17 @@ class LocalStepStorage:
         # steps with that file; so in finished steps shared locks do not count. The stamp comes
         # first: a save that commits after it counts as in use.
         unfinished = self.stamp(entry) is None
-        files = scan_directory(self.path_of(entry))
+        files = scan_directory(self._path_of(entry))
         return any(is_locked(each.path, even_shared=unfinished) for each in files)
 
     def has_temporaries(self, entry: str) -> bool:
-        names = [each.name for each in scan_directory(self.path_of(entry))]
+        names = [each.name for each in scan_directory(self._path_of(entry))]
         return any(name.startswith(".") and ".cordwood-" in name for name in names)
 
     @contextmanager
     def pin(self, entry: str) -> Iterator[None]:
         # It looks like a temporary index file of a running save: leftover ones are removed.
-        held = WritableFile(temporary_path(self.path_of(entry), self._index_name))
+        held = WritableFile(temporary_path(self._path_of(entry), self._index_name))
 
         def take() -> None:
             with self._locked():
@@ -426,7 +434,7 @@ class LocalStepStorage:
                     if e.errno not in NO_LOCK_ERRORS:
                         raise
                     raise UnsupportedFormatError(
-                        f"{self.path_of(entry)}: the file system has no locks to pin a step by "
+                        f"{self._path_of(entry)}: the file system has no locks to pin a step by "
                         f"({os.strerror(e.errno)}): copy it, or keep it by a policy"
                     ) from e
 
@@ -442,11 +450,11 @@ class LocalStepStorage:
                 run_in_worker(release)
 
     def remove_leftovers(self) -> None:
-        paths = [each.path for each in scan_directory(self.name) if self._is_left(each.name)]
+        paths = [each.path for each in scan_directory(self._root) if self._is_left(each.name)]
 
         def discard() -> None:
             with suppress(OSError):
-                sync_directory(self.name)  # the renames of an interrupted deletion
+                sync_directory(self._root)  # the renames of an interrupted deletion
                 for path in paths:
                     with suppress(OSError):  # removed meanwhile
                         if may_remove(path):
@@ -455,7 +463,7 @@ class LocalStepStorage:
         if paths:
             run_in_worker(discard)
         with suppress(OSError, CordwoodError):
-            run_in_worker(lambda: finish_removals(self.name))
+            run_in_worker(lambda: finish_removals(self._root))
 
     def _is_left(self, name: str) -> bool:
         """Return True for the name of a deleted entry, or of a damaged one that was saved again."""
@@ -464,13 +472,13 @@ class LocalStepStorage:
 
     def remove_empty(self, entry: str) -> bool:
         try:
-            syscalls.current().rmdir(self.path_of(entry))
+            syscalls.current().rmdir(self._path_of(entry))
         except OSError:  # it is not empty, or does not exist
             return False
         return True
 
     def has_leftovers(self, entry: str) -> bool:
-        names = [each.name for each in scan_directory(self.path_of(entry))]
+        names = [each.name for each in scan_directory(self._path_of(entry))]
         return any(is_written_beside_index(name, self._rules) for name in names)
 
 

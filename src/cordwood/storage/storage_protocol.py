@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from cordwood.errors import StorageError
 from cordwood.index import HeaderDigest
+from cordwood.storage.locations import Location
 from cordwood.threads.wait_logger import WaitLogger
 
 if TYPE_CHECKING:  # listing a checkpoint needs the names in it, and not what its writers need
@@ -150,7 +151,12 @@ class Storage(Protocol):
     """A directory of data files and one index."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Its path or URL, for messages."""
+        ...
+
+    @property
+    def location(self) -> Location: ...
 
     @property
     def has_links(self) -> bool:

@@ -17,9 +17,10 @@ from cordwood.message_text import size_text
 from cordwood.storage import object_store_client
 from cordwood.storage.conditional_writes import find_problem_of_conditions
 from cordwood.storage.doctor import Finding
+from cordwood.storage.locations import Url
 from cordwood.storage.object_store_client import ObjectStore
 from cordwood.storage.object_uploads import PART_BYTES, PARTS_IN_FLIGHT
-from cordwood.storage.paths import Url, new_save_id
+from cordwood.storage.paths import new_save_id
 from cordwood.threads.stop_check import check_stop
 from cordwood.threads.thread_counts import reading_threads
 from cordwood.threads.thread_pool import map_in_threads
@@ -54,8 +55,7 @@ def examine_store(
     """
     if url.is_web:
         return _examine_web_server(url, index_name)
-    key = f"{url.key}/.cordwood-doctor-{new_save_id()}".lstrip("/")
-    store = ObjectStore(url._replace(key=key))
+    store = ObjectStore(url.child(f".cordwood-doctor-{new_save_id()}"))
     refused: OSError | None = None
     try:
         store.entries()
@@ -148,7 +148,7 @@ def _conditions(store: ObjectStore) -> Finding:
         problem = _text(e)
     if problem:
         return Finding("conditional writes", False, True, f"{problem}: {consequence}")
-    is_bare = store.location in object_store_client.UNQUOTED
+    is_bare = store.where in object_store_client.UNQUOTED
     form = "with tags without quotes" if is_bare else "with tags as the store returns them"
     return Finding("conditional writes", True, True, f"work, {form}")
 

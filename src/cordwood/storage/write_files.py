@@ -37,6 +37,7 @@ from cordwood.io.file_contents import FileContents
 from cordwood.io.lazy_array import LazyArray
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import read_views, with_file_name
+from cordwood.io.page_cache import fits_page_cache
 from cordwood.plan.file_plan import (
     ChunkFile,
     FilePlan,
@@ -49,7 +50,6 @@ from cordwood.plan.file_plan import (
 from cordwood.sharding.boxes import is_contiguous, shape_of
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import WritableFile, atomic_file
-from cordwood.storage.page_cache import fits_page_cache
 from cordwood.storage.syscalls import close_quietly, open_fd, opened_fd, write_all
 from cordwood.threads.stop_check import check_stop
 from cordwood.threads.thread_pool import map_in_threads, run_tasks

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cordwood.errors import CordwoodError
-from cordwood.storage.paths import local_path
+from cordwood.storage.locations import parse_local_path
 from cordwood.testing.equality import assert_trees_equal
 
 
@@ -93,7 +93,7 @@ def flip_bits(
         assert_equal: called with the tree of the damaged copy and the right one; raises
             AssertionError if they differ.
     """
-    source = Path(local_path(path, purpose="of a checkpoint"))
+    source = Path(parse_local_path(path, purpose="of a checkpoint"))
     want = load(source)
     if flips is None:
         flips = _flips_within(source, count, seed)

@@ -17,7 +17,7 @@ from cordwood.index import Leaf, Naming, leaf_text, size_in_memory
 from cordwood.io.progress import Report
 from cordwood.keypath import KeyPath, format_path, format_paths
 from cordwood.message_text import counted, first_names
-from cordwood.storage.paths import local_or_url
+from cordwood.storage.locations import parse_location
 from cordwood.threads.garbage_collector import gc_paused
 from cordwood.viewer.layer_matrices import layer_matrices
 from cordwood.viewer.leaf_change import LeafChange
@@ -134,7 +134,7 @@ def _skipped(sources: Sources, a: str, b: str) -> Sequence[str]:
     if sources.arguments.prefix is not None:
         return ()
     trees = [
-        stored_trees(local_or_url(sources.path(name)), format=sources.arguments.format)
+        stored_trees(parse_location(sources.path(name)), format=sources.arguments.format)
         for name in (a, b)
     ]
     return pair_trees(*trees, prefix=None, all_trees=False).skipped

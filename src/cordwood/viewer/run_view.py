@@ -25,7 +25,7 @@ from cordwood.manager.steps import StepSummary, summarize_steps
 from cordwood.plan.split_arrays import Part, all_boxes, chunks_of, group_parts
 from cordwood.sharding.boxes import element_count
 from cordwood.storage.directories import linked_bytes
-from cordwood.storage.paths import parse_url
+from cordwood.storage.locations import LocalPath, parse_location
 from cordwood.threads.thread_pool import map_in_threads
 from cordwood.viewer.leaf_kinds import LeafPlace, is_weight, place_of
 from cordwood.viewer.sources import Sources
@@ -49,17 +49,17 @@ _NO_POLICY = (
 def run_view(sources: Sources, report: Report | None) -> dict[str, object]:  # noqa: ARG001
     """Return the steps that the run has now, oldest first; of each step only its index is read."""
     sources.list_steps()
-    root, paths = sources.root, sources.paths
+    root, paths = parse_location(sources.root), sources.paths
     steps = summarize_steps(root, list(paths))
     linked: Sequence[int | None] = [None] * len(steps)
-    if parse_url(root) is None:
+    if isinstance(root, LocalPath):
         linked = linked_bytes([paths[step.name] for step in steps])
     else:  # the page shows what each step has added, which only reading all indexes would tell
         steps = [step._replace(disk_bytes=None) for step in steps]
     newest = next((step.name for step in reversed(steps) if not step.problem), None)
     names = dict.fromkeys(name for step in steps for name in step.metrics)
     return {
-        "root": root,
+        "root": sources.root,
         "steps": [
             _as_json(step, size, is_newest=step.name == newest)
             for step, size in zip(steps, linked, strict=True)

@@ -21,7 +21,6 @@ from cordwood.formats.format_protocol import (
     Match,
     Opened,
     OpenOptions,
-    Path,
     Place,
     SaveOptions,
     SavePlan,
@@ -43,6 +42,7 @@ from cordwood.io.leaves_to_write import Leaves
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directories import list_names
 from cordwood.storage.directory_reader import FileOwningDirectory, LocalDirectory
+from cordwood.storage.locations import Location, require_local
 from cordwood.storage.paths import path_exists
 from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
 from cordwood.storage.storage_protocol import Garbage
@@ -61,14 +61,14 @@ class ToyFormat:
     save_options = frozenset({"metadata"})
 
     def matches(self, place: Place) -> Match:
-        is_toy = place.file is None and path_exists(f"{place.path}/{INDEX_NAME}")
+        is_toy = place.file is None and place.has(INDEX_NAME)
         return Match.YES if is_toy else Match.NO
 
-    def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
+    def open(self, location: Location, item: str | None, options: OpenOptions) -> Opened:
         del options
         if item:
-            raise ValueError(f"{os.fspath(path)} holds one tree")
-        directory = LocalDirectory(path)
+            raise ValueError(f"{location} holds one tree")
+        directory = LocalDirectory(require_local(location))
         try:
             index = _read_index(directory)
         except BaseException:
@@ -79,12 +79,12 @@ class ToyFormat:
             self.name, index, (FileOwningDirectory(directory, source.name, source.size_bytes),)
         )
 
-    def items(self, path: Path) -> Sequence[str]:
-        del path
+    def items(self, location: Location) -> Sequence[str]:
+        del location
         return [""]
 
     def plan_save(
-        self, path: Path, tree: Any, options: SaveOptions, rendezvous: Rendezvous
+        self, location: Location, tree: Any, options: SaveOptions, rendezvous: Rendezvous
     ) -> SavePlan:
         flat = flatten(tree)
         specs = [describe_leaf(p, leaf) for p, leaf in zip(flat.paths, flat.leaves, strict=True)]
@@ -97,7 +97,9 @@ class ToyFormat:
 
         def write(leaves: Leaves) -> None:
             arrays = [n for n, spec in enumerate(specs) if spec.kind in ARRAY_KINDS]
-            stage = StagingDirectory(path, timeout_seconds=rendezvous.timeout_seconds)
+            stage = StagingDirectory(
+                require_local(location), timeout_seconds=rendezvous.timeout_seconds
+            )
             with stage.abandon_on_error():
                 stage.begin()
                 stage.create_file(
@@ -108,8 +110,8 @@ class ToyFormat:
 
         return SavePlan(flat.leaves, write)
 
-    def refuse_foreign(self, path: Path) -> None:
-        text = os.fspath(path)
+    def refuse_foreign(self, location: Location) -> None:
+        text = str(location)
         if os.path.exists(text) and list_names(text) and not path_exists(f"{text}/{INDEX_NAME}"):
             raise NotACheckpointError(f"{text} is no toy: remove it, or save to another path")
 
@@ -118,17 +120,17 @@ class ToyFormat:
         refuse_opaque(index, self.name)
         return []
 
-    def extra_problems(self, path: Path) -> Iterable[str]:
-        for name in list_names(os.fspath(path)):
+    def extra_problems(self, location: Location) -> Iterable[str]:
+        for name in list_names(str(location)):
             if name not in (INDEX_NAME, ELEMENTS_NAME):
                 yield f"{name}: the index does not refer to it"
 
-    def stale_files(self, path: Path) -> Sequence[str]:
-        del path
+    def stale_files(self, location: Location) -> Sequence[str]:
+        del location
         return ()
 
-    def collect(self, path: Path, *, dry_run: bool) -> Garbage:
-        del path, dry_run
+    def collect(self, location: Location, *, dry_run: bool) -> Garbage:
+        del location, dry_run
         return Garbage([])
 
 

@@ -31,7 +31,7 @@ from cordwood.message_text import first_lines
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 from cordwood.saving.background_saves import raise_unreported_failures, wait_for_saves
 from cordwood.sharding.partition_rules import Rules, match_partition_rules, match_rule
-from cordwood.storage.paths import local_or_url, parse_url
+from cordwood.storage.locations import LocalPath, parse_location
 from cordwood.threads.garbage_collector import gc_paused
 from cordwood.threads.run_in_worker import run_in_worker
 from cordwood.tree.flatten import entry_key, flatten
@@ -145,7 +145,7 @@ def tree_serialize_leaves(
                 rendezvous=rendezvous,
             )
             if manager is not None:
-                save_with_manager(path, item, manager, callback, rendezvous)
+                save_with_manager(path.text, item, manager, callback, rendezvous)
                 return
             leaves = Leaves(item.tree.leaves)
             run_in_worker(lambda: save_item(path, item, leaves, rendezvous))
@@ -208,7 +208,7 @@ def tree_deserialize_leaves(
         order = leaf_order(index)
         rebuild = None
         if like is not None:
-            fitted = match_like(index, like, LoadOptions(), name=path)
+            fitted = match_like(index, like, LoadOptions(), name=path.text)
             position = {leaf.key_path: i for i, leaf in enumerate(index.leaves)}
             positions = [position[target.leaf.key_path] for target in fitted.targets]
             steps = [steps[i] for i in positions]
@@ -228,7 +228,7 @@ def tree_deserialize_leaves(
         size = chunk_size if chunk_size is not None and chunk_size > 0 else max(1, len(arrays))
         for start in range(0, len(arrays), size):
             batch = arrays[start : start + size]
-            loaded = load_leaves(item, path, [placed[i] for i in batch], manager)
+            loaded = load_leaves(item, path.text, [placed[i] for i in batch], manager)
             for n, i in enumerate(batch):
                 value = loaded[n]
                 if i in formats:
@@ -239,26 +239,25 @@ def tree_deserialize_leaves(
                 values[i] = value if callback is None else callback(value, ".".join(steps[i]))
                 del value
         rest = [i for i in order if placed[i].leaf.kind not in ARRAY_KINDS]
-        loaded = load_leaves(item, path, [placed[i] for i in rest], None)
+        loaded = load_leaves(item, path.text, [placed[i] for i in rest], None)
         for i, value in zip(rest, loaded, strict=True):
             values[i] = value
         if rebuild is not None:
             return rebuild(values)
-        return nest_by_steps([steps[i] for i in order], [values[i] for i in order], name=path)
+        return nest_by_steps([steps[i] for i in order], [values[i] for i in order], name=path.text)
 
 
-def directory_path(path: Any) -> str:
+def directory_path(path: Any) -> LocalPath:
     """Return the path of a local directory: a str, a path object of any library, a file:// URL.
 
     Raises UnsupportedFormatError for a URL of anything else.
     """
-    text = local_or_url(path)
-    url = parse_url(text)
-    if url is None:
-        return text
+    location = parse_location(path)
+    if isinstance(location, LocalPath):
+        return location
     raise UnsupportedFormatError(
-        f"{text}: this layout replaces whole directories, which {url.scheme}:// cannot do; save "
-        "to a local directory, or use cordwood.save, whose own layout any store can hold"
+        f"{location}: this layout replaces whole directories, which {location.scheme}:// cannot "
+        "do; save to a local directory, or use cordwood.save, whose own layout any store can hold"
     )
 
 

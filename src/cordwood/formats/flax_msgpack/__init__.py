@@ -16,12 +16,11 @@ from cordwood.formats.format_protocol import (
     Match,
     Opened,
     OpenOptions,
-    Path,
     Place,
     SaveOptions,
     SavePlan,
 )
-from cordwood.storage.paths import parse_url
+from cordwood.storage.locations import LocalPath, Location, require_local
 
 if TYPE_CHECKING:
     from cordwood.index import Index
@@ -68,20 +67,20 @@ class FlaxMsgpackFormat(NamedTuple):
             return Match.NO
         return Match.MAYBE if place.head.startswith(_PAIR) else Match.YES
 
-    def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
+    def open(self, location: Location, item: str | None, options: OpenOptions) -> Opened:
         from cordwood.formats.flax_msgpack.read_index import read_index
         from cordwood.formats.single_file import opened_file
 
         del item
-        if parse_url(path) is None:
-            source = open_source(path, self.compression, options)
+        if isinstance(location, LocalPath):
+            source = open_source(location, self.compression, options)
         else:
             from cordwood.storage.object_file import whole_object
 
-            source = whole_object(path)
+            source = whole_object(location)
         return opened_file(source, read_index, name=self.name)
 
-    def list_index(self, path: str, item: str | None) -> IndexListing | None:
+    def list_index(self, path: LocalPath, item: str | None) -> IndexListing | None:
         if self.compression is not None or item is not None:
             return None
         from cordwood.formats.flax_msgpack.read_index import read_index
@@ -94,7 +93,7 @@ class FlaxMsgpackFormat(NamedTuple):
         return IndexListing(index, index.metadata)
 
     def plan_save(
-        self, path: Path, tree: Any, options: SaveOptions, rendezvous: Rendezvous
+        self, location: Location, tree: Any, options: SaveOptions, rendezvous: Rendezvous
     ) -> SavePlan:
         from cordwood.formats.flax_msgpack.plan_save import plan_buffers, plan_state
         from cordwood.state_dict.state_dicts import to_state_dict
@@ -104,6 +103,7 @@ class FlaxMsgpackFormat(NamedTuple):
         del rendezvous
         if type(tree) is FlatTree:
             tree = build_tree(tree.structure, tree.leaves)
+        path = require_local(location)
         plan, arrays = plan_state(to_state_dict(tree))
         size_bytes, compression = plan.size_bytes, self.compression
 
@@ -118,7 +118,7 @@ class FlaxMsgpackFormat(NamedTuple):
 
         return SavePlan(arrays, write)
 
-    def refuse_foreign(self, path: Path) -> None:
+    def refuse_foreign(self, location: Location) -> None:
         from cordwood.formats.flax_msgpack.compression import require_magic
         from cordwood.formats.flax_msgpack.read_index import read_index
         from cordwood.formats.foreign_files import foreign_content
@@ -138,7 +138,7 @@ class FlaxMsgpackFormat(NamedTuple):
             if content is not None:
                 raise FormatError(f"it contains {content}")
 
-        refuse_foreign_file(path, require, name=self.name)
+        refuse_foreign_file(require_local(location), require, name=self.name)
 
     def losses(self, index: Index, metadata: Mapping[str, str]) -> list[str]:
         from cordwood.formats.format_losses import losses_in_a_state_dict
@@ -175,7 +175,7 @@ def _match_compressed(head: bytes, compression: Literal["gz", "zst"]) -> Match:
 
 
 def open_source(
-    path: Path, compression: Literal["gz", "zst"] | None, options: OpenOptions
+    path: LocalPath, compression: Literal["gz", "zst"] | None, options: OpenOptions
 ) -> ReadableFile:
     """Return the file, or what it decompresses to: in memory, or on the disk of `scratch`."""
     from cordwood.io.open_files import LocalFile
@@ -240,12 +240,12 @@ class MsgpackRecordsFormat:
             return Match.MAYBE
         return Match.NO
 
-    def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
+    def open(self, location: Location, item: str | None, options: OpenOptions) -> Opened:
         from cordwood.formats.flax_msgpack.read_records import read_index
         from cordwood.formats.single_file import open_file
 
         del item, options
-        return open_file(path, read_index, name=self.name)
+        return open_file(require_local(location), read_index, name=self.name)
 
 
 MSGPACK_RECORDS = MsgpackRecordsFormat()

@@ -12,11 +12,11 @@ from cordwood.formats.format_protocol import (
     Match,
     Opened,
     OpenOptions,
-    Path,
     Place,
     SaveOptions,
     SavePlan,
 )
+from cordwood.storage.locations import Location, require_local
 
 if TYPE_CHECKING:
     from cordwood.index import Index
@@ -60,16 +60,16 @@ class ShardsFormat(NamedTuple):
 
         return sorted_steps([name for name in place.folders if _OF_A_TRAINER.fullmatch(name)])
 
-    def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
+    def open(self, location: Location, item: str | None, options: OpenOptions) -> Opened:
         from cordwood.formats.hugging_face.shards import open_shards
 
         del options
-        return open_shards(path, item)
+        return open_shards(require_local(location), item)
 
-    def files_beside(self, path: Path) -> FilesBeside:
+    def files_beside(self, location: Location) -> FilesBeside:
         from cordwood.formats.hugging_face.files_beside_weights import files_beside_weights
 
-        return files_beside_weights(str(path))
+        return files_beside_weights(str(require_local(location)))
 
 
 def _is_of_a_trainer(folders: Collection[str]) -> bool:
@@ -107,20 +107,20 @@ class HubFormat:
         del place
         return Match.NO
 
-    def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
-        return SHARDS.open(path, item, options)
+    def open(self, location: Location, item: str | None, options: OpenOptions) -> Opened:
+        return SHARDS.open(location, item, options)
 
     def plan_save(
-        self, path: Path, tree: Any, options: SaveOptions, rendezvous: Rendezvous
+        self, location: Location, tree: Any, options: SaveOptions, rendezvous: Rendezvous
     ) -> SavePlan:
         from cordwood.formats.hugging_face.shards import plan_save
 
-        return plan_save(path, tree, options, rendezvous)
+        return plan_save(require_local(location), tree, options, rendezvous)
 
-    def refuse_foreign(self, path: Path) -> None:
+    def refuse_foreign(self, location: Location) -> None:
         from cordwood.formats.hugging_face.shards import refuse_existing
 
-        refuse_existing(path)
+        refuse_existing(require_local(location))
 
     def losses(self, index: Index, metadata: Mapping[str, str]) -> list[str]:
         from cordwood.formats.hugging_face.shards import losses

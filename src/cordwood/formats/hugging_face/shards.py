@@ -45,6 +45,7 @@ from cordwood.index import (
 )
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import LocalFile, ReadableFile, read_whole
+from cordwood.io.page_cache import fits_page_cache
 from cordwood.io.reopened_file import MAX_OPEN_FILES, ReopenedLocalFile
 from cordwood.keypath import KeyPath, format_path, path_label
 from cordwood.message_text import counted, first_names
@@ -52,7 +53,6 @@ from cordwood.plan.shards_by_size import shards_by_size
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.atomic_file import atomic_file
 from cordwood.storage.directories import list_names
-from cordwood.storage.page_cache import fits_page_cache
 from cordwood.storage.paths import kind_at, path_exists
 from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
 from cordwood.storage.write_files import fill_file

@@ -9,7 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from cordwood.errors import CordwoodError, FileChangedError
-from cordwood.formats.format_protocol import Match, Opened, OpenOptions, Path, Place
+from cordwood.formats.format_protocol import Match, Opened, OpenOptions, Place
+from cordwood.storage.locations import Location, require_local
 
 if TYPE_CHECKING:
     from cordwood.index import Index
@@ -34,13 +35,13 @@ class NpzFormat:
         has_arrays = any(name.endswith(".npy") for name in members_of_zip(place.file))
         return Match.YES if has_arrays else Match.NO
 
-    def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
+    def open(self, location: Location, item: str | None, options: OpenOptions) -> Opened:
         from cordwood.formats.numpy_files.read_npz import read_index
         from cordwood.formats.single_file import open_file
 
         del item
         read = partial(read_index, max_bytes=options.max_bytes)
-        return open_file(path, read, name=self.name)
+        return open_file(require_local(location), read, name=self.name)
 
 
 class ArraysFormat(NamedTuple):
@@ -69,11 +70,11 @@ class ArraysFormat(NamedTuple):
 
         return read_npy.read_eqx_index(file) if self.name == "eqx" else read_npy.read_index(file)
 
-    def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
+    def open(self, location: Location, item: str | None, options: OpenOptions) -> Opened:
         from cordwood.formats.single_file import open_file
 
         del item, options
-        return open_file(path, self.read_index, name=self.name)
+        return open_file(require_local(location), self.read_index, name=self.name)
 
 
 def members_of_zip(file: ReadableFile) -> list[str]:

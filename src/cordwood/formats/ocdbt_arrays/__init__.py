@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from cordwood.formats.format_protocol import Match, Opened, OpenOptions, Path, Place
+from cordwood.formats.format_protocol import Match, Opened, OpenOptions, Place
+from cordwood.storage.locations import Location
 
 _ORBAX = "_METADATA"  # a tree of Orbax, which has such a database too
 _OF_ONE_PROCESS = "ocdbt.process_"  # a directory of Orbax; it holds a part of the arrays
@@ -26,16 +27,16 @@ class OcdbtArraysFormat:
             return Match.NO
         if place.has("pytreedef.json"):
             return Match.YES
-        is_part = place.path.rstrip("/").rpartition("/")[2].startswith(_OF_ONE_PROCESS)
+        is_part = place.location.name.startswith(_OF_ONE_PROCESS)
         if is_part or not place.has(self.index_name) or place.has(_ORBAX):
             return Match.NO
         return Match.LIKELY
 
-    def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
+    def open(self, location: Location, item: str | None, options: OpenOptions) -> Opened:
         from cordwood.formats.ocdbt_arrays.read_index import open_database
 
         del options
-        return open_database(path, item)
+        return open_database(location, item)
 
 
 OCDBT_ARRAYS = OcdbtArraysFormat()

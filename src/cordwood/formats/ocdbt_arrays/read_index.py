@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 
 from cordwood.errors import CorruptionError, FormatError
@@ -18,6 +17,7 @@ from cordwood.index import LEAF, Index, Leaf, Structure, leaf_paths
 from cordwood.io.open_files import naming
 from cordwood.keypath import KeyPath
 from cordwood.storage.directory_reader import OpenDirectory, directory_at
+from cordwood.storage.locations import Location
 from cordwood.threads.garbage_collector import gc_paused
 
 FORMAT = "ocdbt"
@@ -25,7 +25,7 @@ _STORE = "array_store"  # of jax's serialization
 _ORBAX_ARRAY = "checkpoint"  # a single array of Orbax 0.3 and 0.4, of zarr version 2
 
 
-def open_database(path: str | os.PathLike[str], prefix: str | None) -> Opened:
+def open_database(location: Location, prefix: str | None) -> Opened:
     """Open all arrays of a database: nested dicts of their names, or the tree of `pytreedef.json`.
 
     A chunk that the database does not list equals the fill value of its array.
@@ -35,10 +35,10 @@ def open_database(path: str | os.PathLike[str], prefix: str | None) -> Opened:
         FormatError, CorruptionError, UnsupportedFormatError: the database, the structure or an
             array is not what it should be; the message names it.
     """
-    text = os.fspath(path)
+    text = str(location)
     if prefix is not None:
         raise ValueError(f"{text}: prefix= is for directories of several trees; this one holds one")
-    directory = directory_at(text)
+    directory = directory_at(location)
     try:
         if not directory.has(TREE_NAME):
             return _open(directory, None)

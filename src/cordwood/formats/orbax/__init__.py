@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cordwood.formats.format_protocol import Match, Opened, OpenOptions, Path, Place
+from cordwood.formats.format_protocol import Match, Opened, OpenOptions, Place
+from cordwood.storage.locations import LocalPath, Location
 
 
 class OrbaxFormat:
@@ -30,15 +31,15 @@ class OrbaxFormat:
 
         return Match.LIKELY if is_checkpoint_at(place) else Match.NO
 
-    def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
+    def open(self, location: Location, item: str | None, options: OpenOptions) -> Opened:
         from cordwood.formats.orbax.read_index import open_item
 
-        return open_item(path, item, warn=not options.for_verify)
+        return open_item(location, item, warn=not options.for_verify)
 
-    def items(self, path: Path) -> Sequence[str]:
+    def items(self, location: Location) -> Sequence[str]:
         from cordwood.formats.orbax.locate_trees import item_names
 
-        return item_names(path)
+        return item_names(location)
 
     def is_at(self, place: Place) -> bool:
         from cordwood.formats.orbax.locate_trees import is_at
@@ -55,15 +56,15 @@ class OrbaxFormat:
 
         return is_unfinished_at(place)
 
-    def refuse_unfinished(self, path: Path) -> None:
+    def refuse_unfinished(self, path: LocalPath) -> None:
         from cordwood.formats.orbax.locate_trees import refuse_unfinished
 
         refuse_unfinished(path)
 
-    def other_items(self, path: Path) -> Mapping[str, str]:
+    def other_items(self, location: Location) -> Mapping[str, str]:
         from cordwood.formats.orbax.locate_trees import other_items
 
-        return other_items(path)
+        return other_items(location)
 
 
 ORBAX = OrbaxFormat()

@@ -11,7 +11,6 @@ an unfinished save, if its items have that file or `_CHECKPOINT_METADATA` has no
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -40,6 +39,7 @@ from cordwood.storage.directory_reader import (
     ReadableDirectory,
     directory_at,
 )
+from cordwood.storage.locations import LocalPath, Location
 from cordwood.storage.paths import kind_at
 
 _COMMIT_NAME = "commit_success.txt"
@@ -127,35 +127,34 @@ def _is_named_unfinished(place: Place) -> bool:
     )
 
 
-def refuse_unfinished(path: str | os.PathLike[str]) -> None:
-    """Raise IncompleteCheckpointError if there is only an unfinished save of `path`."""
-    folder, _, name = os.fspath(path).rstrip("/").rpartition("/")
+def refuse_unfinished(path: LocalPath) -> None:
+    """Raise IncompleteCheckpointError if there is only an unfinished save of a path."""
     try:
-        with LocalDirectory(folder or ("/" if os.fspath(path).startswith("/") else ".")) as above:
+        with LocalDirectory(path.parent) as above:
             sizes = above.sizes(".")
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return
     for each in sorted(sizes):
-        if each.startswith(f"{name}.") and is_unfinished(each):
+        if each.startswith(f"{path.name}.") and is_unfinished(each):
             raise IncompleteCheckpointError(
-                f"{os.fspath(path)}: Orbax did not finish this save, and left {each}; load an "
+                f"{path}: Orbax did not finish this save, and left {each}; load an "
                 "earlier step, or save again"
             )
 
 
-def item_names(path: str | os.PathLike[str]) -> list[str]:
+def item_names(location: Location) -> list[str]:
     """Return the names of the items that are trees; '' for a checkpoint that is one itself.
 
     Raises IncompleteCheckpointError and FormatError as `open_item`.
     """
-    text = os.fspath(path)
-    with directory_at(text) as directory:
+    text = str(location)
+    with directory_at(location) as directory:
         return tree_directories(inspect_tree(directory), name=text)
 
 
-def other_items(path: str | os.PathLike[str]) -> dict[str, str]:
+def other_items(location: Location) -> dict[str, str]:
     """Return the items that are no trees, such as JSON, metrics and iterators: the kind of each."""
-    with suppress(FileNotFoundError, NotADirectoryError), directory_at(path) as directory:
+    with suppress(FileNotFoundError, NotADirectoryError), directory_at(location) as directory:
         return {name: item_kind(directory, name) for name in inspect_directory(directory).others}
     return {}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -47,6 +46,7 @@ from cordwood.keypath import path_label
 from cordwood.message_text import first_names, printable
 from cordwood.plan.load_plan import EncodedChunk, Scatter
 from cordwood.storage.directory_reader import OpenDirectory, ReadableDirectory, directory_at
+from cordwood.storage.locations import Location
 from cordwood.threads.garbage_collector import gc_paused
 
 FORMAT = "orbax"
@@ -79,11 +79,11 @@ _NUMBERS: Mapping[str, Any] = {"bool": bool, "int64": int, "float64": float}
 _KEY_WORDS = {"threefry2x32": 2, "rbg": 4, "unsafe_rbg": 4}
 
 
-def open_item(path: str | os.PathLike[str], prefix: str | None, *, warn: bool = True) -> Opened:
+def open_item(location: Location, prefix: str | None, *, warn: bool = True) -> Opened:
     """Open a tree.
 
     Args:
-        path: the checkpoint, or the directory of one of its items.
+        location: the checkpoint, or the directory of one of its items.
         prefix: the item's name. None: the checkpoint itself, or its only item that is a tree.
         warn: see `open_tree`.
 
@@ -93,8 +93,8 @@ def open_item(path: str | os.PathLike[str], prefix: str | None, *, warn: bool = 
         PrefixError: there is no such item, or none is asked for and there are several.
         FormatError, CorruptionError: as `open_tree`.
     """
-    text = os.fspath(path)
-    place = directory_at(text)
+    text = str(location)
+    place = directory_at(location)
     try:
         inspected = inspect_tree(place)
         # A prefix that is not the name of an item could be a path to anywhere: it is not opened.

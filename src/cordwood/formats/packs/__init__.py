@@ -14,12 +14,11 @@ from cordwood.formats.format_protocol import (
     Match,
     Opened,
     OpenOptions,
-    Path,
     Place,
     SaveOptions,
     SavePlan,
 )
-from cordwood.storage.paths import parse_url
+from cordwood.storage.locations import LocalPath, Location
 
 if TYPE_CHECKING:
     from cordwood.processes.rendezvous import Rendezvous
@@ -39,72 +38,71 @@ class PacksFormat:
     def matches(self, place: Place) -> Match:
         return Match.YES if place.has(self.index_name) else Match.NO
 
-    def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
+    def open(self, location: Location, item: str | None, options: OpenOptions) -> Opened:
         from cordwood.formats.packs.open import open_item
 
-        return open_item(path, item, for_verify=options.for_verify)
+        return open_item(location, item, for_verify=options.for_verify)
 
-    def items(self, path: Path) -> Sequence[str]:
+    def items(self, location: Location) -> Sequence[str]:
         from cordwood.formats.packs.open import item_names
 
-        return item_names(path)
+        return item_names(location)
 
-    def list_index(self, path: str, item: str | None) -> IndexListing | None:
+    def list_index(self, path: LocalPath, item: str | None) -> IndexListing | None:
         from cordwood.formats.packs.cordwood_json import list_index
 
         return list_index(path, item)
 
     def plan_save(
-        self, path: Path, tree: Any, options: SaveOptions, rendezvous: Rendezvous
+        self, location: Location, tree: Any, options: SaveOptions, rendezvous: Rendezvous
     ) -> SavePlan:
         from cordwood.formats.packs.write import plan_save
 
-        return plan_save(path, tree, options, rendezvous)
+        return plan_save(location, tree, options, rendezvous)
 
-    def refuse_foreign(self, path: Path) -> None:
+    def refuse_foreign(self, location: Location) -> None:
         from cordwood.formats.packs.write import refuse_foreign
 
-        refuse_foreign(path)
+        refuse_foreign(location)
 
-    def extra_problems(self, path: Path) -> Iterable[str]:
+    def extra_problems(self, location: Location) -> Iterable[str]:
         from cordwood.formats.packs.open import extra_problems
 
-        return extra_problems(path)
+        return extra_problems(location)
 
-    def stale_files(self, path: Path) -> Sequence[str]:
+    def stale_files(self, location: Location) -> Sequence[str]:
         from cordwood.formats.packs.open import stale_files
 
-        return stale_files(path)
+        return stale_files(location)
 
-    def collect(self, path: Path, *, dry_run: bool) -> Garbage:
+    def collect(self, location: Location, *, dry_run: bool) -> Garbage:
         from cordwood.formats.packs.hub_index import sidecars_of
 
-        store = store_at(path)
+        store = store_at(location)
         return store.collect(
             dry_run=dry_run, sidecars_of=lambda index: sidecars_of(index, name=store.name)
         )
 
 
-def store_at(path: Path, *, to_save: bool = False) -> Storage:
+def store_at(location: Location, *, to_save: bool = False) -> Storage:
     """Return the directory of packs at a path or URL, which need not exist yet.
 
     Raises UnsupportedFormatError with `to_save` for a URL that can only be read.
     """
     from cordwood.formats.packs.cordwood_json import RULES
 
-    url = parse_url(path)
-    if to_save and url is not None and url.is_web:
-        raise UnsupportedFormatError(
-            f"{url}: {url.scheme}:// can only be read; expected a path, or a URL of s3://, gs:// "
-            "or az:// to save to"
-        )
-    if url is None or url.scheme == "file":  # such a URL must use the same locks as the path
+    if isinstance(location, LocalPath):
         from cordwood.storage.local_storage import LocalStorage
 
-        return LocalStorage(path if url is None else url.key, RULES)
+        return LocalStorage(location, RULES)
+    if to_save and location.is_web:
+        raise UnsupportedFormatError(
+            f"{location.address}: {location.scheme}:// can only be read; expected a path, or a URL "
+            "of s3://, gs:// or az:// to save to"
+        )
     from cordwood.storage.object_storage import ObjectStorage
 
-    return ObjectStorage(url, RULES)
+    return ObjectStorage(location, RULES)
 
 
 PACKS = PacksFormat()

@@ -33,7 +33,8 @@ from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import ReadableFile
 from cordwood.io.progress import METER
 from cordwood.plan.file_plan import FilePlan, LeafBytes, LiteralBytes
-from cordwood.storage.paths import parse_url, pooled_name
+from cordwood.storage.locations import LocalPath, Location, Url
+from cordwood.storage.paths import pooled_name
 from cordwood.storage.storage_protocol import IndexChange, NewDataFile, Storage
 from cordwood.storage.write_files import write_file
 from cordwood.threads.stop_check import check_stop
@@ -59,17 +60,17 @@ class StepContent(NamedTuple):
         return IndexChange(self.index_bytes, sizes, beside, kept=names, dropped=frozenset())
 
 
-def content_of(data: bytes, *, name: str, in_pool: bool) -> StepContent:
+def content_of(data: bytes, location: Location, *, in_pool: bool) -> StepContent:
     """Return the content of an index whose files get other names.
 
     Args:
         data: the index.
-        name: the name of its directory, for errors.
+        location: its directory.
         in_pool: True if files in the pool of a run stay there, and others go there if they are not
             in an object store already.
     """
-    items = parse_items(data, name=name)
-    from_store = parse_url(name) is not None
+    items = parse_items(data, name=str(location))
+    from_store = isinstance(location, Url)
 
     def new_name(old: str) -> str:
         if in_pool and from_store:
@@ -84,43 +85,44 @@ def content_of(data: bytes, *, name: str, in_pool: bool) -> StepContent:
         for pack in item.packs:
             file = files.setdefault(new_name(pack.source.name), pack.source)
             if file != pack.source:
-                raise FormatError(f"{name}: two files have the name {pack.source.name}")
+                raise FormatError(f"{location}: two files have the name {pack.source.name}")
     if any(new != source.name for new, source in files.items()):
         decoded = decode_index(data)
         for each in decoded.values():
             for row in each["files"]:
                 row[0] = new_name(row[0])
         data = encode_index(decoded)
-        items = parse_items(data, name=name)
+        items = parse_items(data, name=str(location))
     return StepContent(data, hugging_face_index(items), files)
 
 
 def write_files(
-    origin: Storage, content: StepContent, destination: str, names: Sequence[str]
+    origin: Storage, content: StepContent, destination: Location, names: Sequence[str]
 ) -> None:
     """Copy data files; each has its name once it is whole.
 
     Args:
         origin: the storage of the source.
         content: the step.
-        destination: the path or URL of the step to write.
+        destination: the step to write.
         names: the new names of the files to copy.
 
     Raises CorruptionError that names a file and a range, and OSError.
     """
     if not names:
         return
-    url = parse_url(destination)
     with ExitStack() as stack:
         opened = origin.open([content.files[name] for name in names])
         for file in opened:
             stack.enter_context(file)
         threads = reading_threads(latency_bound=origin.has_pool)
         pairs = [(file, content.files[n]) for n, file in zip(names, opened, strict=True)]
-        copies = map_in_threads(partial(_FileCopy, counts=url is None), pairs, threads=threads)
+        copies = map_in_threads(
+            partial(_FileCopy, counts=isinstance(destination, LocalPath)), pairs, threads=threads
+        )
         leaves = Leaves([each.leaf() for each in copies])
         plans = [each.plan(number) for number, each in enumerate(copies)]
-        if url is None:
+        if isinstance(destination, LocalPath):
             paths = [f"{destination}/{name}" for name in names]
             arguments = [(path, plan, leaves) for path, plan in zip(paths, plans, strict=True)]
             map_in_threads(write_file, arguments, threads=_LOCAL_FILES_AT_ONCE)
@@ -129,7 +131,7 @@ def write_files(
         from cordwood.storage.object_uploads import upload_objects
 
         files = [*map(NewDataFile, names, plans), *_lists_of_cells(origin, content, names)]
-        upload_objects(ObjectStore(url), files, leaves, max_buffers=_BUFFERS, are_new=False)
+        upload_objects(ObjectStore(destination), files, leaves, max_buffers=_BUFFERS, are_new=False)
         for each in copies:
             each.raise_failure()
 

@@ -53,6 +53,7 @@ from cordwood.formats.safetensors.header import INLINE_BYTES, stored_dtype, valu
 from cordwood.index import LEAF, MAX_ARRAY_BYTES, MAX_DIMS, Box, LeafRuns, LeafSpec, leaf_paths
 from cordwood.io.open_files import LocalFile, naming, read_whole
 from cordwood.sharding.boxes import Cuts, cell_box
+from cordwood.storage.locations import LocalPath
 from cordwood.storage.paths import POOL
 from cordwood.storage.storage_protocol import NamingRules
 
@@ -202,7 +203,7 @@ RULES = NamingRules(
 )
 
 
-def list_index(path: str, item: str | None) -> IndexListing:
+def list_index(path: LocalPath, item: str | None) -> IndexListing:
     """Return the leaves of an item of a local directory, without the positions of their bytes.
 
     Only the listed members are checked. Raises as `open_item` for an index.
@@ -211,7 +212,7 @@ def list_index(path: str, item: str | None) -> IndexListing:
         data = read_whole(file, limit_bytes=MAX_INDEX_BYTES)
     with naming(f"{path}/{INDEX_NAME}"):
         items = {prefix: _listed(each, prefix) for prefix, each in decode_index(data).items()}
-    return select_item(items, item, name=path)
+    return select_item(items, item, name=path.text)
 
 
 def _listed(item: Any, prefix: str) -> IndexListing:

@@ -63,7 +63,7 @@ NOTHING = Links([], frozenset(), frozenset(), 0)
 
 def link_packs(
     save: StorageTransaction,
-    path: str,
+    target: Storage,
     base: str,
     tree: PackedTree,
     *,
@@ -77,14 +77,13 @@ def link_packs(
 
     Args:
         save: the transaction, which has begun.
-        path: the directory that is saved.
+        target: the directory that is saved.
         base: the name of the checkpoint, a directory beside that one.
         tree: the tree.
         process: the number of this process; it links files that it wrote itself.
         leaves: the leaves of the save; those of which no part remains to be written are dropped.
     """
-    folder = f"{path.rpartition('/')[0]}/{base}"
-    store = store_at(folder)
+    store = store_at(target.location.parent.child(base))
     base_item = read_item(store, tree.prefix)
     if not store.has_links or base_item is None:
         return NOTHING
@@ -108,11 +107,11 @@ def link_packs(
         if not should_link(stored, same):
             settled.update(sizes)
             continue
-        if not save.link(folder, source.name):
+        if not save.link(store.name, source.name):
             return NOTHING if not packs else Links(packs, frozenset(cells), frozenset(), size_bytes)
         try:
             assert source.header_digest is not None
-            (file,) = store_at(path).open([source])  # what was linked, whatever lies there now
+            (file,) = target.open([source])  # what was linked, whatever lies there now
             with file:
                 digests = sealed_digests(file, source.header_digest)
                 same -= changed_cells(file, digests, stored, same, value_of)

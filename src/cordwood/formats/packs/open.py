@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
@@ -38,19 +37,18 @@ from cordwood.index import Box, Digests, Leaf, Source
 from cordwood.io.open_files import Closable, ReadableFile, naming
 from cordwood.message_text import counted
 from cordwood.storage.directory_reader import ReplacedError, retry_reading
-from cordwood.storage.paths import NOTHING_ON_THE_WEB, parse_url
+from cordwood.storage.locations import Location, Url
+from cordwood.storage.paths import NOTHING_ON_THE_WEB
 from cordwood.storage.storage_protocol import Storage
 
 _LISTED_CELLS = 200_000  # of an item with more, pieces are only listed for the leaves that are read
 
 
-def open_item(
-    path: str | os.PathLike[str], prefix: str | None, *, for_verify: bool = False
-) -> Opened:
+def open_item(location: Location, prefix: str | None, *, for_verify: bool = False) -> Opened:
     """Open an item of a directory of packs.
 
     Args:
-        path: the directory.
+        location: the directory.
         prefix: the prefix of the item. None: the tree saved without one, or the only item.
         for_verify: a file that is missing or damaged raises its error when it is read.
 
@@ -61,7 +59,7 @@ def open_item(
         FormatError: the index is not what docs/format.md says, or a file is too short.
         CorruptionError: the index is damaged, or a file is missing or of another size.
     """
-    store = store_at(path)
+    store = store_at(location)
     data = read_index_bytes(store)
 
     def read() -> Opened:
@@ -77,12 +75,12 @@ def open_item(
     return retry_reading(read)
 
 
-def item_names(path: str | os.PathLike[str]) -> list[str]:
+def item_names(location: Location) -> list[str]:
     """Return the prefixes of the trees of a directory of packs, sorted; '' for the unnamed one.
 
     Raises as `open_item` does.
     """
-    store = store_at(path)
+    store = store_at(location)
     data = read_index_bytes(store)
     with naming(f"{store.name}/{RULES.index_name}"):
         return sorted(decode_index(data))
@@ -95,8 +93,7 @@ def read_index_bytes(store: Storage) -> bytes:
         return data
     names = store.names()
     if not names:
-        url = parse_url(store.name)
-        is_web = url is not None and url.is_web
+        is_web = isinstance(store.location, Url) and store.location.is_web
         what = NOTHING_ON_THE_WEB if is_web else "there is no checkpoint"
         raise FileNotFoundError(errno.ENOENT, what, store.name)
     steps = sorted_steps(names)
@@ -107,7 +104,7 @@ def read_index_bytes(store: Storage) -> bytes:
         )
     newest = steps[-1]
     for step in reversed(steps[-MAX_STEPS_OPENED:]):
-        if store_at(f"{store.name}/{step}").read_index() is not None:
+        if store_at(store.location.child(step)).read_index() is not None:
             newest = step
             break
     raise IncompleteCheckpointError(
@@ -181,12 +178,12 @@ def _open_each(store: Storage, sources: Sequence[Source]) -> list[ReadableFile]:
     return files
 
 
-def extra_problems(path: str | os.PathLike[str]) -> list[str]:
+def extra_problems(location: Location) -> list[str]:
     """Return a line for each problem: surplus files, and an index or record of something else.
 
     Raises FormatError for an index that is not what docs/format.md says.
     """
-    store = store_at(path)
+    store = store_at(location)
     data = read_index_bytes(store)
     items = parse_items(data, name=store.name)
     problems = [*_surplus(store, items), *_of_another_step(store, items)]
@@ -197,19 +194,19 @@ def extra_problems(path: str | os.PathLike[str]) -> list[str]:
     return problems
 
 
-def stale_files(path: str | os.PathLike[str]) -> list[str]:
+def stale_files(location: Location) -> list[str]:
     """Return the files beside the index that an earlier save has written.
 
     Raises as `extra_problems` does.
     """
-    store = store_at(path)
+    store = store_at(location)
     items = parse_items(read_index_bytes(store), name=store.name)
     return [HUGGING_FACE_NAME] if hub_index_state(store, items) == "stale" else []
 
 
 def _of_another_step(store: Storage, items: Mapping[str, Item]) -> list[str]:
     """Return a line if the directory is named as one step, and a manager's record names another."""
-    name = store.name.rstrip("/").rpartition("/")[2]
+    name = store.location.name
     text = items[""].metadata.get(KEY) if "" in items else None
     step = step_in_name(name)
     if text is None or step is None:

@@ -76,7 +76,7 @@ def digests_of_cells(tree: PackedTree, leaves: Leaves, process: int) -> CellDige
 
 
 def share_packs(
-    path: str,
+    target: Storage,
     base: str,
     tree: PackedTree,
     digests: CellDigests,
@@ -87,14 +87,14 @@ def share_packs(
     """Refer to the data objects of a step some of whose cells are equal to those of the tree.
 
     Args:
-        path: the URL of the step that is saved.
+        target: the step that is saved.
         base: the name of the older step, beside that one.
         tree: the tree.
         digests: of the cells of this process.
         process: the number of this process; it refers to objects that it wrote itself.
         leaves: the leaves of the save; those of which no part remains to be written are dropped.
     """
-    store = store_at(f"{path.rpartition('/')[0]}/{base}")
+    store = store_at(target.location.parent.child(base))
     item = read_item(store, tree.prefix)
     if item is None:
         return NOTHING

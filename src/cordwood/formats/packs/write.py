@@ -5,7 +5,6 @@ One file, because the plan of a save and its writing pass the same few values.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
@@ -59,6 +58,7 @@ from cordwood.processes.rendezvous import Rendezvous
 from cordwood.processes.tree_fingerprints import tree_fingerprints
 from cordwood.sharding.boxes import shape_of, single_process_grid
 from cordwood.storage.atomic_file import storage_error
+from cordwood.storage.locations import Location
 from cordwood.storage.paths import new_save_id, pooled_name
 from cordwood.storage.storage_protocol import IndexChange, NewDataFile, StorageTransaction
 from cordwood.tree.flatten import DescribedTree, describe_tree
@@ -77,7 +77,7 @@ def _check_prefix(prefix: str) -> None:
 
 
 def plan_save(
-    path: str | os.PathLike[str],
+    location: Location,
     tree: Any,
     options: SaveOptions,
     rendezvous: Rendezvous,
@@ -87,14 +87,14 @@ def plan_save(
     """Plan the save of a tree by the processes of a rendezvous.
 
     Args:
-        path: the directory.
+        location: the directory.
         tree: the tree.
         options: the options.
         rendezvous: of the processes, not entered yet.
         save_id: for tests.
     """
     prefix, metadata, _, max_shard_bytes, linking, items, _, page_cache = options
-    store = store_at(path, to_save=True)
+    store = store_at(location, to_save=True)
     file_sizes = store.file_sizes
     if max_shard_bytes is not None:
         file_sizes = FileSizes(max_shard_bytes, _MAX_PACKS, file_sizes.part_bytes)
@@ -154,12 +154,12 @@ def plan_save(
             links = [NOTHING] * len(packed)
             if base and in_pool:
                 links = [
-                    share_packs(store.name, base, each, known, process=process, leaves=leaves)
+                    share_packs(store, base, each, known, process=process, leaves=leaves)
                     for each, known in zip(packed, digests, strict=True)
                 ]
             elif base:
                 links = [
-                    link_packs(save, store.name, base, each, process=process, leaves=leaves)
+                    link_packs(save, store, base, each, process=process, leaves=leaves)
                     for each in packed
                 ]
             if linking is not None:
@@ -416,12 +416,12 @@ def _change(
     return IndexChange(data, added, beside, kept=kept, dropped=before - kept)
 
 
-def refuse_foreign(path: str | os.PathLike[str]) -> None:
-    """Raise NotACheckpointError unless a save may write to `path`.
+def refuse_foreign(location: Location) -> None:
+    """Raise NotACheckpointError unless a save may write to a location.
 
     It may if there is nothing, a checkpoint, or only files that dead saves have left.
     """
-    store = store_at(path, to_save=True)
+    store = store_at(location, to_save=True)
     try:
         # In an object store, whose steps are mostly new, one request is enough for a new one.
         data = None if store.has_pool else store.read_index()

@@ -13,11 +13,11 @@ from cordwood.formats.format_protocol import (
     Match,
     Opened,
     OpenOptions,
-    Path,
     Place,
     SaveOptions,
     SavePlan,
 )
+from cordwood.storage.locations import LocalPath, Location, require_local
 
 if TYPE_CHECKING:
     from cordwood.processes.rendezvous import Rendezvous
@@ -41,14 +41,14 @@ class SafetensorsFormat:
         fits = header_bytes <= min(_MAX_HEADER_BYTES, place.file.size_bytes - 8)
         return Match.YES if place.head[8:9] == b"{" and fits else Match.NO
 
-    def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
+    def open(self, location: Location, item: str | None, options: OpenOptions) -> Opened:
         from cordwood.formats.safetensors.read_index import read_index
         from cordwood.formats.single_file import open_file
 
         del item, options
-        return open_file(path, read_index, name=self.name)
+        return open_file(require_local(location), read_index, name=self.name)
 
-    def list_index(self, path: str, item: str | None) -> IndexListing | None:
+    def list_index(self, path: LocalPath, item: str | None) -> IndexListing | None:
         from cordwood.formats.safetensors.read_index import read_index
         from cordwood.io.open_files import LocalFile
 
@@ -59,7 +59,7 @@ class SafetensorsFormat:
         return IndexListing(index, index.metadata)
 
     def plan_save(
-        self, path: Path, tree: Any, options: SaveOptions, rendezvous: Rendezvous
+        self, location: Location, tree: Any, options: SaveOptions, rendezvous: Rendezvous
     ) -> SavePlan:
         from cordwood.formats.safetensors.header import plan_save
         from cordwood.storage.write_files import write_file
@@ -69,14 +69,15 @@ class SafetensorsFormat:
         del rendezvous
         flat = flatten(tree)
         specs = [describe_leaf(p, leaf) for p, leaf in zip(flat.paths, flat.leaves, strict=True)]
+        path = require_local(location)
         plan = plan_save(flat.structure, specs, metadata=options.metadata)
         return SavePlan(flat.leaves, partial(write_file, path, plan, page_cache=options.page_cache))
 
-    def refuse_foreign(self, path: Path) -> None:
+    def refuse_foreign(self, location: Location) -> None:
         from cordwood.formats.safetensors.header import read_header
         from cordwood.formats.single_file import refuse_foreign_file
 
-        refuse_foreign_file(path, read_header, name=self.name)
+        refuse_foreign_file(require_local(location), read_header, name=self.name)
 
 
 SAFETENSORS = SafetensorsFormat()

@@ -13,11 +13,11 @@ from cordwood.formats.format_protocol import (
     Match,
     Opened,
     OpenOptions,
-    Path,
     Place,
     SaveOptions,
     SavePlan,
 )
+from cordwood.storage.locations import LocalPath, Location, require_local
 
 if TYPE_CHECKING:
     from cordwood.processes.rendezvous import Rendezvous
@@ -40,33 +40,33 @@ class ZarrFormat:
     def matches(self, place: Place) -> Match:
         return Match.YES if place.has(self.index_name) else Match.NO
 
-    def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
+    def open(self, location: Location, item: str | None, options: OpenOptions) -> Opened:
         from cordwood.formats.zarr.read_index import open_item
 
         del options
-        return open_item(path, item, or_only=True)
+        return open_item(location, item, or_only=True)
 
-    def items(self, path: Path) -> Sequence[str]:
+    def items(self, location: Location) -> Sequence[str]:
         from cordwood.formats.zarr.read_index import sorted_item_names
 
-        return sorted_item_names(path)
+        return sorted_item_names(location)
 
-    def list_index(self, path: str, item: str | None) -> IndexListing | None:
+    def list_index(self, path: LocalPath, item: str | None) -> IndexListing | None:
         from cordwood.formats.zarr.read_index import list_index
 
         return list_index(path, item)
 
     def plan_save(
-        self, path: Path, tree: Any, options: SaveOptions, rendezvous: Rendezvous
+        self, location: Location, tree: Any, options: SaveOptions, rendezvous: Rendezvous
     ) -> SavePlan:
         from cordwood.formats.zarr.write import plan_save
 
-        return plan_save(path, tree, options, rendezvous)
+        return plan_save(require_local(location), tree, options, rendezvous)
 
-    def refuse_foreign(self, path: Path) -> None:
+    def refuse_foreign(self, location: Location) -> None:
         from cordwood.formats.zarr.write import refuse_to_fill
 
-        refuse_to_fill(path)
+        refuse_to_fill(require_local(location))
 
 
 class ZarrTreeFormat:
@@ -91,10 +91,10 @@ class ZarrTreeFormat:
             is_tree = any(contains_file(place.path, name, at_most=_MAX_ENTRIES) for name in names)
         return Match.MAYBE if is_tree else Match.NO
 
-    def open(self, path: Path, item: str | None, options: OpenOptions) -> Opened:
+    def open(self, location: Location, item: str | None, options: OpenOptions) -> Opened:
         from cordwood.formats.zarr.read_tree import open_tree
 
-        return open_tree(path, item, warn=not options.for_verify)
+        return open_tree(location, item, warn=not options.for_verify)
 
 
 ZARR = ZarrFormat()

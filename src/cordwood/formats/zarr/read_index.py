@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -44,7 +43,8 @@ from cordwood.storage.directory_reader import (
     ReadableDirectory,
     directory_at,
 )
-from cordwood.storage.paths import locate_directory, parse_url
+from cordwood.storage.locations import LocalPath, Location
+from cordwood.storage.paths import locate_directory
 from cordwood.threads.garbage_collector import gc_paused
 
 FORMAT = "zarr"
@@ -64,18 +64,19 @@ _MESSAGES = Messages(
 )
 
 
-def open_item(path: str | os.PathLike[str], prefix: str | None, *, or_only: bool = False) -> Opened:
+def open_item(location: Location, prefix: str | None, *, or_only: bool = False) -> Opened:
     """Open a directory and read the index of one of its items. Arguments as of `read_index`.
 
     Raises FileNotFoundError if there is no such directory, IncompleteCheckpointError if it has no
     index, and what `read_index` raises.
     """
-    text = os.fspath(path)
-    directory = open_directory(text)
+    directory = open_directory(location)
     opened = open_arrays(directory, partial(read_index, prefix=prefix, or_only=or_only))
     if not isinstance(directory, LocalDirectory):
         return opened  # of another tool: cordwood saves no such directory to a store
-    return replace(opened, is_current=lambda: directory.is_still_at(locate_directory(text)))
+    return replace(
+        opened, is_current=lambda: directory.is_still_at(locate_directory(str(location)))
+    )
 
 
 def open_arrays(directory: OpenDirectory, read: Callable[[ReadableDirectory], Index]) -> Opened:
@@ -89,39 +90,41 @@ def open_arrays(directory: OpenDirectory, read: Callable[[ReadableDirectory], In
     return Opened(index.format, index, files)
 
 
-def sorted_item_names(path: str | os.PathLike[str]) -> list[str]:
+def sorted_item_names(location: Location) -> list[str]:
     """Return the prefixes of the items of a directory, sorted; '' for the unnamed one.
 
     Raises as `open_item`.
     """
-    with open_directory(os.fspath(path)) as directory:
+    with open_directory(location) as directory:
         return sorted(item_names(read_index_file(directory)))
 
 
-def open_directory(path: str) -> OpenDirectory:
+def open_directory(location: Location) -> OpenDirectory:
     """Open the directory of a checkpoint. No save by cordwood removes it while it is open.
 
     Raises FileNotFoundError; IncompleteCheckpointError where it has no index.
     """
-    directory = _held_directory(path) if parse_url(path) is None else directory_at(path)
+    directory = (
+        _held_directory(location) if isinstance(location, LocalPath) else directory_at(location)
+    )
     if directory.has(INDEX_NAME):
         return directory
     why = ": no save to it has finished, or it is no such checkpoint; load an earlier one"
     if directory.has("cordwood.json"):
         why = ", but a cordwood.json: load it with cordwood.load"
     directory.close()
-    raise IncompleteCheckpointError(f"{path} has no {INDEX_NAME}{why}")
+    raise IncompleteCheckpointError(f"{location} has no {INDEX_NAME}{why}")
 
 
-def _held_directory(path: str) -> LocalDirectory:
+def _held_directory(path: LocalPath) -> LocalDirectory:
     for _ in range(_ATTEMPTS):
         place = locate_directory(path)
         try:
             directory = LocalDirectory(place)
         except FileNotFoundError as e:
-            if place != path:
+            if place != path.text:
                 continue  # put back meanwhile
-            raise FileNotFoundError(errno.ENOENT, "there is no checkpoint", path) from e
+            raise FileNotFoundError(errno.ENOENT, "there is no checkpoint", path.text) from e
         directory.hold()
         if directory.is_still_at(place):
             return directory
@@ -166,7 +169,7 @@ def read_index(
         return read_arrays(directory, name, entries, item)
 
 
-def list_index(path: str, prefix: str | None) -> IndexListing | None:
+def list_index(path: LocalPath, prefix: str | None) -> IndexListing | None:
     """Return the leaves of an item of a local directory by its index alone, without numpy.
 
     They are without pieces: the index does not have the number of chunks of an array. None if it
@@ -180,7 +183,7 @@ def list_index(path: str, prefix: str | None) -> IndexListing | None:
     """
     with LocalFile(f"{path}/{INDEX_NAME}") as file:
         data = read_whole(file, limit_bytes=MAX_INDEX_BYTES)
-    with naming(path):
+    with naming(path.text):
         name, entries, item = _select(parse_index(data), prefix, or_only=True)
         arrays: dict[object, StoredArray] = {}
         for shape, dtype in {(entry.shape, entry.dtype) for entry in entries}:

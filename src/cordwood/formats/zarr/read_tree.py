@@ -5,7 +5,6 @@ What lies in it beside arrays is passed over, unless it is a checkpoint too: tha
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -27,6 +26,7 @@ from cordwood.io.open_files import MemoryFile, ReadableFile, naming
 from cordwood.keypath import KeyPath, path_label
 from cordwood.message_text import first_names, printable
 from cordwood.storage.directory_reader import FOLDER, OTHER, ReadableDirectory, directory_at
+from cordwood.storage.locations import Location
 from cordwood.threads.garbage_collector import gc_paused
 
 FORMAT = "zarr-tree"
@@ -58,20 +58,20 @@ _MESSAGES = Messages(
 )
 
 
-def open_tree(path: str | os.PathLike[str], prefix: str | None, *, warn: bool = True) -> Opened:
+def open_tree(location: Location, prefix: str | None, *, warn: bool = True) -> Opened:
     """Return all arrays of the tree. Raises as `read_tree`; ValueError for a prefix.
 
     Args:
-        path: the directory.
+        location: the directory.
         prefix: None; such a tree has no items.
         warn: warn of chunks that are missing, and are read as the fill value of their array.
     """
-    text = os.fspath(path)
+    text = str(location)
     if prefix is not None:
         raise ValueError(
             f"{text}: prefix= is for directories of several trees; open the directory of that name"
         )
-    directory = directory_at(text)
+    directory = directory_at(location)
     try:
         arrays = read_tree(directory)
     except BaseException:

@@ -58,6 +58,7 @@ from cordwood.processes.rendezvous import Rendezvous
 from cordwood.processes.tree_fingerprints import tree_fingerprints
 from cordwood.storage.directories import count_files, scan_directory
 from cordwood.storage.directory_reader import LocalDirectory, ReplacedError, retry_reading
+from cordwood.storage.locations import LocalPath
 from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
 from cordwood.storage.write_files import WrittenFile
 
@@ -319,7 +320,7 @@ def refuse_foreign(path: str | os.PathLike[str]) -> None:
     """Raise NotACheckpointError for a directory that a save must not take over."""
     text = os.fspath(path)
     if _index_of(text, text) is None:
-        refuse_other_tools(text, asked=text)
+        refuse_other_tools(LocalPath(text), asked=text)
 
 
 def refuse_to_fill(path: str | os.PathLike[str]) -> None:
@@ -330,7 +331,7 @@ def refuse_to_fill(path: str | os.PathLike[str]) -> None:
     text = os.fspath(path)
     if _index_of(text, text) is not None:
         return
-    refuse_other_tools(text, asked=text)
+    refuse_other_tools(LocalPath(text), asked=text)
     names = sorted([entry.name for entry in scan_directory(text)])
     if names and _index_of(text, text) is None:  # no other save has put it there meanwhile
         raise NotACheckpointError(

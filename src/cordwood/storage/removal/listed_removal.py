@@ -19,6 +19,7 @@ from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import sync_directory
 from cordwood.storage.directories import scan_directory
 from cordwood.storage.file_locks import locked
+from cordwood.storage.locations import LocalPath
 from cordwood.storage.paths import LOCK_NAME, temporary_path
 from cordwood.storage.removal.killed_removals import (
     RemovedNames,
@@ -104,7 +105,7 @@ def remove_listed(path: str, listing: Listing, rules: NamingRules, steps: Sequen
     with locked(f"{parent}/{LOCK_NAME}"):
         for step in steps:
             folder, step_name = os.path.split(os.path.normpath(f"{parent}/{name}/{step}"))
-            if LocalStepStorage(folder, rules).in_use(step_name):
+            if LocalStepStorage(LocalPath(folder), rules).in_use(step_name):
                 raise NotACheckpointError(
                     f"{folder}/{step_name}: it is in use: a job saves it, or has pinned it; "
                     "nothing was removed"

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.storage import page_cache, syscalls
-from cordwood.storage.page_cache import fits_page_cache
+from cordwood.io import page_cache
+from cordwood.io.page_cache import fits_page_cache
+from cordwood.storage import syscalls
 
 TREE = {"w": np.arange(3 << 20, dtype=np.float32)}  # 12 MiB: large enough for direct I/O
 
