@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.charts import WIDTH, Bar, Chart, draw, environment, wrapped
+from benchmarks.bar_charts import WIDTH, Bar, Chart, draw, environment, wrapped
 from benchmarks.gpu_parts.contenders import COLD, CONTENDERS, SAVE, WARM
 from benchmarks.gpu_report import LOADS, REPEATED, SAVES
 from benchmarks.pages import environment_of, rows_of

@@ -134,9 +134,9 @@ def reader(name: str) -> Callable[[bytes], None]:
 
         return expand
 
-    from cordwood.api.checkpoint import Checkpoint
     from cordwood.formats.format_protocol import Opened
     from cordwood.io.find_damage import check_sources
+    from cordwood.loading.checkpoint import Checkpoint
     from cordwood.loading.leaf_reader import LeafReader
 
     if name == "sealed":
@@ -166,7 +166,7 @@ def folder_reader(name: str) -> Callable[[bytes], None]:
     import cordwood
     from cordwood.errors import CordwoodError
     from cordwood.formats.orbax.ocdbt import OcdbtValues
-    from cordwood.storage.directory_reader import LocalDirectory
+    from cordwood.storage.local_directory import LocalDirectory
 
     def write(folder: str, data: bytes) -> None:
         for path, part in zip(FOLDERS[name], data.split(DIVIDER), strict=False):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,16 +34,17 @@ LAYERS = {
     "storage": 4,
     "formats": 5,
     "loading": 6,
-    "api": 7,
-    "msgpack": 7,
-    "manager": 8,
     "policies": 6,
-    "results": 9,
-    "__main__": 9,
-    "cli": 9,
-    "compat": 9,
-    "testing": 9,
-    "viewer": 9,
+    "comparing": 7,
+    "api": 8,
+    "msgpack": 8,
+    "manager": 9,
+    "results": 10,
+    "__main__": 10,
+    "cli": 10,
+    "compat": 10,
+    "testing": 10,
+    "viewer": 10,
 }
 
 # The rooms that may use files, processes, threads and sockets.
@@ -81,6 +82,22 @@ KNOW_EVERY_FORMAT = (
     "stored_step",
     "stored_trees",
 )
+# The registry knows all formats, and some of them ask it. A table of formats that knows no code
+# will end both this circle of files and the second place of `stored_step`.
+CIRCLE_OF_THE_REGISTRY = {
+    "cordwood.formats.detect_format",
+    "cordwood.formats.hugging_face",
+    "cordwood.formats.hugging_face.shards",
+    "cordwood.formats.packs",
+    "cordwood.formats.packs.link_unchanged",
+    "cordwood.formats.packs.open",
+    "cordwood.formats.packs.share_unchanged",
+    "cordwood.formats.packs.write",
+    "cordwood.formats.registry",
+    "cordwood.formats.stored_step",
+    "cordwood.formats.zarr",
+    "cordwood.formats.zarr.write",
+}
 # The zarr format refuses to save into a directory of another tool.
 SHARED["cordwood.formats.zarr"] = ("cordwood.formats.registry.",)
 
@@ -255,6 +272,70 @@ def test_what_moves_bytes_knows_no_format(source: Path) -> None:
             assert word not in statement.module, where(source, statement)
 
 
+def test_files_import_each_other_in_no_circle() -> None:
+    """An import counts wherever it is made: in a function, or for the type checker only."""
+    modules = {module_of(path) for path in FILES}
+    graph = {
+        module_of(path): {
+            name
+            for statement in imports_of(path)
+            for name in _modules_imported(statement, modules)
+            if name != module_of(path)
+        }
+        for path in FILES
+    }
+    circles = [sorted(circle - CIRCLE_OF_THE_REGISTRY) for circle in circles_of(graph)]
+    assert not any(circles), circles
+
+
+def _modules_imported(statement: Import, modules: set[str]) -> Iterator[str]:
+    """Yield the files that a statement imports: modules, or the packages of imported names."""
+    for target in targets_of(statement):
+        names = [f"{target}.{name}" for name in statement.names]
+        yield from [name for name in names if name in modules]
+        if target in modules and not (names and all(name in modules for name in names)):
+            yield target
+
+
+def circles_of(graph: Mapping[str, Collection[str]]) -> list[set[str]]:
+    """Return the sets of nodes from each of which all others of the set can be reached."""
+    reached = {node: _reachable(graph, node) for node in graph}
+    circles: dict[str, set[str]] = {}
+    for node in graph:
+        circle = {other for other in reached[node] if node in reached[other]}
+        if circle:
+            circles[min(circle)] = circle
+    return [*circles.values()]
+
+
+def _reachable(graph: Mapping[str, Collection[str]], node: str) -> set[str]:
+    reached: set[str] = set()
+    todo = [*graph[node]]
+    while todo:
+        following = todo.pop()
+        if following not in reached:
+            reached.add(following)
+            todo += graph.get(following, ())
+    return reached
+
+
+@pytest.mark.parametrize(
+    ("arrows", "circles"),
+    [
+        ({"a": "b", "b": "c", "c": ""}, []),
+        ({"a": "b", "b": "ca", "c": ""}, [{"a", "b"}]),
+        ({"a": "b", "b": "c", "c": "a", "d": "ae", "e": "d"}, [{"a", "b", "c"}, {"d", "e"}]),
+    ],
+)
+def test_the_finder_of_circles(arrows: dict[str, str], circles: list[set[str]]) -> None:
+    assert circles_of(arrows) == circles
+
+
+def test_no_module_is_in_two_lists_of_exceptions() -> None:
+    both = set(FOR_EVERY_FORMAT) & set(KNOW_EVERY_FORMAT)
+    assert {f"cordwood.formats.{name}" for name in both} <= CIRCLE_OF_THE_REGISTRY
+
+
 @each([*only("plan"), *only("policies")])
 def test_plans_are_pure(source: Path) -> None:
     for statement in imports_of(source):
@@ -319,8 +400,8 @@ def test_clients_and_codecs_stay_where_bytes_are_moved(source: Path) -> None:
         assert name not in {"numcodecs", "obstore", "tensorstore"}, where(source, statement)
 
 
-@each([path for path in FILES if path.stem not in ("object_store_client", "object_store_options")])
-def test_obstore_is_known_to_two_modules(source: Path) -> None:
+@each([path for path in FILES if path.parent.name != "object_stores"])
+def test_obstore_is_known_to_one_room(source: Path) -> None:
     for statement in imports_of(source):
         name = statement.module.split(".")[0]
         assert name not in {"boto3", "botocore", "obstore"}, where(source, statement)

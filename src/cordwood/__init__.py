@@ -26,15 +26,13 @@ if TYPE_CHECKING:
     from cordwood import results as results
     from cordwood import state_dict as state_dict
     from cordwood import testing as testing
-    from cordwood.api.checkpoint import Checkpoint as Checkpoint
-    from cordwood.api.checkpoint import StoredLeaf as StoredLeaf
-    from cordwood.api.checkpoint import open as open
     from cordwood.api.convert import convert as convert
     from cordwood.api.copy import copy as copy
     from cordwood.api.detect import detect as detect
     from cordwood.api.diff import diff as diff
     from cordwood.api.gc import gc as gc
     from cordwood.api.load import load as load
+    from cordwood.api.open_checkpoint import open as open
     from cordwood.api.save import save as save
     from cordwood.api.save import save_async as save_async
     from cordwood.api.verify import verify as verify
@@ -47,6 +45,8 @@ if TYPE_CHECKING:
     from cordwood.errors import CordwoodError as CordwoodError
     from cordwood.io.buffers import release_memory as release_memory
     from cordwood.keypath import DictKey as DictKey
+    from cordwood.loading.checkpoint import Checkpoint as Checkpoint
+    from cordwood.loading.stored_leaf import StoredLeaf as StoredLeaf
     from cordwood.manager.manager import CheckpointManager as CheckpointManager
     from cordwood.manager.step_reader import StepReader as StepReader
     from cordwood.msgpack import from_bytes as from_bytes
@@ -67,22 +67,26 @@ if TYPE_CHECKING:
     )
     from cordwood.state_dict.state_dicts import from_state_dict as from_state_dict
     from cordwood.state_dict.state_dicts import to_state_dict as to_state_dict
-    from cordwood.storage.object_store_options import storage_options as storage_options
+    from cordwood.storage.object_stores.object_store_options import (
+        storage_options as storage_options,
+    )
 
 _NAMES_OF = {
-    "cordwood.api.checkpoint": "Checkpoint StoredLeaf open",
     "cordwood.api.convert": "convert",
     "cordwood.api.copy": "copy",
     "cordwood.api.detect": "detect",
     "cordwood.api.diff": "diff",
     "cordwood.api.gc": "gc",
     "cordwood.api.load": "load",
+    "cordwood.api.open_checkpoint": "open",
     "cordwood.api.save": "save save_async",
     "cordwood.api.verify": "verify",
     "cordwood.compat.eformer.serialization": "tree_deserialize_leaves tree_serialize_leaves",
     "cordwood.errors": "CordwoodError",
     "cordwood.io.buffers": "release_memory",
     "cordwood.keypath": "DictKey",
+    "cordwood.loading.checkpoint": "Checkpoint",
+    "cordwood.loading.stored_leaf": "StoredLeaf",
     "cordwood.manager.manager": "CheckpointManager",
     "cordwood.manager.step_reader": "StepReader",
     "cordwood.msgpack": (
@@ -94,7 +98,7 @@ _NAMES_OF = {
     "cordwood.sharding.partition_rules": "match_partition_rules",
     "cordwood.state_dict.state_dicts": "from_state_dict to_state_dict",
     "cordwood.state_dict.containers": "register_serialization_state",
-    "cordwood.storage.object_store_options": "storage_options",
+    "cordwood.storage.object_stores.object_store_options": "storage_options",
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 _SUBMODULES = (

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from cordwood.api.convert import Conversion as Conversion
     from cordwood.api.copy import CopyReport as CopyReport
     from cordwood.api.detect import Detected as Detected
-    from cordwood.api.diff import Diff as Diff
-    from cordwood.api.diff import LeafDiff as LeafDiff
     from cordwood.api.gc import GcReport as GcReport
     from cordwood.api.verify import Verification as Verification
+    from cordwood.comparing.differences import Diff as Diff
+    from cordwood.comparing.leaf_diff import LeafDiff as LeafDiff
     from cordwood.io.progress import Progress as Progress
     from cordwood.manager.resplit_states import Resplittable as Resplittable
     from cordwood.manager.restore_step import Restored as Restored
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from cordwood.manager.step_items import Stateful as Stateful
     from cordwood.policies.retention_plan import PlannedStep as PlannedStep
     from cordwood.policies.retention_plan import RetentionPlan as RetentionPlan
-    from cordwood.storage.object_store_options import StorageOptions as StorageOptions
+    from cordwood.storage.object_stores.object_store_options import StorageOptions as StorageOptions
 
 _MODULE_OF = {
     "Conversion": "cordwood.api.convert",
     "CopyReport": "cordwood.api.copy",
     "Detected": "cordwood.api.detect",
-    "Diff": "cordwood.api.diff",
+    "Diff": "cordwood.comparing.differences",
     "GcReport": "cordwood.api.gc",
-    "LeafDiff": "cordwood.api.diff",
+    "LeafDiff": "cordwood.comparing.leaf_diff",
     "PlannedStep": "cordwood.policies.retention_plan",
     "Progress": "cordwood.io.progress",
     "Resplittable": "cordwood.manager.resplit_states",
@@ -41,7 +41,7 @@ _MODULE_OF = {
     "RetentionPlan": "cordwood.policies.retention_plan",
     "SaveReport": "cordwood.manager.save_queue",
     "Stateful": "cordwood.manager.step_items",
-    "StorageOptions": "cordwood.storage.object_store_options",
+    "StorageOptions": "cordwood.storage.object_stores.object_store_options",
     "Verification": "cordwood.api.verify",
 }
 

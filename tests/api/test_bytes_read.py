@@ -15,7 +15,7 @@ import cordwood
 from cordwood.index import Box, Leaf, Piece, Pieces, Span
 from cordwood.io.open_files import LocalFile
 from cordwood.sharding.boxes import intersect, shape_of
-from cordwood.storage.directory_reader import DirectoryFile
+from cordwood.storage.local_directory import DirectoryFile
 from tests.shardings import sharding
 
 MIB = 1 << 20

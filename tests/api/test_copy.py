@@ -29,7 +29,7 @@ from cordwood.errors import (
 from cordwood.formats.packs import copied_files
 from cordwood.formats.packs.cordwood_json import decode_index, encode_index
 from cordwood.storage.locations import LocalPath, Url, parse_location
-from cordwood.storage.object_store_client import ObjectStore
+from cordwood.storage.object_stores.object_store_client import ObjectStore
 from cordwood.testing import assert_trees_equal
 from cordwood.threads.stop_check import check_stop
 from tests.children import run_python

@@ -17,7 +17,7 @@ import safetensors.numpy
 from hypothesis import assume, example, given, settings
 
 import cordwood
-from cordwood.api.array_change import compare_arrays
+from cordwood.comparing.array_change import compare_arrays
 from cordwood.errors import CorruptionError, MismatchError
 from cordwood.testing import strategies as some
 

@@ -28,7 +28,7 @@ from cordwood.errors import (
 )
 from cordwood.plan.cells import FileSizes
 from cordwood.storage.locations import parse_location
-from cordwood.storage.object_storage import ObjectStorage
+from cordwood.storage.object_stores.object_storage import ObjectStorage
 from cordwood.testing import assert_trees_equal
 from tests.storage.conformance import FolderFiles
 from tests.storage.stores import KINDS, StoredObjects, new_url

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.charts import FOLDER, Chart, charts, draw, files
+from benchmarks.bar_charts import Chart, draw
+from benchmarks.charts import FOLDER, charts, files
 from benchmarks.pages import read_number, read_rows
 from benchmarks.readme import README, make_table
 

@@ -21,8 +21,8 @@ from cordwood.formats.zarr import plan_save as zarr_layout
 from cordwood.formats.zarr import tensorstore_index as zarr_index
 from cordwood.index import MAX_DEPTH
 from cordwood.storage.local_storage import LocalStorage
-from cordwood.storage.object_pool import GRACE_SECONDS
-from cordwood.storage.object_storage import ObjectStorage
+from cordwood.storage.object_stores.object_pool import GRACE_SECONDS
+from cordwood.storage.object_stores.object_storage import ObjectStorage
 from tests.golden.orbax_checkpoints import WRITTEN_BY
 
 DOCS = Path(__file__).parent.parent.parent / "docs"

@@ -61,7 +61,7 @@ def run(code: str, root: Path) -> list[str]:
 
 def test_a_child_saves_and_loads_while_its_parent_saves(tmp_path: Path) -> None:
     code = """
-    with patch("cordwood.storage.local_storage.fill_file", slow):
+    with patch("cordwood.storage.local_transaction.fill_file", slow):
         pending = cw.save_async(f"{root}/parent", T)
 
         def child():
@@ -84,7 +84,7 @@ def test_what_belongs_to_the_parent_is_refused_in_a_child(tmp_path: Path) -> Non
     manager = cw.CheckpointManager(f"{root}/run")
     manager.save(1, T)
     manager.wait()
-    with patch("cordwood.storage.local_storage.fill_file", slow):
+    with patch("cordwood.storage.local_transaction.fill_file", slow):
         manager.save(2, {"w": np.zeros(3)})  # not linked
         pending = cw.save_async(f"{root}/tree", T)
 

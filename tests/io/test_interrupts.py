@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cordwood.storage import syscalls
-from cordwood.storage.write_files import write_stream
+from cordwood.storage.write_stream import write_stream
 from cordwood.threads.run_in_worker import run_in_worker
 from cordwood.threads.thread_pool import run_tasks
 from tests.alarms import alarms, interrupted, interruptions

@@ -73,7 +73,7 @@ def test_the_save_of_the_handler_is_the_one_that_stays(
             cw.save(path, NEWER)
 
     handled.append(handler)
-    with patch("cordwood.storage.local_storage.fill_file", fill_file):
+    with patch("cordwood.storage.local_transaction.fill_file", fill_file):
         if call == "save":
             cw.save(path, TREE)
         elif call == "save_async":
@@ -103,7 +103,7 @@ def test_a_handler_that_interrupts_a_wait_for_a_save(tmp_path: Path, handled: li
         second.wait()
 
     handled.append(handler)
-    with patch("cordwood.storage.local_storage.fill_file", fill_file):
+    with patch("cordwood.storage.local_transaction.fill_file", fill_file):
         first = cw.save_async(tmp_path / "first", TREE)
         first.wait()
     np.testing.assert_array_equal(cw.load(tmp_path / "first")["w"], TREE["w"])

@@ -159,7 +159,7 @@ class Call:
 @pytest.fixture
 def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the writer have two buffers of a MiB, so that it takes few leaves before it writes."""
-    monkeypatch.setattr("cordwood.storage.write_files._UNIT_BYTES", UNIT)
+    monkeypatch.setattr("cordwood.storage.write_files.UNIT_BYTES", UNIT)
     monkeypatch.setattr("cordwood.storage.write_files._THREADS", 2)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import cordwood as cw
-from cordwood.storage import object_uploads, request_loop
+from cordwood.storage.object_stores import object_uploads, request_loop
 from cordwood.threads.run_in_worker import run_in_worker
 from cordwood.threads.started_thread import StartedThread
 from cordwood.threads.thread_pool import run_tasks

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import basic_indices
 
 import cordwood
-from cordwood.api.checkpoint import Checkpoint, plan_slice
 from cordwood.formats.format_protocol import Opened
 from cordwood.index import LEAF, Box, Codec, Encoded, Index, Leaf, Piece, Pieces, Source
 from cordwood.io.open_files import MemoryFile
+from cordwood.loading.checkpoint import Checkpoint
 from cordwood.loading.leaf_reader import LeafReader
+from cordwood.loading.slice_plan import plan_slice
 from cordwood.sharding.boxes import grid_cells, shape_of, slices
 
 SHAPES = st.lists(st.integers(0, 5), max_size=4).map(tuple)
@@ -52,7 +53,7 @@ def test_basic_indices(data: st.DataObject, shape: tuple[int, ...], how: str, sk
     array = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
     key = data.draw(basic_indices(shape, allow_newaxis=True, allow_ellipsis=True))
     with pytest.MonkeyPatch.context() as patch, in_memory(array, how) as checkpoint:
-        patch.setattr("cordwood.api.checkpoint._SKIP_BYTES", skip)
+        patch.setattr("cordwood.loading.slice_plan._SKIP_BYTES", skip)
         result = checkpoint[""][key]
     expected = array[key]
     np.testing.assert_array_equal(result, expected)

@@ -168,7 +168,7 @@ def test_an_error_in_the_block_waits_for_the_running_save(
         until(lambda: text in caplog.text)
         return original(*arguments, **named)
 
-    monkeypatch.setattr("cordwood.storage.local_storage.fill_file", slow)
+    monkeypatch.setattr("cordwood.storage.local_transaction.fill_file", slow)
 
     def train() -> None:
         with CheckpointManager(tmp_path) as manager:

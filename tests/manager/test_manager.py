@@ -27,7 +27,7 @@ from cordwood.errors import (
 )
 from cordwood.policies import WhenIdle
 from cordwood.results import SaveReport
-from cordwood.storage import step_storage, write_files
+from cordwood.storage import local_step_storage, write_files
 
 _numbers = itertools.count()
 
@@ -72,7 +72,7 @@ def blocked() -> Iterator[threading.Event]:
         assert go.wait(60)
         return original(*arguments, **named)
 
-    with patch("cordwood.storage.local_storage.fill_file", waiting):
+    with patch("cordwood.storage.local_transaction.fill_file", waiting):
         yield go
         go.set()
 
@@ -323,7 +323,7 @@ def test_a_failed_save_is_no_step_and_deletes_none(tmp_path: Path) -> None:
     manager = CheckpointManager(tmp_path, keep=1)
     manager.save(1, tree_of(1))
     manager.wait()
-    with patch("cordwood.storage.local_storage.fill_file", side_effect=OSError(28, "full")):
+    with patch("cordwood.storage.local_transaction.fill_file", side_effect=OSError(28, "full")):
         manager.save(2, tree_of(2))
         with pytest.raises(OSError, match="No space left on device"):
             manager.wait()
@@ -347,7 +347,7 @@ def loop_that_fails(root: Path) -> None:
 
 
 def test_a_failure_leaves_the_block(tmp_path: Path) -> None:
-    with patch("cordwood.storage.local_storage.fill_file", side_effect=OSError(28, "full")):
+    with patch("cordwood.storage.local_transaction.fill_file", side_effect=OSError(28, "full")):
         with pytest.raises(OSError, match="No space left"), CheckpointManager(tmp_path) as manager:
             manager.save(1, tree_of(1))
         with pytest.raises(RuntimeError, match="the loop's own") as error:
@@ -360,7 +360,9 @@ def test_failed_deletions_are_reported_and_repeated(
 ) -> None:
     manager = CheckpointManager(tmp_path, keep=1, background=False)
     manager.save(1, tree_of(1))
-    with patch("cordwood.storage.step_storage.sync_directory", side_effect=OSError(5, "broken")):
+    with patch(
+        "cordwood.storage.local_step_storage.sync_directory", side_effect=OSError(5, "broken")
+    ):
         manager.save(2, tree_of(2))
     assert "steps could not be deleted: [Errno 5] broken" in caplog.text
     assert manager.steps() == [2]
@@ -431,7 +433,7 @@ def test_a_step_that_replaces_another_while_they_are_listed(tmp_path: Path) -> N
     writer = CheckpointManager(tmp_path, keep=1, background=False)
     writer.save(1, tree_of(1))
     (tmp_path / "2").mkdir()
-    original, looked = step_storage._stamp, []
+    original, looked = local_step_storage._stamp, []
 
     def late(path: str) -> Any:
         looked.append(path)
@@ -441,7 +443,7 @@ def test_a_step_that_replaces_another_while_they_are_listed(tmp_path: Path) -> N
         return None if first and path.startswith(f"{tmp_path}/2/") else original(path)
 
     reader = CheckpointManager(tmp_path)
-    with patch.object(step_storage, "_stamp", late):
+    with patch.object(local_step_storage, "_stamp", late):
         assert reader.latest() == 2
     assert reader.restore(like=tree_of(0)) is not None
 

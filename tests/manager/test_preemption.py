@@ -59,7 +59,7 @@ def test_a_save_that_goes_on_is_finished_where_there_is_no_time_for_another(tmp_
         manager.save(0, TREE)
         manager.wait()
         manager._queue.last_seconds = 150.0
-        with patch("cordwood.storage.local_storage.fill_file", slow):
+        with patch("cordwood.storage.local_transaction.fill_file", slow):
             manager.save(10, TREE)
             send_sigterm()
             finish = manager._finish_in_time
@@ -83,7 +83,7 @@ def test_no_time_is_left(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
         return original(*arguments, **named)
 
     with CheckpointManager(tmp_path, preemption_seconds=0.05) as manager:
-        with patch("cordwood.storage.local_storage.fill_file", slow):
+        with patch("cordwood.storage.local_transaction.fill_file", slow):
             send_sigterm()
             manager.save(1, TREE)
             assert manager.preempted
@@ -219,7 +219,9 @@ def test_an_earlier_failure_costs_no_last_save(
 ) -> None:
     manager = CheckpointManager(tmp_path, preemption_seconds=300)
     with manager:
-        with patch("cordwood.storage.local_storage.fill_file", side_effect=OSError(code, "broken")):
+        with patch(
+            "cordwood.storage.local_transaction.fill_file", side_effect=OSError(code, "broken")
+        ):
             pending = manager.save(10, TREE)
             assert pending is not None
             while not pending.done:
@@ -234,7 +236,9 @@ def test_an_earlier_failure_costs_no_last_save(
 
 
 def test_a_failed_last_save_is_reported(tmp_path: Path) -> None:
-    failing = patch("cordwood.storage.local_storage.fill_file", side_effect=OSError(110, "slow"))
+    failing = patch(
+        "cordwood.storage.local_transaction.fill_file", side_effect=OSError(110, "slow")
+    )
     with CheckpointManager(tmp_path, preemption_seconds=300) as manager, failing:
         send_sigterm()
         with pytest.raises(TimeoutError, match="Connection timed out while"):

@@ -51,7 +51,7 @@ def trained(tree: dict[str, jax.Array]) -> dict[str, jax.Array]:
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    with patch("cordwood.storage.local_storage.fill_file", side_effect=FULL):
+    with patch("cordwood.storage.local_transaction.fill_file", side_effect=FULL):
         yield
 
 

@@ -30,7 +30,7 @@ TREE = {"w": np.zeros(3)}
 
 
 def failing() -> Any:
-    return patch("cordwood.storage.local_storage.fill_file", side_effect=OSError(28, "full"))
+    return patch("cordwood.storage.local_transaction.fill_file", side_effect=OSError(28, "full"))
 
 
 def ended(pending: cordwood.PendingSave | None) -> cordwood.PendingSave:

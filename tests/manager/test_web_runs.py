@@ -135,7 +135,7 @@ def test_a_run_that_was_deleted_in_part_is_cleaned_up(
     with CheckpointManager(url) as manager:
         manager.save(3, {"w": np.zeros(3)})
     assert web.names("run/1") != []
-    monkeypatch.setattr("cordwood.storage.object_pool.GRACE_SECONDS", -1)
+    monkeypatch.setattr("cordwood.storage.object_stores.object_pool.GRACE_SECONDS", -1)
     with CheckpointManager(url) as manager:
         manager.save(4, {"w": np.zeros(3)})
     until(lambda: web.names("run/1") == [])

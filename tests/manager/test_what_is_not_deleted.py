@@ -21,7 +21,7 @@ from cordwood.storage import syscalls
 from tests.manager.test_manager import break_data, cut_short
 
 TREE = {"w": np.arange(4.0)}
-FULL = patch("cordwood.storage.local_storage.fill_file", side_effect=OSError(28, "full"))
+FULL = patch("cordwood.storage.local_transaction.fill_file", side_effect=OSError(28, "full"))
 
 
 def saved(root: Path, *steps: int) -> CheckpointManager:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.api.diff_operands import StoredRange
-from cordwood.api.equal_parts import have_equal_digests
+from cordwood.comparing.equal_parts import have_equal_digests
+from cordwood.comparing.operands import StoredRange
 from cordwood.index import Digests
 from cordwood.plan.split_arrays import element_range, split_array
 from cordwood.sharding.boxes import element_count, shape_of, slices

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.storage.object_servers import ObjectHandler, Request, Response, Stored, error
+from tests.storage.bucket import Request, Response, Stored
+from tests.storage.object_answers import error
+from tests.storage.object_servers import ObjectHandler
 
 TOKEN = "token"
 

@@ -6,15 +6,9 @@ import argparse
 import re
 import threading
 
-from tests.storage.object_servers import (
-    Bucket,
-    ObjectHandler,
-    Request,
-    Response,
-    Stored,
-    error,
-    serve,
-)
+from tests.storage.bucket import Bucket, Request, Response, Stored
+from tests.storage.object_answers import error
+from tests.storage.object_servers import ObjectHandler, serve
 
 ACCESS_KEY = "key"
 REGION = "eu-west-1"

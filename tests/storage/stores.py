@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from cordwood.storage.locations import Url, parse_location
-from cordwood.storage.object_store_client import ObjectStore
+from cordwood.storage.object_stores.object_store_client import ObjectStore
 from cordwood.storage.paths import new_save_id
 from tests.storage.moto_server import moto_endpoint
 from tests.storage.web_stores import forget_stores, web_store

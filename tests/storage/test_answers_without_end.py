@@ -12,7 +12,7 @@ import pytest
 
 from cordwood.errors import LimitError, TruncatedError
 from cordwood.storage.locations import Url, parse_location
-from cordwood.storage.object_store_client import ObjectStore
+from cordwood.storage.object_stores.object_store_client import ObjectStore
 
 CLAIMED_BYTES = 2 << 30
 MAX_SENT_BYTES = 256 << 20  # what buffers of the sockets and the client may take, and far below

@@ -18,7 +18,7 @@ from cordwood.errors import CordwoodError, NotACheckpointError, StorageError
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import atomic_file
 from cordwood.storage.paths import temporary_pattern
-from cordwood.storage.write_files import write_stream
+from cordwood.storage.write_stream import write_stream
 from tests.faults.systems import CountingSystem, FailingSystem
 
 

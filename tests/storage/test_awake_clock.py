@@ -8,8 +8,8 @@ import pytest
 
 from cordwood.errors import StorageError
 from cordwood.storage.locations import parse_location
-from cordwood.storage.object_store_client import _Upload
-from cordwood.storage.object_store_options import open_store
+from cordwood.storage.object_stores.multipart_upload import MultipartUpload
+from cordwood.storage.object_stores.object_store_options import open_store
 from cordwood.threads.awake_clock import AwakeClock
 
 
@@ -41,10 +41,10 @@ def test_time_in_which_it_stood_still_does_not_count() -> None:
     assert awake.now() - begun <= 3
 
 
-def waiting_upload(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> _Upload:
+def waiting_upload(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> MultipartUpload:
     """Return an upload of which one part is on its way."""
     url: Any = parse_location("memory://stalls/tree")
-    upload = _Upload(str(url), open_store(url), 4, lambda: None)
+    upload = MultipartUpload(str(url), open_store(url), 4, lambda: None)
     monkeypatch.setattr(upload, "_clock", AwakeClock(clock))
     upload._last_seconds = upload._clock.now()
     upload._sent_parts = 1

@@ -16,7 +16,7 @@ import pytest
 
 import cordwood
 from cordwood.errors import TruncatedError, UnsupportedFormatError
-from cordwood.storage import object_store_client, object_store_options
+from cordwood.storage.object_stores import object_store_options, request_retries
 from tests.storage.stores import open_url
 
 TIME = "Thu, 01 Jan 2026 00:00:00 GMT"
@@ -82,7 +82,7 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", f"{url}/me")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "me")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", base64.b64encode(b"key").decode())
-    monkeypatch.setattr(object_store_client, "_answered", set())
+    monkeypatch.setattr(request_retries, "_answered", set())
     monkeypatch.setattr(object_store_options, "_opened", {})
     yield url
     server.shutdown()

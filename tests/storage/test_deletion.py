@@ -15,9 +15,9 @@ import cordwood
 from cordwood.formats.packs.cordwood_json import RULES
 from cordwood.storage import syscalls
 from cordwood.storage.directories import remove_tree
+from cordwood.storage.local_step_storage import LocalStepStorage
 from cordwood.storage.locations import LocalPath
 from cordwood.storage.staging_directory import StagingDirectory
-from cordwood.storage.step_storage import LocalStepStorage
 from tests.children import run_python
 
 TREE = {"a": {"b": np.arange(6.0)}, "c": np.ones(3)}
@@ -264,7 +264,7 @@ _AS_NOBODY = """
     import cordwood
     from cordwood.formats.packs.cordwood_json import RULES
     from cordwood.storage.locations import LocalPath
-    from cordwood.storage.step_storage import LocalStepStorage
+    from cordwood.storage.local_step_storage import LocalStepStorage
 
     def work(root):
         LocalStepStorage(LocalPath(root), RULES).remove_leftovers()

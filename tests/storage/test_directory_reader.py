@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from cordwood.errors import CorruptionError, LimitError, TruncatedError
-from cordwood.storage import directory_reader
-from cordwood.storage.directory_reader import FOLDER, OTHER, LocalDirectory
+from cordwood.storage import open_beneath
+from cordwood.storage.local_directory import LocalDirectory
+from cordwood.storage.readable_directory import FOLDER, OTHER
 
 BOTH = pytest.mark.parametrize("kernel", [True, False], ids=["openat2", "step by step"])
 
@@ -31,8 +32,8 @@ def folder(tmp_path: Path) -> Path:
 
 def use(kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not kernel:
-        monkeypatch.setattr(directory_reader, "_openat2", lambda: None)
-    elif directory_reader._openat2() is None:
+        monkeypatch.setattr(open_beneath, "_openat2", lambda: None)
+    elif open_beneath._openat2() is None:
         pytest.skip("no libc")
 
 

@@ -18,11 +18,12 @@ from cordwood.errors import CorruptionError, StorageError, TruncatedError
 from cordwood.index import HeaderDigest, Source
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.plan.file_plan import FilePlan, LeafBytes
-from cordwood.storage.conditional_writes import replace_object
 from cordwood.storage.local_storage import LocalStorage
-from cordwood.storage.object_pool import GRACE_SECONDS
-from cordwood.storage.object_storage import ObjectStorage
-from cordwood.storage.object_store_client import ObjectStore, Tag
+from cordwood.storage.object_stores.conditional_writes import replace_object
+from cordwood.storage.object_stores.object_pool import GRACE_SECONDS
+from cordwood.storage.object_stores.object_storage import ObjectStorage
+from cordwood.storage.object_stores.object_store_client import ObjectStore
+from cordwood.storage.object_stores.stored_objects import Tag
 from cordwood.storage.paths import new_save_id
 from cordwood.storage.storage_protocol import (
     Garbage,
@@ -333,7 +334,7 @@ def test_an_answer_that_is_lost_on_the_way(objects: Place, monkeypatch: pytest.M
         replace(store, name, *args, **kwargs)
         raise StorageError(5, "the connection was lost", name)
 
-    monkeypatch.setattr("cordwood.storage.object_storage.replace_object", failing)
+    monkeypatch.setattr("cordwood.storage.object_stores.object_transaction.replace_object", failing)
     with pytest.raises(StorageError, match="connection was lost"):
         save(objects, "x", f"{NOW}-2")
     monkeypatch.undo()
@@ -355,7 +356,10 @@ def test_what_lies_beside_is_the_last_saves(
             save(objects, "y", f"{NOW}-2", beside=b"second")
         return replace(store, name, *args, **kwargs)
 
-    monkeypatch.setattr("cordwood.storage.object_storage.replace_object", overtaken)
+    monkeypatch.setattr(
+        "cordwood.storage.object_stores.object_transaction.replace_object", overtaken
+    )
+    monkeypatch.setattr("cordwood.storage.object_stores.object_sidecars.replace_object", overtaken)
     save(objects, "x", f"{NOW}-1", beside=b"first")
     assert objects.content("beside") == b"second"
     assert sorted(json.loads(objects.content("index") or b"")) == ["x", "y"]

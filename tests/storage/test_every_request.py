@@ -14,7 +14,7 @@ import pytest
 
 import cordwood as cw
 from cordwood.errors import CordwoodError, IncompleteCheckpointError
-from cordwood.storage import object_uploads
+from cordwood.storage.object_stores import object_uploads
 from cordwood.testing import assert_trees_equal
 from tests.storage.web_stores import Answer, Request, WebStore, web_store
 

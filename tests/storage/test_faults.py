@@ -112,7 +112,7 @@ def test_the_harness_sees_what_a_careless_save_loses(tmp_path: Path) -> None:
 
 _SAVE_DIRECTORY = """
 import os
-from cordwood.storage.write_files import write_stream
+from cordwood.storage.write_stream import write_stream
 for name in ("a", "b"):
     write_stream(os.path.join(path, name), [tree["a"].tobytes()])
 """

@@ -16,7 +16,7 @@ import pytest
 
 import cordwood
 from cordwood.errors import CorruptionError, TruncatedError, UnsupportedFormatError
-from cordwood.storage import object_store_client, object_store_options
+from cordwood.storage.object_stores import object_store_options, request_retries
 from cordwood.testing import assert_trees_equal
 from tests.storage.stores import StoredObjects
 
@@ -78,8 +78,8 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pages]:
-    monkeypatch.setattr(object_store_client, "_delay_seconds", lambda attempt: 0.001)
-    monkeypatch.setattr(object_store_client, "_answered", set())
+    monkeypatch.setattr(request_retries, "_delay_seconds", lambda attempt: 0.001)
+    monkeypatch.setattr(request_retries, "_answered", set())
     monkeypatch.setattr(object_store_options, "_opened", {})
     with Pages(tmp_path) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -168,7 +168,7 @@ def test_a_server_that_is_busy_is_asked_again(
             pages.status = 0
         return 0.001
 
-    monkeypatch.setattr(object_store_client, "_delay_seconds", recover)
+    monkeypatch.setattr(request_retries, "_delay_seconds", recover)
     assert_trees_equal(cordwood.load(url, like=TREE), TREE)
     assert slept == [1, 2, 3]
     assert "503" in caplog.text

@@ -63,7 +63,7 @@ def test_gc_leaves_what_their_indexes_refer_to(
     del copied.objects["1/cordwood.json"]
     before = pooled(copied.objects)
     in_two_days = time.time() + 2 * 24 * 3600
-    monkeypatch.setattr("cordwood.storage.object_pool.time.time", lambda: in_two_days)
+    monkeypatch.setattr("cordwood.storage.object_stores.object_pool.time.time", lambda: in_two_days)
     assert cordwood.gc(copied.root) == []
     assert pooled(copied.objects) == before
     assert_trees_equal(cordwood.load(copied.path), copied.tree)

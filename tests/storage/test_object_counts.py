@@ -11,7 +11,7 @@ import cordwood
 from cordwood.plan.cells import ShardedLeaf, assign_cells
 from cordwood.plan.packs import packs_of_all
 from cordwood.sharding.boxes import ShardGrid
-from cordwood.storage.object_storage import ObjectStorage
+from cordwood.storage.object_stores.object_storage import ObjectStorage
 from tests.storage.web_stores import WebStore, web_store
 
 LEAVES = 450

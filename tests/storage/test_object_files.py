@@ -10,10 +10,10 @@ from cordwood.errors import CorruptionError, TruncatedError
 from cordwood.io.execute_load import execute_load
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import ReadableFile
-from cordwood.storage import object_file
-from cordwood.storage.object_file import ObjectFile
-from cordwood.storage.object_store_client import ObjectStore
-from cordwood.storage.object_uploads import upload_objects
+from cordwood.storage.object_stores import object_file
+from cordwood.storage.object_stores.object_file import ObjectFile
+from cordwood.storage.object_stores.object_store_client import ObjectStore
+from cordwood.storage.object_stores.object_uploads import upload_objects
 from cordwood.storage.storage_protocol import NewDataFile
 from tests.io.file_plans import expected_file, lay_out, load_plan
 from tests.storage.stores import KINDS, new_url, open_url

@@ -17,16 +17,9 @@ from obstore.exceptions import (
 )
 from obstore.store import GCSStore, S3Store
 
+from tests.storage.bucket import BUCKET, MIN_PART_SIZE, Answer, Bucket, Request
 from tests.storage.gcs_server import TOKEN, GcsHandler
-from tests.storage.object_servers import (
-    BUCKET,
-    MIN_PART_SIZE,
-    Answer,
-    Bucket,
-    ObjectHandler,
-    Request,
-    serve,
-)
+from tests.storage.object_servers import ObjectHandler, serve
 from tests.storage.s3_server import ACCESS_KEY, REGION, S3Handler
 
 OPTIONS: dict[str, Any] = {

@@ -10,10 +10,11 @@ import pytest
 from obstore import exceptions
 
 from cordwood.errors import LimitError, StorageError, TruncatedError
-from cordwood.storage import conditional_writes, object_store_client
-from cordwood.storage.conditional_writes import replace_object
-from cordwood.storage.object_store_client import ObjectStore, Tag
-from cordwood.storage.object_store_errors import request_error
+from cordwood.storage.object_stores import conditional_writes, request_retries
+from cordwood.storage.object_stores.conditional_writes import replace_object
+from cordwood.storage.object_stores.object_store_client import ObjectStore
+from cordwood.storage.object_stores.object_store_errors import request_error
+from cordwood.storage.object_stores.stored_objects import Tag
 from tests.children import run_python
 from tests.storage.stores import KINDS, new_url, open_url
 from tests.threads import in_threads
@@ -406,8 +407,8 @@ def test_a_write_whose_answer_is_lost_is_read_back(
 
 @pytest.fixture
 def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_store_client, "_delay_seconds", lambda attempt: 0.001)
-    monkeypatch.setattr(object_store_client, "_answered", set())
+    monkeypatch.setattr(request_retries, "_delay_seconds", lambda attempt: 0.001)
+    monkeypatch.setattr(request_retries, "_answered", set())
 
 
 SILENT = exceptions.GenericError("HTTP error: error sending request")
@@ -478,7 +479,7 @@ def test_delays_grow_and_have_a_limit() -> None:
     for attempt in range(1, 12):
         most = min(32, 2 ** (attempt - 1))
         for _ in range(10):
-            assert most / 2 <= object_store_client._delay_seconds(attempt) <= most
+            assert most / 2 <= request_retries._delay_seconds(attempt) <= most
 
 
 def test_the_interpreter_does_not_end_while_a_result_is_handed_over() -> None:

@@ -14,10 +14,16 @@ from obstore import store as stores
 
 import cordwood
 from cordwood.errors import UnsupportedFormatError
-from cordwood.storage import object_store_client, object_store_options
 from cordwood.storage.locations import Url, parse_location
-from cordwood.storage.object_store_client import ObjectStore
-from cordwood.storage.object_store_options import OpenStore, open_store, storage_options
+from cordwood.storage.object_stores import (
+    object_store_options,
+    open_bucket,
+    request_retries,
+    s3_config,
+)
+from cordwood.storage.object_stores.object_store_client import ObjectStore
+from cordwood.storage.object_stores.object_store_options import open_store, storage_options
+from cordwood.storage.object_stores.open_bucket import OpenStore
 from cordwood.testing import assert_trees_equal
 from tests.storage.moto_server import moto_endpoint
 from tests.storage.web_stores import web_store
@@ -46,7 +52,7 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     for name in ("_options", "_opened", "_opened_with"):
         monkeypatch.setattr(object_store_options, name, {})
-    monkeypatch.setattr(object_store_options, "_amazon_region", lambda bucket: None)
+    monkeypatch.setattr(s3_config, "_amazon_region", lambda bucket: None)
 
 
 @pytest.fixture
@@ -87,7 +93,7 @@ def test_a_store_is_opened_once_for_an_environment(monkeypatch: pytest.MonkeyPat
 def test_requests_are_not_repeated_by_obstore_and_parts_of_uploads_are() -> None:
     found = opened("s3://bucket")
     assert found.requests.retry_config["max_retries"] == 0
-    assert found.uploads.retry_config["max_retries"] == object_store_options.UPLOAD_RETRIES
+    assert found.uploads.retry_config["max_retries"] == open_bucket.UPLOAD_RETRIES
 
 
 @pytest.mark.usefixtures("keys")
@@ -139,7 +145,7 @@ def test_amazon_is_asked_for_a_region_that_nobody_names(monkeypatch: pytest.Monk
         asked.append(bucket)
         return "eu-north-1"
 
-    monkeypatch.setattr(object_store_options, "_amazon_region", region)
+    monkeypatch.setattr(s3_config, "_amazon_region", region)
     assert config_of("s3://bucket")["region"] == "eu-north-1"
     assert config_of("s3://bucket/x")["region"] == "eu-north-1"
     assert asked == ["bucket"]
@@ -427,7 +433,7 @@ def test_what_is_refused(
 def test_nothing_is_written_to_stderr(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(object_store_client, "_delay_seconds", lambda attempt: 0.001)
+    monkeypatch.setattr(request_retries, "_delay_seconds", lambda attempt: 0.001)
     with (
         storage_options(
             "s3://bucket",

@@ -14,8 +14,14 @@ import pytest
 
 import cordwood
 from cordwood.errors import StorageError
-from cordwood.storage import object_store_client, object_store_options, object_uploads
-from cordwood.storage.object_store_options import storage_options
+from cordwood.storage.object_stores import (
+    gcs_config,
+    multipart_upload,
+    object_uploads,
+    request_retries,
+    s3_config,
+)
+from cordwood.storage.object_stores.object_store_options import storage_options
 from cordwood.testing import assert_trees_equal
 from cordwood.threads import wait_logger
 from tests.storage.web_stores import Answer, Request, WebStore, web_store
@@ -69,8 +75,8 @@ def test_the_environment_names_an_s3_endpoint_as_boto3_reads_it(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert object_store_options.s3_endpoint() == endpoint
-    assert object_store_options.s3_region() == region
+    assert s3_config.s3_endpoint() == endpoint
+    assert s3_config.s3_region() == region
 
 
 @pytest.mark.parametrize(
@@ -89,7 +95,7 @@ def test_the_environment_names_a_gcs_emulator(
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
     if host is not None:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", host)
-    assert object_store_options.gcs_endpoint() == expected
+    assert gcs_config.gcs_endpoint() == expected
 
 
 def test_a_bucket_holds_a_checkpoint_itself(web: WebStore) -> None:
@@ -143,7 +149,7 @@ def test_a_store_that_is_busy_at_first_is_asked_again_and_again(
     web: WebStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cordwood.save(f"{web.url}/run", TREE)
-    monkeypatch.setattr(object_store_client, "_answered", set())
+    monkeypatch.setattr(request_retries, "_answered", set())
     web.requests.clear()
     web.hook = lambda _: Answer(503) if len(web.requests) <= 5 else None
     assert_trees_equal(cordwood.load(f"{web.url}/run"), TREE)
@@ -223,7 +229,7 @@ def test_an_upload_of_which_no_part_arrives_is_given_up(
     web: WebStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(object_uploads, "PART_BYTES", 10_000)
-    monkeypatch.setattr(object_store_client, "_ABORT_SECONDS", 0.1)
+    monkeypatch.setattr(multipart_upload, "_ABORT_SECONDS", 0.1)
     url = f"{web.url}/run"
     cordwood.save(url, TREE)
     with stalled(web, monkeypatch, "PUT_PART"):

@@ -23,9 +23,9 @@ from cordwood.io.buffers import allocate_bytes
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.progress import METER
 from cordwood.plan.file_plan import FilePlan, LeafBytes, leaves_of
-from cordwood.storage import object_uploads
-from cordwood.storage.object_store_client import ObjectStore
-from cordwood.storage.object_uploads import PART_BYTES, upload_objects
+from cordwood.storage.object_stores import object_uploads
+from cordwood.storage.object_stores.object_store_client import ObjectStore
+from cordwood.storage.object_stores.object_uploads import PART_BYTES, upload_objects
 from cordwood.storage.storage_protocol import NewDataFile
 from cordwood.threads.stop_check import stop_check
 from tests.io.file_plans import expected_file, lay_out, leaves_read_by
@@ -431,9 +431,9 @@ def test_an_upload_that_hangs_is_cancelled(
     small_parts: int, monkeypatch: pytest.MonkeyPatch, buffers: Buffers
 ) -> None:
     """A store that neither takes a part nor ends: it is waited for, but not for long."""
-    from cordwood.storage import object_store_client
+    from cordwood.storage.object_stores import multipart_upload
 
-    monkeypatch.setattr(object_store_client, "_ABORT_SECONDS", 0.01)
+    monkeypatch.setattr(multipart_upload, "_ABORT_SECONDS", 0.01)
     store = open_url("memory://tests-of-uploads/hangs")
     hanging = threading.Event()
     cancelled = threading.Event()

@@ -11,8 +11,10 @@ import pytest
 
 import cordwood
 from cordwood.errors import StorageError
-from cordwood.storage import object_storage
-from cordwood.storage.object_storage import ObjectStorage, ObjectTransaction
+from cordwood.storage.object_stores import object_transaction
+from cordwood.storage.object_stores.object_sidecars import write_sidecar
+from cordwood.storage.object_stores.object_storage import ObjectStorage
+from cordwood.storage.object_stores.object_transaction import ObjectTransaction
 from cordwood.testing import assert_trees_equal
 from tests.storage.stores import StoredObjects, new_url
 
@@ -68,7 +70,7 @@ def test_data_that_was_removed_is_an_error(url: str, monkeypatch: pytest.MonkeyP
 def test_verify_looks_again_while_a_save_commits(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cordwood.save(url, FIRST)
     looks_again = threading.Event()
-    wait, write = ObjectStorage.wait_for_commit, object_storage._write_sidecar
+    wait, write = ObjectStorage.wait_for_commit, write_sidecar
     outcomes: list[object] = []
 
     def verify() -> None:
@@ -89,7 +91,7 @@ def test_verify_looks_again_while_a_save_commits(url: str, monkeypatch: pytest.M
 
     verifier = threading.Thread(target=verify)
     monkeypatch.setattr(ObjectStorage, "wait_for_commit", waiting)
-    monkeypatch.setattr(object_storage, "_write_sidecar", writing)
+    monkeypatch.setattr(object_transaction, "write_sidecar", writing)
     cordwood.save(url, {"v": np.arange(5.0)})
     verifier.join(60)
     assert isinstance(outcomes[0], cordwood.results.Verification), outcomes

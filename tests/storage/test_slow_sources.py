@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from cordwood.errors import StorageError
-from cordwood.storage import object_store_client
+from cordwood.storage.object_stores import request_retries
 from cordwood.threads import wait_logger
 from tests.storage.stores import new_url, open_url
 
@@ -34,7 +34,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(object_store_client, "time", clock)
+    monkeypatch.setattr(request_retries, "time", clock)
     monkeypatch.setattr(wait_logger, "REPORT_SECONDS", 0.01)
     return clock
 

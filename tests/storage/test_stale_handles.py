@@ -17,7 +17,7 @@ from cordwood.errors import FileChangedError
 from cordwood.io import stale_handles
 from cordwood.io.open_files import OpenDescriptor
 from cordwood.io.stale_handles import retry_stale
-from cordwood.storage.directory_reader import read_small_file
+from cordwood.storage.read_small_file import read_small_file
 from tests.faults import Scenario, fail_calls
 
 _TREES = """

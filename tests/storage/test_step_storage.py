@@ -14,16 +14,13 @@ import pytest
 from cordwood.errors import StorageError, UnsupportedFormatError
 from cordwood.storage import syscalls
 from cordwood.storage.directories import scan_directory
+from cordwood.storage.local_step_storage import LocalStepStorage
 from cordwood.storage.locations import LocalPath, parse_location
-from cordwood.storage.object_step_storage import ObjectStepStorage
-from cordwood.storage.object_store_client import ObjectStore, StoredObject
-from cordwood.storage.step_storage import (
-    LocalStepStorage,
-    Removal,
-    StepEntry,
-    StepStorage,
-    open_step_storage,
-)
+from cordwood.storage.object_stores.object_step_storage import ObjectStepStorage
+from cordwood.storage.object_stores.object_store_client import ObjectStore
+from cordwood.storage.object_stores.stored_objects import StoredObject
+from cordwood.storage.open_step_storage import open_step_storage
+from cordwood.storage.step_storage import Removal, StepEntry, StepStorage
 from cordwood.storage.storage_protocol import NamingRules
 from tests.faults.systems import CountingSystem, FailingSystem
 from tests.storage.conformance import FolderFiles
@@ -308,7 +305,7 @@ def test_what_another_process_removes_of_a_deleted_step_is_not_somebody_elses(
             os.unlink(name, dir_fd=folder)
         return entries
 
-    monkeypatch.setattr("cordwood.storage.step_storage.scan_directory", scan)
+    monkeypatch.setattr("cordwood.storage.local_step_storage.scan_directory", scan)
     place = LocalStepStorage(LocalPath(str(tmp_path)), SIDECAR_RULES)
     assert place.remove(["10"]).removed == ["10"]
     assert [name for name in os.listdir(tmp_path) if not name.endswith("lock")] == []
@@ -332,7 +329,7 @@ def test_of_a_file_system_that_lists_no_kinds_what_was_removed_is_not_somebody_e
     def scan(folder: str | int) -> list[object]:
         return [*scan_directory(folder), *([Entry()] if isinstance(folder, int) else [])]
 
-    monkeypatch.setattr("cordwood.storage.step_storage.scan_directory", scan)
+    monkeypatch.setattr("cordwood.storage.local_step_storage.scan_directory", scan)
     assert root.place().remove(["10"]).removed == ["10"]
     assert not (root.folder / "10").exists()
 

@@ -10,9 +10,9 @@ import pytest
 
 from cordwood.storage.doctor import Finding
 from cordwood.storage.locations import Url, parse_location
-from cordwood.storage.object_store_client import ObjectStore
-from cordwood.storage.object_uploads import PART_BYTES
-from cordwood.storage.store_doctor import examine_store
+from cordwood.storage.object_stores.object_store_client import ObjectStore
+from cordwood.storage.object_stores.object_uploads import PART_BYTES
+from cordwood.storage.object_stores.store_doctor import examine_store
 from tests.storage.web_stores import Answer, Request, WebStore, web_store
 
 INDEX = "cordwood.json"

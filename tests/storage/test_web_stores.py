@@ -15,8 +15,8 @@ import pytest
 
 import cordwood
 from cordwood.errors import StorageError, UnsupportedFormatError
-from cordwood.storage import conditional_writes
-from cordwood.storage.object_pool import GRACE_SECONDS
+from cordwood.storage.object_stores import conditional_writes
+from cordwood.storage.object_stores.object_pool import GRACE_SECONDS
 from cordwood.testing import assert_trees_equal
 from tests.storage.web_stores import Answer, Request, WebStore, forget_stores, web_store
 from tests.threads import in_threads, until

@@ -12,8 +12,8 @@ import pytest
 
 import cordwood
 from cordwood.errors import StorageError
-from cordwood.storage import object_uploads
-from cordwood.storage.object_uploads import PART_BYTES, PARTS_IN_FLIGHT
+from cordwood.storage.object_stores import object_uploads
+from cordwood.storage.object_stores.object_uploads import PART_BYTES, PARTS_IN_FLIGHT
 from cordwood.testing import assert_trees_equal
 from tests.storage.web_stores import Answer, Request, WebStore, web_store
 from tests.threads import until

@@ -21,8 +21,8 @@ from cordwood.io.chunk_codecs import chunk_encoder
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.plan.file_plan import ChunkFile, PlannedFile, SmallFile
 from cordwood.sharding.boxes import slices, whole_box
-from cordwood.storage import syscalls, write_files
-from cordwood.storage.write_files import write_new_files
+from cordwood.storage import syscalls, write_chunk_files
+from cordwood.storage.write_chunk_files import write_new_files
 from cordwood.threads.stop_check import StoppedError, stop_check
 from tests.faults.systems import CountingSystem, FailingSystem
 from tests.io.file_plans import leaves_read_by
@@ -123,7 +123,7 @@ def test_many_files_with_few_descriptors(tmp_path: Path) -> None:
     with syscalls.override(Watching()):
         written = write(tmp_path, array, files)
     assert b"".join(written) == array.tobytes()
-    assert most - before <= write_files._CHUNK_THREADS * (write_files._OPEN_FILES + 2)
+    assert most - before <= write_chunk_files._CHUNK_THREADS * (write_chunk_files._OPEN_FILES + 2)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -186,7 +186,7 @@ def test_leaves_are_fetched_once_and_let_go(tmp_path: Path) -> None:
         gc.unfreeze()
     assert sorted(fetched) == list(range(40))
     assert not any(ref() is not None for ref in alive)
-    assert most <= 2 * write_files._CHUNK_THREADS
+    assert most <= 2 * write_chunk_files._CHUNK_THREADS
 
 
 def test_errors_name_the_file(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
 
 def test_every_failing_call_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        write_files, "_CHUNK_THREADS", 1
+        write_chunk_files, "_CHUNK_THREADS", 1
     )  # so that each number is always the same call
     array = np.arange(100, dtype=np.int16)
     files = [chunk(str(i), Box((50 * i,), (50 * i + 50,)), (50,), array) for i in range(2)]

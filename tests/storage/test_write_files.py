@@ -17,9 +17,10 @@ from cordwood.encoding.digests import BLOCK_BYTES, digests_of
 from cordwood.io.copy_bytes import copy_bytes
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.plan.file_plan import FilePlan, LeafBytes, LiteralBytes
-from cordwood.storage import syscalls, write_files
+from cordwood.storage import syscalls, write_files, write_units
 from cordwood.storage.syscalls import SystemCalls
-from cordwood.storage.write_files import write_file, write_stream
+from cordwood.storage.write_files import write_file
+from cordwood.storage.write_stream import write_stream
 from tests.faults.systems import CountingSystem
 from tests.io.file_plans import expected_file, lay_out, leaves_read_by, stored_bytes
 
@@ -95,10 +96,11 @@ def test_units_and_threads_do_not_show(
     laid = lay_out(arrays, gap=gap, header=header)
     path = tmp_path_factory.mktemp("w") / "f"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(write_files, "_UNIT_BYTES", pages * 4096)
+        patch.setattr(write_files, "UNIT_BYTES", pages * 4096)
         patch.setattr(write_files, "_DIRECT_BYTES", 8192)
         patch.setattr(write_files, "_SMALL_SEGMENT_BYTES", 0)
         patch.setattr(write_files, "BLOCK_BYTES", 4096)
+        patch.setattr(write_units, "BLOCK_BYTES", 4096)
         write_file(path, laid.plan, Leaves(arrays))
     content = path.read_bytes()
     assert content == expected_file(arrays, gap=gap, header=header)

@@ -9,9 +9,16 @@ from datetime import timedelta
 
 import pytest
 
-from cordwood.storage import conditional_writes, object_store_client, object_store_options
+from cordwood.storage.object_stores import (
+    conditional_writes,
+    object_store_client,
+    object_store_options,
+    open_bucket,
+    request_retries,
+)
+from tests.storage.bucket import BUCKET, Answer, Bucket, Request
 from tests.storage.gcs_server import GcsHandler
-from tests.storage.object_servers import BUCKET, Answer, Bucket, Request, serve
+from tests.storage.object_servers import serve
 from tests.storage.s3_server import ACCESS_KEY, REGION, S3Handler
 
 __all__ = ["Answer", "Request", "WebStore", "forget_stores", "web_store"]
@@ -49,8 +56,8 @@ def web_store(scheme: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebStore
 def forget_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the process know no store, and wait only for a moment before it repeats a request."""
     unquoted: set[str] = set()
-    monkeypatch.setattr(object_store_client, "_delay_seconds", lambda attempt: 0.001)
-    monkeypatch.setattr(object_store_client, "_answered", set())
+    monkeypatch.setattr(request_retries, "_delay_seconds", lambda attempt: 0.001)
+    monkeypatch.setattr(request_retries, "_answered", set())
     monkeypatch.setattr(object_store_client, "_listed", set())
     monkeypatch.setattr(object_store_client, "UNQUOTED", unquoted)
     monkeypatch.setattr(conditional_writes, "UNQUOTED", unquoted)
@@ -58,5 +65,5 @@ def forget_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_store_options, "_opened", {})
     moment = timedelta(milliseconds=1)
     backoff = {"init_backoff": moment, "max_backoff": moment}
-    retries = {**object_store_options._UPLOAD_RETRIES, "backoff": backoff}
-    monkeypatch.setattr(object_store_options, "_UPLOAD_RETRIES", retries)
+    retries = {**open_bucket._UPLOAD_RETRIES, "backoff": backoff}
+    monkeypatch.setattr(open_bucket, "_UPLOAD_RETRIES", retries)

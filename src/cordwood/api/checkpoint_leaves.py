@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from cordwood import dtypes
-from cordwood.api.checkpoint import Checkpoint, StoredLeaf
 from cordwood.index import ARRAY_KINDS, Box, Encoded, Inline, Leaf, LeafSpec, size_in_memory
 from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.lazy_array import LazyArray
@@ -18,7 +17,9 @@ from cordwood.io.progress import ProgressMeter
 from cordwood.io.read_units import read_moves
 from cordwood.keypath import format_path
 from cordwood.loading.cast import convert_dtype, transpose_copy
+from cordwood.loading.checkpoint import Checkpoint
 from cordwood.loading.load_request import Target
+from cordwood.loading.stored_leaf import StoredLeaf
 from cordwood.plan.load_plan import contiguous_extents, plan_extent_moves
 from cordwood.plan.select_leaves import SelectedLeaves, permute_shape, stored_box
 from cordwood.tree.leaves import DeferredArray, has_padding, without_padding
@@ -52,7 +53,6 @@ class StoredLeaves:
         meter: ProgressMeter | None,
     ) -> None:
         leaves = [checkpoint.index.leaves[number] for number in selected.numbers]
-        self._checkpoint = checkpoint
         self._reader = checkpoint._reader
         self._stored = leaves
         self._dtype_names = dtype_names
@@ -75,7 +75,7 @@ class StoredLeaves:
             return np.asarray(self._array(number))[()]
         if isinstance(leaf.storage, Inline):
             return leaf.storage.value
-        return StoredLeaf(self._stored[number], self._checkpoint).load(to="numpy")
+        return StoredLeaf(self._stored[number], self._reader).load(to="numpy")
 
     def _array(self, number: int) -> Array | LazyArray:
         """Return the elements of an array leaf; those of a large leaf are read on demand."""

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from cordwood import dtypes
-from cordwood.api.checkpoint import Checkpoint, open_at
 from cordwood.api.checkpoint_leaves import StoredLeaves
 from cordwood.api.detect import detect_at
 from cordwood.api.trees_to_convert import TreesToConvert, require_all_trees, trees_to_convert
@@ -44,6 +43,7 @@ from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.progress import ProgressMeter, ProgressOption
 from cordwood.io.progress_bar import progress_display
 from cordwood.loading.cast import cast_dtypes
+from cordwood.loading.checkpoint import Checkpoint, open_at
 from cordwood.loading.load_request import Cast
 from cordwood.loading.locate_step import locate_checkpoint
 from cordwood.loading.unreadable_leaves import require_readable, unreadable_names

@@ -51,9 +51,9 @@ from cordwood.saving.background_saves import raise_unreported_failures, wait_for
 from cordwood.saving.interrupted_saves import after_interrupted_saves
 from cordwood.storage.atomic_file import atomic_file, finish_file
 from cordwood.storage.directories import size_on_disk
-from cordwood.storage.directory_reader import ReplacedError, retry_reading
 from cordwood.storage.locations import LocalPath, Location, Url, parse_location
 from cordwood.storage.paths import is_same_path, is_within, kind_at, last_name
+from cordwood.storage.retry_reading import ReplacedError, retry_reading
 from cordwood.storage.storage_protocol import IndexChange, MissingDataError, Storage
 from cordwood.threads.log import log
 from cordwood.threads.run_in_worker import in_worker

@@ -11,11 +11,11 @@ from cordwood.formats.packs import PACKS
 from cordwood.formats.packs.cordwood_json import RULES
 from cordwood.formats.registry import DEFAULT, written_format
 from cordwood.formats.stored_step import step_in_name
+from cordwood.storage.collect_stages import collect_stages
 from cordwood.storage.locations import LocalPath, Location, Url, parse_location
+from cordwood.storage.open_step_storage import open_step_storage
 from cordwood.storage.paths import is_folder, locate_directory, parent_and_name
 from cordwood.storage.removal.killed_removals import finish_removals
-from cordwood.storage.staging_directory import collect_stages
-from cordwood.storage.step_storage import open_step_storage
 from cordwood.threads.run_in_worker import run_in_worker
 
 

@@ -81,7 +81,7 @@ def list_leaves(
                 return LeafListing(detected_format.name, rows, metadata)
             rows = _rows(leaves.leaves, {})
             return LeafListing(detected_format.name, rows, metadata, _separator(leaves))
-        from cordwood.api.checkpoint import open_at
+        from cordwood.loading.checkpoint import open_at
 
         with open_at(checkpoint, prefix=prefix, format=format) as opened:
             index = opened.index

@@ -18,8 +18,8 @@ from cordwood.loading.migrations import Migration
 from cordwood.plan.path_patterns import Rename, Select
 from cordwood.plan.select_leaves import Transpose
 from cordwood.sharding.partition_rules import Rules
-from cordwood.storage.directory_reader import ReplacedError, retry_reading
 from cordwood.storage.locations import Location, parse_location
+from cordwood.storage.retry_reading import ReplacedError, retry_reading
 from cordwood.threads.garbage_collector import gc_paused
 
 T = TypeVar("T")

@@ -197,7 +197,7 @@ def _is_checkpoint_file(location: Location) -> bool:
 def _plan_of_url(url: Url) -> RemovalPlan:
     if url.is_web:
         raise UnsupportedFormatError(f"{url.address}: {url.scheme}:// can only be read")
-    from cordwood.storage.object_store_client import ObjectStore
+    from cordwood.storage.object_stores.object_store_client import ObjectStore
 
     objects = ObjectStore(url).entries()
     if not objects:
@@ -222,8 +222,8 @@ def _remove(plan: RemovalPlan) -> None:
 
 
 def _remove_objects(url: Url, plan: RemovalPlan) -> None:
-    from cordwood.storage.object_step_storage import ObjectStepStorage
-    from cordwood.storage.object_store_client import ObjectStore
+    from cordwood.storage.object_stores.object_step_storage import ObjectStepStorage
+    from cordwood.storage.object_stores.object_store_client import ObjectStore
 
     store = ObjectStore(url)
     stamps = {each.name: each.tag for each in store.entries()}

@@ -332,7 +332,7 @@ class SnapshotSave:
             write: calls `write`.
         """
         if isinstance(self._location, Url):
-            from cordwood.storage.request_loop import start_threads
+            from cordwood.storage.object_stores.request_loop import start_threads
 
             start_threads()
         staging = self._leaves.staging

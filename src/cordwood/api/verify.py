@@ -33,8 +33,8 @@ from cordwood.loading.locate_step import locate_checkpoint
 from cordwood.message_text import counted, first_names, printable, size_text
 from cordwood.public_names import document_fields
 from cordwood.storage.directories import size_on_disk
-from cordwood.storage.directory_reader import ReplacedError, retry_reading
 from cordwood.storage.locations import Location, parse_local_path, parse_location
+from cordwood.storage.retry_reading import ReplacedError, retry_reading
 from cordwood.storage.verify_record import VerifyRecord
 
 _MAX_NAMED = 5  # leaves of an Orbax checkpoint that lack chunks

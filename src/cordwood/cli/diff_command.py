@@ -10,7 +10,8 @@ from cordwood.cli.arguments import SOURCE, patterns_option, rename_option
 from cordwood.cli.output import columns, fitted, json_option, print_answer, print_table, print_text
 
 if TYPE_CHECKING:
-    from cordwood.api.diff import Diff, LeafDiff
+    from cordwood.comparing.differences import Diff
+    from cordwood.comparing.leaf_diff import LeafDiff
 
 EXAMPLES = """
 \b

@@ -14,7 +14,8 @@ from cordwood.keypath import key_literal
 from cordwood.message_text import size_text
 
 if TYPE_CHECKING:
-    from cordwood.api.checkpoint import Checkpoint, StoredLeaf
+    from cordwood.loading.checkpoint import Checkpoint
+    from cordwood.loading.stored_leaf import StoredLeaf
 
 CAT_EXAMPLES = """
 \b
@@ -53,7 +54,7 @@ def cat_command(path: str, key: str, prefix: str | None, as_json: bool) -> None:
 
     Only the bytes that the part needs are read and verified. --json prints nested lists.
     """
-    from cordwood.api.checkpoint import open as open_checkpoint
+    from cordwood.api.open_checkpoint import open as open_checkpoint
 
     with open_checkpoint(path, prefix=prefix) as checkpoint:
         match = None if key in checkpoint else _INDEX.fullmatch(key)
@@ -123,8 +124,8 @@ def show_command(path: str, key: str, prefix: str | None, as_json: bool) -> None
     elements. For any other leaf, its value; for a PRNG key, the key data. Of a value of more than
     1 MiB, the beginning; --json then has "complete": false.
     """
-    from cordwood.api.checkpoint import open as open_checkpoint
-    from cordwood.api.leaf_statistics import leaf_statistics
+    from cordwood.api.open_checkpoint import open as open_checkpoint
+    from cordwood.comparing.leaf_statistics import leaf_statistics
     from cordwood.index import leaf_text
 
     with open_checkpoint(path, prefix=prefix) as checkpoint:

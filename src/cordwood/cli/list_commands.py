@@ -171,7 +171,7 @@ def info_command(path: str, prefix: str | None, format: str | None, as_json: boo
 
 def _stored_bytes(location: Location, trees: Sequence[str]) -> int:
     """Return the size of the files at a path; at a URL, of the objects that its index names."""
-    from cordwood.api.checkpoint import open_at
+    from cordwood.loading.checkpoint import open_at
     from cordwood.storage.directories import size_on_disk
     from cordwood.storage.locations import LocalPath
 

@@ -233,7 +233,7 @@ def doctor_command(path: str, as_json: bool) -> None:
         findings, limited = examine(location), "slower"
     else:
         from cordwood.formats.packs.cordwood_json import RULES
-        from cordwood.storage.store_doctor import examine_store
+        from cordwood.storage.object_stores.store_doctor import examine_store
 
         try:
             findings, limited = examine_store(location, index_name=RULES.index_name), "limited"

@@ -109,7 +109,7 @@ def place_at(location: Location) -> Place:
     """
     if isinstance(location, LocalPath):
         return Place(location)
-    from cordwood.storage.object_directory import ObjectDirectory
+    from cordwood.storage.object_stores.object_directory import ObjectDirectory
 
     return Place(location.plain, directory=ObjectDirectory(location))
 
@@ -190,7 +190,7 @@ def format_in_store(url: Url) -> Format | None:
     try:
         place = place_at(url)
     except FileNotFoundError:
-        from cordwood.storage.object_file import whole_object
+        from cordwood.storage.object_stores.object_file import whole_object
 
         with suppress(FileNotFoundError):
             return _require_reads_stores(format_of_file(whole_object(url), url), url)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from cordwood.io.open_files import ReadableFile
     from cordwood.keypath import KeyPath
     from cordwood.processes.rendezvous import Rendezvous
-    from cordwood.storage.directory_reader import OpenDirectory
-    from cordwood.storage.object_directory import ObjectDirectory
+    from cordwood.storage.object_stores.object_directory import ObjectDirectory
+    from cordwood.storage.readable_directory import OpenDirectory
     from cordwood.storage.storage_protocol import Garbage
 
 HEAD_BYTES = 128 << 10
@@ -106,7 +106,7 @@ class Place:
         if self.directory is not None:
             yield self.directory
             return
-        from cordwood.storage.directory_reader import directory_at
+        from cordwood.storage.open_directory import directory_at
 
         with directory_at(self.location) as directory:
             yield directory

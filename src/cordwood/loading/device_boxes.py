@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from cordwood.errors import MismatchError
 from cordwood.index import Box
@@ -15,10 +15,6 @@ from cordwood.loading.load_request import (
 from cordwood.message_text import first_lines
 from cordwood.plan.select_leaves import permute_shape, stored_box
 from cordwood.sharding.partition_rules import explain_sharding_error
-
-if TYPE_CHECKING:
-    pass
-
 
 DeviceBoxes: TypeAlias = Mapping[int, Mapping[Any, Box]]  # by position of the target; by device
 

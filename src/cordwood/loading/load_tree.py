@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cordwood.errors import MismatchError
 from cordwood.io.progress import report_progress
@@ -22,11 +22,13 @@ from cordwood.loading.load_request import (
     check_x64,
     target_size_bytes,
 )
+from cordwood.loading.load_without_like import match_without_like
 from cordwood.loading.match_by_position import match_by_position
 from cordwood.loading.match_like import match_like
 from cordwood.loading.matching import Matching
 from cordwood.loading.migrations import migration_error
 from cordwood.loading.nnx_like import warn_of_lost_ties, with_kinds_of_nnx
+from cordwood.loading.restore_targets import restore_targets
 from cordwood.loading.unreadable_leaves import require_readable
 from cordwood.plan.keys_of_like import with_keys_of_like
 from cordwood.plan.select_leaves import SelectedLeaves, select_leaves
@@ -34,11 +36,6 @@ from cordwood.threads.garbage_collector import gc_paused
 from cordwood.threads.log import log
 from cordwood.tree.flatten import flatten
 from cordwood.tree.nnx_modules import has_nnx
-
-if TYPE_CHECKING:
-    pass
-from cordwood.loading.load_without_like import match_without_like
-from cordwood.loading.restore_targets import restore_targets
 
 
 @gc_paused()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cordwood.errors import FormatError, MismatchError
 from cordwood.index import Index
@@ -16,9 +16,6 @@ from cordwood.loading.match_names import SEPARATORS
 from cordwood.loading.matching import Matching
 from cordwood.message_text import counted
 from cordwood.tree.flatten import build_tree
-
-if TYPE_CHECKING:
-    pass
 
 
 def match_without_like(index: Index, options: LoadOptions, *, name: str) -> Matching:

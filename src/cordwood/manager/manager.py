@@ -150,7 +150,7 @@ class CheckpointManager(StepReader):
         staging = checked_options(staging_bytes, device_copies)
         super().__init__(root, timeout_seconds=timeout_seconds)
         if isinstance(self._steps.location, Url):
-            from cordwood.storage.request_loop import start_threads
+            from cordwood.storage.object_stores.request_loop import start_threads
 
             start_threads()  # now: a save may come while Python exits, when it starts no threads
         self._progress = progress

@@ -17,7 +17,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from cordwood.api.checkpoint import open_at
 from cordwood.api.load import load_at
 from cordwood.errors import (
     CorruptionError,
@@ -31,6 +30,7 @@ from cordwood.formats.stored_step import PREFIX_KEY, Record, listed, step_in_nam
 from cordwood.io.open_files import is_disk_error
 from cordwood.io.progress import Progress, ProgressOption, Report
 from cordwood.io.progress_bar import progress_display
+from cordwood.loading.checkpoint import open_at
 from cordwood.loading.load_request import LoadOptions, TreeOptions
 from cordwood.manager.step_items import (
     ITEM,

@@ -31,8 +31,9 @@ from cordwood.loading.match_types import is_abstract
 from cordwood.manager.resplit_states import METHODS_TEXT, is_resplittable, resplit_states
 from cordwood.message_text import counted
 from cordwood.processes.rendezvous import Rendezvous
-from cordwood.storage.directory_reader import ReadableDirectory, directory_at
 from cordwood.storage.locations import Location
+from cordwood.storage.open_directory import directory_at
+from cordwood.storage.readable_directory import ReadableDirectory
 from cordwood.threads.log import log
 from cordwood.tree.flatten import flatten
 

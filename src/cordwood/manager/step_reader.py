@@ -38,7 +38,7 @@ from cordwood.policies.saved_step import metric_problem
 from cordwood.processes.process_group import ProcessGroup
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 from cordwood.storage.locations import parse_location
-from cordwood.storage.step_storage import open_step_storage
+from cordwood.storage.open_step_storage import open_step_storage
 from cordwood.threads.log import log
 
 T = TypeVar("T")

@@ -45,12 +45,8 @@ from cordwood.formats.zarr import ZARR
 from cordwood.policies.saved_step import SavedStep
 from cordwood.storage.directories import modified_seconds, size_on_disk
 from cordwood.storage.locations import LocalPath, Location, Url
-from cordwood.storage.step_storage import (
-    StepEntry,
-    StepStorage,
-    StoredRecord,
-    open_step_storage,
-)
+from cordwood.storage.open_step_storage import open_step_storage
+from cordwood.storage.step_storage import StepEntry, StepStorage, StoredRecord
 from cordwood.threads.thread_counts import reading_threads
 from cordwood.threads.thread_pool import run_tasks
 

@@ -14,14 +14,11 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from cordwood.errors import ProcessError
 from cordwood.index import LeafSpec
 from cordwood.processes.rendezvous import Rendezvous
-
-if TYPE_CHECKING:
-    pass
 from cordwood.processes.tree_fingerprints import require_agreement
 
 PROBE_SECONDS = 40.0  # how long a network file system may hide what another machine has created

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from cordwood.encoding.digests import digest_of
 from cordwood.errors import ProcessError
@@ -13,10 +13,6 @@ from cordwood.processes.join_rendezvous import WAKE_SECONDS
 from cordwood.processes.key_value_store import Processes, current_processes
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.threads.wait_logger import WaitLogger
-
-if TYPE_CHECKING:
-    pass
-
 
 _CLEAR_EVERY = 64  # decisions
 

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import re
 from itertools import zip_longest
-from typing import TYPE_CHECKING
 
 from cordwood.encoding.digests import digest_of
-
-if TYPE_CHECKING:
-    pass
 
 
 def compare_purposes(purpose: str, other: str) -> int | None:

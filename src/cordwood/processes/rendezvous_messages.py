@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
-
 
 TOKEN_BYTES = 8
 MAX_TEXT = 4000  # characters of an error that are sent

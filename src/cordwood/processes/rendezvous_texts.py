@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
-
 
 _MAX_NAMED = 16  # processes in a message
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from cordwood.storage import syscalls
-from cordwood.storage.directory_reader import open_beneath
 from cordwood.storage.entry_kinds import leads_to_directory
 from cordwood.storage.locations import LocalPath, Location
+from cordwood.storage.open_beneath import open_beneath
 from cordwood.storage.syscalls import open_directory_fd
 from cordwood.threads.stop_check import check_stop
 

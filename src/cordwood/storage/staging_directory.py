@@ -11,9 +11,6 @@ If a file system cannot exchange, the old directory is first renamed to a name t
 
 A save that was killed leaves its staging directory unlocked: the next save of the same name removes
 it. An old directory that a reader still holds under a shared lock is removed by a later save, too.
-
-One file, because the steps of an exchange, the links to what it keeps, and the repair of each are
-read together.
 """
 
 from __future__ import annotations
@@ -44,23 +41,26 @@ from cordwood.storage.atomic_file import (
     rights_of,
     sync_directory,
 )
-from cordwood.storage.directories import list_entries, may_remove, remove_tree
+from cordwood.storage.collect_stages import (
+    FOLDER_FLAGS,
+    collect_stages,
+    recover_directory,
+    remove_unused,
+)
+from cordwood.storage.directories import list_entries, remove_tree
 from cordwood.storage.file_locks import (
     GONE_ERRORS,
-    is_open_file_at,
-    lock,
     locked,
     opened_for_lock,
     unlock,
     wait_and_lock,
 )
-from cordwood.storage.paths import old_name, stale_stages, temporary_path, temporary_prefix
+from cordwood.storage.paths import old_name, temporary_path, temporary_prefix
 from cordwood.storage.storage_protocol import wait_until_visible
 from cordwood.storage.syscalls import open_directory_fd, open_fd, opened_fd, write_all
-from cordwood.storage.write_files import WrittenFile, write_new_files
+from cordwood.storage.write_chunk_files import WrittenFile, write_new_files
 from cordwood.threads.stop_check import never_stop, stop_check
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY)
 
 
@@ -140,7 +140,7 @@ class StagingDirectory(SaveStep):
         calls.mkdir(self.path, 0o777 if self._rights is None else self._rights.mode & 0o777 | 0o700)
         try:
             # A link in its place is not followed: its target would get the rights of the directory.
-            self._lock = open_fd(self.path, _FOLDER | os.O_NOFOLLOW)
+            self._lock = open_fd(self.path, FOLDER_FLAGS | os.O_NOFOLLOW)
         except FileNotFoundError:
             return False
         # Not `__del__`: it would run for every staging directory, and swallow a Ctrl-C.
@@ -274,10 +274,10 @@ class StagingDirectory(SaveStep):
             replaced = self._replace(update, held)
         self.close()
         if replaced is not None:
-            _remove_unused(replaced, replaced=True)
+            remove_unused(replaced, replaced=True)
 
     def _lock_target(self, held: ExitStack) -> None:
-        fd = held.enter_context(opened_for_lock(self.target, _FOLDER))
+        fd = held.enter_context(opened_for_lock(self.target, FOLDER_FLAGS))
         wait_and_lock(fd, self.target, fcntl.LOCK_SH, timeout_seconds=self._timeout_seconds)
 
     def _replace(
@@ -289,7 +289,7 @@ class StagingDirectory(SaveStep):
         """
         old = f"{self._parent}/{old_name(self._name)}"
         self.doing = "bringing in what it does not replace"
-        _recover(self.target, old)
+        recover_directory(self.target, old)
         target_exists = os.path.isdir(self.target)
         if target_exists:
             retry_stale(lambda: self._lock_target(held))
@@ -368,15 +368,6 @@ class StagingDirectory(SaveStep):
             raise
 
 
-def collect_stages(path: str | os.PathLike[str], *, dry_run: bool) -> list[str]:
-    """Remove this user's unused staging directories beside a path; return their paths."""
-    stages = stale_stages(path)
-    if stages and not dry_run:
-        # The exchange of a killed save may not be durable: then the path still leads to one.
-        sync_directory(os.path.dirname(stages[0]))
-    return [stage for stage in stages if _remove_unused(stage, dry_run=dry_run)]
-
-
 def _resolve(path: str) -> str:
     """Return the absolute path without symlinks; refuse what cannot be exchanged."""
     target = os.path.realpath(path)
@@ -395,45 +386,6 @@ def _resolve(path: str) -> str:
             path,
         )
     return target
-
-
-def _remove_unused(path: str, *, replaced: bool = False, dry_run: bool = False) -> bool:
-    """Remove a directory unless a running save or a reader has locked it; return True if removed.
-
-    Args:
-        path: the directory.
-        replaced: this save has replaced it. Then it is removed even if it belongs to another
-            user, or the file system has no locks.
-        dry_run: remove nothing.
-    """
-    try:
-        if not replaced and not may_remove(path):
-            return False
-        with opened_for_lock(path, _FOLDER | os.O_NOFOLLOW) as fd:
-            take = lock if replaced else syscalls.current().flock
-            take(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Another save may have exchanged it: then the path leads to another directory.
-            if not is_open_file_at(fd, path):
-                return False
-            if dry_run:
-                return True
-            with stop_check(never_stop):
-                remove_tree(path)
-            return not os.path.lexists(path)  # another user's may stay
-    except OSError:
-        return False  # already removed, another user's, or in use: the next save tries again
-
-
-def _recover(target: str, old: str) -> None:
-    """Rename back a directory that a dead save had renamed; remove it if it was replaced."""
-    if not os.path.isdir(old):
-        return
-    if os.path.lexists(target):
-        sync_directory(os.path.dirname(old))  # the dead save may not have flushed its renames
-        with stop_check(never_stop):
-            remove_tree(old)
-    else:
-        syscalls.current().replace(old, target)
 
 
 _NO_LINKS = (errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV)

@@ -16,9 +16,9 @@ from cordwood.errors import StorageError
 from cordwood.io.open_files import OpenFile
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import remove_stale_temporaries
+from cordwood.storage.direct_file import DirectFile
 from cordwood.storage.paths import temporary_path
 from cordwood.storage.syscalls import write_all
-from cordwood.storage.write_files import DirectFile
 
 _FLAGS = os.O_RDWR | os.O_EXCL | os.O_CLOEXEC  # O_EXCL: it cannot be given a name later
 # The errors of file systems without such files; the last two come from old kernels.

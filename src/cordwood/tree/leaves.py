@@ -224,7 +224,7 @@ def _storage_advice(leaf: Any) -> str:
         return f"an array of subclass {name} cannot be stored; convert it with numpy.asarray"
     if isinstance(leaf, (bytearray, memoryview)):
         return f"a {kind.__name__} cannot be stored; convert it with bytes()"
-    if name == "cordwood.api.checkpoint.StoredLeaf":
+    if name == "cordwood.loading.stored_leaf.StoredLeaf":
         return "a leaf of an open checkpoint cannot be stored; pass leaf.load()"
     if kind.__name__ == "Ref" and kind.__module__.startswith("jax."):
         return "a jax.Ref is not stored itself; store its value, ref[...]"

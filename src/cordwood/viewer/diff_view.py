@@ -7,15 +7,22 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from cordwood.api.array_change import root_of_scaled
-from cordwood.api.checkpoint import Checkpoint, StoredLeaf
-from cordwood.api.diff import ComparedPair, Comparison, LeafDiff, Values, compare_checkpoints
-from cordwood.api.leaf_statistics import compare_leaves
-from cordwood.api.pair_trees import pair_trees
+from cordwood.comparing.compare_checkpoints import (
+    ComparedPair,
+    Comparison,
+    Values,
+    compare_checkpoints,
+)
+from cordwood.comparing.compare_leaves import compare_leaves
+from cordwood.comparing.leaf_diff import LeafDiff
+from cordwood.comparing.pair_trees import pair_trees
+from cordwood.comparing.scaled_sums import root_of_scaled
 from cordwood.formats.stored_trees import stored_trees
 from cordwood.index import Leaf, Naming, leaf_text, size_in_memory
 from cordwood.io.progress import Report
 from cordwood.keypath import KeyPath, format_path, format_paths
+from cordwood.loading.checkpoint import Checkpoint
+from cordwood.loading.stored_leaf import StoredLeaf
 from cordwood.message_text import counted, first_names
 from cordwood.storage.locations import parse_location
 from cordwood.threads.garbage_collector import gc_paused
@@ -126,7 +133,7 @@ def _is_whole_number(leaf: Leaf) -> bool:
 
 
 def _integer(checkpoint: Checkpoint, leaf: Leaf) -> int:
-    return int(StoredLeaf(leaf, checkpoint).load(to="numpy"))
+    return int(StoredLeaf(leaf, checkpoint._reader).load(to="numpy"))
 
 
 def _skipped(sources: Sources, a: str, b: str) -> Sequence[str]:

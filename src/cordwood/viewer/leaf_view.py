@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 from itertools import islice
 
-from cordwood.api.checkpoint import Checkpoint
 from cordwood.encoding.digests import DIGEST_BYTES, block_count
 from cordwood.index import (
     ARRAY_KINDS,
@@ -19,6 +18,7 @@ from cordwood.index import (
 )
 from cordwood.io.progress import Report
 from cordwood.keypath import format_path
+from cordwood.loading.checkpoint import Checkpoint
 from cordwood.message_text import counted, size_text
 from cordwood.sharding.boxes import whole_box
 from cordwood.viewer.sources import Sources

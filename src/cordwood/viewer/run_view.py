@@ -13,14 +13,15 @@ import numpy as np
 import xxhash
 
 from cordwood import dtypes
-from cordwood.api.array_change import Array, has_numbers
-from cordwood.api.checkpoint import Checkpoint
-from cordwood.api.diff_operands import CheckpointOperand, fitting
-from cordwood.api.equal_parts import contents_by_digest
+from cordwood.comparing.array_change import Array, has_numbers
+from cordwood.comparing.equal_parts import contents_by_digest
+from cordwood.comparing.operands import CheckpointOperand
+from cordwood.comparing.sample_parts import fitting
 from cordwood.errors import CordwoodError
 from cordwood.index import Inline, Leaf, size_in_memory
 from cordwood.io.progress import ProgressMeter, Report
 from cordwood.keypath import format_path, format_paths
+from cordwood.loading.checkpoint import Checkpoint
 from cordwood.manager.steps import StepSummary, summarize_steps
 from cordwood.plan.split_arrays import Part, all_boxes, chunks_of, group_parts
 from cordwood.sharding.boxes import element_count

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
-from cordwood.api.checkpoint import Checkpoint
-from cordwood.api.checkpoint import open as open_checkpoint
 from cordwood.api.detect import detect
+from cordwood.api.open_checkpoint import open as open_checkpoint
 from cordwood.errors import FileChangedError, IncompleteCheckpointError
+from cordwood.loading.checkpoint import Checkpoint
 
 Kind: TypeAlias = Literal["checkpoint", "diff", "run"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from cordwood.api.array_change import has_numbers
-from cordwood.api.leaf_statistics import leaf_statistics
+from cordwood.comparing.array_change import has_numbers
+from cordwood.comparing.leaf_statistics import leaf_statistics
 from cordwood.index import (
     leaf_text,
     size_in_memory,

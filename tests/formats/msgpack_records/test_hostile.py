@@ -10,11 +10,11 @@ import msgpack
 import numpy as np
 import pytest
 
-from cordwood.api.checkpoint import Checkpoint
 from cordwood.errors import CordwoodError, FormatError, LimitError, TruncatedError
 from cordwood.formats.flax_msgpack.read_records import read_index
 from cordwood.formats.format_protocol import Opened
 from cordwood.io.open_files import MemoryFile
+from cordwood.loading.checkpoint import Checkpoint
 from cordwood.loading.leaf_reader import LeafReader
 from tests.memory import traced_memory
 

@@ -94,8 +94,8 @@ def test_any_array(array: np.ndarray, fortran: bool, deflated: bool) -> None:
 
 
 def loaded(name: str, data: bytes, **options: Any) -> Any:
-    from cordwood.api.checkpoint import Checkpoint
     from cordwood.formats.format_protocol import Opened
+    from cordwood.loading.checkpoint import Checkpoint
     from cordwood.loading.leaf_reader import LeafReader
 
     file = MemoryFile(data, f"x.{name}")

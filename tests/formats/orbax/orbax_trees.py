@@ -10,7 +10,7 @@ from typing import Any
 
 from cordwood.formats.orbax.read_index import open_tree
 from cordwood.index import Index
-from cordwood.storage.directory_reader import LocalDirectory
+from cordwood.storage.local_directory import LocalDirectory
 from tests.golden.orbax_checkpoints import GOLDEN, LAYOUTS
 
 __all__ = ["EVERY", "change", "copied", "index_at", "tree_folder"]

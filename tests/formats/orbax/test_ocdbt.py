@@ -30,7 +30,7 @@ from cordwood.formats.orbax.ocdbt import (
     parse_node,
 )
 from cordwood.formats.zarr.array_reader import ends_in_crc32c
-from cordwood.storage.directory_reader import LocalDirectory
+from cordwood.storage.local_directory import LocalDirectory
 from tests.formats.orbax.orbax_trees import copied
 from tests.memory import traced_memory
 

@@ -15,7 +15,8 @@ from cordwood.formats.orbax.ocdbt import INLINE_NAME
 from cordwood.formats.orbax.tree_metadata import parse_tree_metadata
 from cordwood.index import LEAF, MAX_DEPTH, Box, Codec, Encoded, Inline, Leaf, Node, Pieces
 from cordwood.keypath import format_path
-from cordwood.storage.directory_reader import LocalDirectory, open_beneath
+from cordwood.storage.local_directory import LocalDirectory
+from cordwood.storage.open_beneath import open_beneath
 from cordwood.tree.flatten import build_tree
 from tests.formats.orbax.orbax_trees import EVERY, index_at, tree_folder
 from tests.golden.orbax_checkpoints import GOLDEN
@@ -308,7 +309,7 @@ def test_directories_that_may_not_be_read_are_passed_over(
             raise PermissionError(errno.EACCES, "Permission denied", path)
         return open_beneath(folder, path, directory=directory)
 
-    monkeypatch.setattr("cordwood.storage.directory_reader.open_beneath", refused)
+    monkeypatch.setattr("cordwood.storage.open_beneath.open_beneath", refused)
     with LocalDirectory(tmp_path) as directory:
         assert inspect_directory(directory) == OrbaxDirectory(
             others=("7", "lost+found"), steps=("8",)

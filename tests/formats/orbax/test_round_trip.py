@@ -29,7 +29,7 @@ from cordwood.errors import (
     NotACheckpointError,
     PrefixError,
 )
-from cordwood.storage.directory_reader import DirectoryFile
+from cordwood.storage.local_directory import DirectoryFile
 from cordwood.testing import assert_trees_equal
 from tests.children import run_python
 from tests.golden.orbax_checkpoints import GOLDEN, LAYOUTS, tree, write

@@ -41,7 +41,7 @@ from cordwood.io.lazy_array import Array, LazyArray
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directories import list_names
-from cordwood.storage.directory_reader import FileOwningDirectory, LocalDirectory
+from cordwood.storage.local_directory import FileOwningDirectory, LocalDirectory
 from cordwood.storage.locations import Location, require_local
 from cordwood.storage.paths import path_exists
 from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory

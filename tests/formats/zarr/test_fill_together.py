@@ -22,7 +22,7 @@ from cordwood.processes import begin_together
 from cordwood.processes.key_value_store import SINGLE_PROCESS, Processes
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
-from cordwood.storage.write_files import WrittenFile
+from cordwood.storage.write_chunk_files import WrittenFile
 from cordwood.threads.stop_check import StoppedError
 from cordwood.tree.flatten import describe_tree
 from tests.deaths import SILENCE_SECONDS, die_at_any_call

@@ -20,7 +20,7 @@ from cordwood.errors import CordwoodError, CorruptionError, FormatError, Truncat
 from cordwood.formats.zarr.read_index import read_index
 from cordwood.index import Box, Codec, Encoded, Index, Leaf, Pieces
 from cordwood.sharding.boxes import slices
-from cordwood.storage.directory_reader import LocalDirectory
+from cordwood.storage.local_directory import LocalDirectory
 from cordwood.tree.flatten import build_tree
 
 pytestmark = pytest.mark.usefixtures("cut_small_arrays")

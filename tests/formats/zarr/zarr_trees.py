@@ -22,7 +22,7 @@ from cordwood.plan.load_plan import EncodedChunk, Scatter
 from cordwood.processes.key_value_store import SINGLE_PROCESS
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.sharding.boxes import shape_of, slices
-from cordwood.storage.directory_reader import LocalDirectory
+from cordwood.storage.local_directory import LocalDirectory
 from cordwood.tree.flatten import build_tree
 
 __all__ = ["index_at", "read_tree", "save_tree", "stored_index"]

@@ -75,7 +75,7 @@ class FlaxMsgpackFormat(NamedTuple):
         if isinstance(location, LocalPath):
             source = open_source(location, self.compression, options)
         else:
-            from cordwood.storage.object_file import whole_object
+            from cordwood.storage.object_stores.object_file import whole_object
 
             source = whole_object(location)
         return opened_file(source, read_index, name=self.name)
@@ -97,7 +97,8 @@ class FlaxMsgpackFormat(NamedTuple):
     ) -> SavePlan:
         from cordwood.formats.flax_msgpack.plan_save import plan_buffers, plan_state
         from cordwood.state_dict.state_dicts import to_state_dict
-        from cordwood.storage.write_files import write_file, write_stream
+        from cordwood.storage.write_files import write_file
+        from cordwood.storage.write_stream import write_stream
         from cordwood.tree.flatten import FlatTree, build_tree
 
         del rendezvous

@@ -16,8 +16,9 @@ from cordwood.formats.zarr.key_values import ZeroChunks
 from cordwood.index import LEAF, Index, Leaf, Structure, leaf_paths
 from cordwood.io.open_files import naming
 from cordwood.keypath import KeyPath
-from cordwood.storage.directory_reader import OpenDirectory, directory_at
 from cordwood.storage.locations import Location
+from cordwood.storage.open_directory import directory_at
+from cordwood.storage.readable_directory import OpenDirectory
 from cordwood.threads.garbage_collector import gc_paused
 
 FORMAT = "ocdbt"

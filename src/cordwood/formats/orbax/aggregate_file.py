@@ -16,7 +16,7 @@ from cordwood.formats.flax_msgpack.read_index import read_index
 from cordwood.formats.orbax.tree_metadata import LeafMetadata, TreeMetadata
 from cordwood.index import Index, Inline, Leaf, Pieces, Source
 from cordwood.io.open_files import MemoryFile, ReadableFile, read_whole
-from cordwood.storage.directory_reader import ReadableDirectory
+from cordwood.storage.readable_directory import ReadableDirectory
 
 AGGREGATE_NAME = "checkpoint"
 MAX_AGGREGATE_BYTES = 1 << 32  # in an object store

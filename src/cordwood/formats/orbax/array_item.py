@@ -13,7 +13,7 @@ from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import CordwoodError
 from cordwood.formats.orbax.tree_metadata import LeafMetadata, TreeMetadata
 from cordwood.index import LEAF
-from cordwood.storage.directory_reader import ReadableDirectory
+from cordwood.storage.readable_directory import ReadableDirectory
 
 ARRAY_NAME = "checkpoint"
 CHECKPOINT_NAME = "_CHECKPOINT_METADATA"

@@ -32,15 +32,11 @@ from cordwood.formats.orbax.array_item import (
     read_checkpoint_metadata,
 )
 from cordwood.formats.orbax.tree_metadata import TREE_NAME
-from cordwood.storage.directory_reader import (
-    FOLDER,
-    OTHER,
-    LocalDirectory,
-    ReadableDirectory,
-    directory_at,
-)
+from cordwood.storage.local_directory import LocalDirectory
 from cordwood.storage.locations import LocalPath, Location
+from cordwood.storage.open_directory import directory_at
 from cordwood.storage.paths import kind_at
+from cordwood.storage.readable_directory import FOLDER, OTHER, ReadableDirectory
 
 _COMMIT_NAME = "commit_success.txt"
 _IN_PLACE = "gs://"  # where Orbax renames nothing

@@ -29,7 +29,7 @@ from cordwood.formats.zarr.key_values import KeyValues, ValueLocation, joined, r
 from cordwood.index import Source
 from cordwood.io.open_files import naming
 from cordwood.message_text import counted
-from cordwood.storage.directory_reader import ReadableDirectory
+from cordwood.storage.readable_directory import ReadableDirectory
 
 MANIFEST_NAME = "manifest.ocdbt"
 MAX_NODE_BYTES = 1 << 28  # decoded; what Orbax writes stays below 1e8

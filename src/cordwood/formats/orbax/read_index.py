@@ -45,8 +45,9 @@ from cordwood.io.open_files import READ_ERRORS, naming
 from cordwood.keypath import path_label
 from cordwood.message_text import first_names, printable
 from cordwood.plan.load_plan import EncodedChunk, Scatter
-from cordwood.storage.directory_reader import OpenDirectory, ReadableDirectory, directory_at
 from cordwood.storage.locations import Location
+from cordwood.storage.open_directory import directory_at
+from cordwood.storage.readable_directory import OpenDirectory, ReadableDirectory
 from cordwood.threads.garbage_collector import gc_paused
 
 FORMAT = "orbax"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import CordwoodError
 from cordwood.formats.format_protocol import Place
-from cordwood.storage.directory_reader import ReadableDirectory
+from cordwood.storage.readable_directory import ReadableDirectory
 
 _MAX_BYTES = 1 << 20
 

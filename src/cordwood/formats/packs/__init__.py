@@ -100,7 +100,7 @@ def store_at(location: Location, *, to_save: bool = False) -> Storage:
             f"{location.address}: {location.scheme}:// can only be read; expected a path, or a URL "
             "of s3://, gs:// or az:// to save to"
         )
-    from cordwood.storage.object_storage import ObjectStorage
+    from cordwood.storage.object_stores.object_storage import ObjectStorage
 
     return ObjectStorage(location, RULES)
 

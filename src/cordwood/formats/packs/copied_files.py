@@ -127,8 +127,8 @@ def write_files(
             arguments = [(path, plan, leaves) for path, plan in zip(paths, plans, strict=True)]
             map_in_threads(write_file, arguments, threads=_LOCAL_FILES_AT_ONCE)
             return
-        from cordwood.storage.object_store_client import ObjectStore
-        from cordwood.storage.object_uploads import upload_objects
+        from cordwood.storage.object_stores.object_store_client import ObjectStore
+        from cordwood.storage.object_stores.object_uploads import upload_objects
 
         files = [*map(NewDataFile, names, plans), *_lists_of_cells(origin, content, names)]
         upload_objects(ObjectStore(destination), files, leaves, max_buffers=_BUFFERS, are_new=False)

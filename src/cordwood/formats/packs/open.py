@@ -36,9 +36,9 @@ from cordwood.formats.stored_step import (
 from cordwood.index import Box, Digests, Leaf, Source
 from cordwood.io.open_files import Closable, ReadableFile, naming
 from cordwood.message_text import counted
-from cordwood.storage.directory_reader import ReplacedError, retry_reading
 from cordwood.storage.locations import Location, Url
 from cordwood.storage.paths import NOTHING_ON_THE_WEB
+from cordwood.storage.retry_reading import ReplacedError, retry_reading
 from cordwood.storage.storage_protocol import Storage
 
 _LISTED_CELLS = 200_000  # of an item with more, pieces are only listed for the leaves that are read

@@ -21,7 +21,7 @@ from cordwood.errors import CorruptionError, FormatError, LimitError, Unsupporte
 from cordwood.formats.zarr.array_metadata import MAX_METADATA_BYTES, METADATA_NAME
 from cordwood.index import Source
 from cordwood.io.open_files import MemoryFile, ReadableFile, zero_bytes
-from cordwood.storage.directory_reader import FOLDER, OpenDirectory, ReadableDirectory
+from cordwood.storage.readable_directory import FOLDER, OpenDirectory, ReadableDirectory
 
 MAX_PATH_BYTES = 4000  # Linux takes 4096
 _CHUNK_DIRECTORY = re.compile("c|[0-9]+")  # the name of a directory that holds chunks

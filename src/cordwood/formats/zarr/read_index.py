@@ -37,14 +37,11 @@ from cordwood.formats.zarr.tensorstore_index import (
 from cordwood.index import Digests, Index, Inline, Leaf, Source, leaf_paths
 from cordwood.io.open_files import LocalFile, naming, read_whole
 from cordwood.keypath import KeyPath
-from cordwood.storage.directory_reader import (
-    LocalDirectory,
-    OpenDirectory,
-    ReadableDirectory,
-    directory_at,
-)
+from cordwood.storage.local_directory import LocalDirectory
 from cordwood.storage.locations import LocalPath, Location
+from cordwood.storage.open_directory import directory_at
 from cordwood.storage.paths import locate_directory
+from cordwood.storage.readable_directory import OpenDirectory, ReadableDirectory
 from cordwood.threads.garbage_collector import gc_paused
 
 FORMAT = "zarr"

@@ -25,8 +25,9 @@ from cordwood.index import Index, Leaf, unreadable_leaf
 from cordwood.io.open_files import MemoryFile, ReadableFile, naming
 from cordwood.keypath import KeyPath, path_label
 from cordwood.message_text import first_names, printable
-from cordwood.storage.directory_reader import FOLDER, OTHER, ReadableDirectory, directory_at
 from cordwood.storage.locations import Location
+from cordwood.storage.open_directory import directory_at
+from cordwood.storage.readable_directory import FOLDER, OTHER, ReadableDirectory
 from cordwood.threads.garbage_collector import gc_paused
 
 FORMAT = "zarr-tree"

@@ -57,10 +57,11 @@ from cordwood.processes.begin_together import begin_together
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.processes.tree_fingerprints import tree_fingerprints
 from cordwood.storage.directories import count_files, scan_directory
-from cordwood.storage.directory_reader import LocalDirectory, ReplacedError, retry_reading
+from cordwood.storage.local_directory import LocalDirectory
 from cordwood.storage.locations import LocalPath
+from cordwood.storage.retry_reading import ReplacedError, retry_reading
 from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
-from cordwood.storage.write_files import WrittenFile
+from cordwood.storage.write_chunk_files import WrittenFile
 
 MAX_FOREIGN_FILES = 10_000  # that a directory without an index may hold
 _OTHER_INDEX = "cordwood.json"  # of packs

@@ -23,9 +23,10 @@ from cordwood.errors import CordwoodError, NotACheckpointError
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import WritableFile, finish_file, sync_directory
 from cordwood.storage.directories import list_names, may_remove
-from cordwood.storage.directory_reader import open_beneath, read_small_file
 from cordwood.storage.file_locks import locked
+from cordwood.storage.open_beneath import open_beneath
 from cordwood.storage.paths import LOCK_NAME, temporary_path, temporary_pattern
+from cordwood.storage.read_small_file import read_small_file
 from cordwood.storage.syscalls import open_directory_fd
 from cordwood.threads.log import log
 

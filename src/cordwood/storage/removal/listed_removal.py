@@ -19,6 +19,7 @@ from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import sync_directory
 from cordwood.storage.directories import scan_directory
 from cordwood.storage.file_locks import locked
+from cordwood.storage.local_step_storage import LocalStepStorage
 from cordwood.storage.locations import LocalPath
 from cordwood.storage.paths import LOCK_NAME, temporary_path
 from cordwood.storage.removal.killed_removals import (
@@ -29,7 +30,6 @@ from cordwood.storage.removal.killed_removals import (
     rename_back,
     write_list,
 )
-from cordwood.storage.step_storage import LocalStepStorage
 from cordwood.storage.storage_protocol import NamingRules
 
 MAX_DEPTH = 100  # of the directories in a checkpoint or a run

@@ -1,0 +1,1 @@
+"""Comparison of checkpoints and trees: pairs of leaves, digests, changes and statistics."""

@@ -1,0 +1,1 @@
+"""Storage in object stores: requests, uploads, conditional writes, and directories of objects."""

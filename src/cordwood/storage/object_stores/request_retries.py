@@ -1,0 +1,120 @@
+"""The repetition of a request that fails for a temporary reason; each one is a line of the log.
+
+A store that has never answered this process is given up after the second failure.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from cordwood.errors import (
+    StorageError,
+)
+from cordwood.storage.object_stores.object_store_errors import (
+    failure_of,
+    request_error,
+)
+from cordwood.storage.object_stores.open_bucket import OpenStore
+from cordwood.storage.object_stores.request_loop import run_request
+from cordwood.threads.log import log
+from cordwood.threads.stop_check import check_stop
+
+T = TypeVar("T")
+
+POLL_SECONDS = 0.5
+_RETRIES = 8  # after answers that say "later": about two minutes
+_RETRIES_AFTER_SILENCE = 1  # after a timeout, which is half of the time that a stall may take
+_FIRST_RETRIES = 1  # of a store that has never answered
+_MAX_DELAY_SECONDS = 32.0
+
+_answered: set[str] = set()  # the stores that have answered in this process
+
+
+class RequestRetries:
+    """The repetition of requests to one store after temporary failures.
+
+    Args:
+        where: the bucket and the endpoint.
+    """
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._has_answered = False
+
+    def send(
+        self, send: Callable[[], Coroutine[Any, Any, T]], url: str, *, doing: str, stoppable: bool
+    ) -> T:
+        """Send a request; repeat it after temporary failures.
+
+        Raises what obstore raises, unless the failure is temporary; then after the last attempt.
+
+        Args:
+            send: sends the request.
+            url: of the object, for the log.
+            doing: what the request does, for the log.
+            stoppable: end the request early if `check_stop` raises.
+        """
+        check = check_stop if stoppable else _go_on
+        attempt = 0
+        while True:
+            try:
+                result = run_request(send, f"an answer of the store about {url}", check)
+            except Exception as e:
+                failure = failure_of(e)
+                is_reachable = self._where in _answered
+                if failure.status:
+                    _answered.add(self._where)
+                limit = _RETRIES_AFTER_SILENCE if failure.timed_out else _RETRIES
+                if not is_reachable and not failure.status:
+                    limit = 0 if failure.timed_out and self._has_answered else _FIRST_RETRIES
+                if not failure.is_temporary or attempt >= limit:
+                    if failure.timed_out:
+                        _answered.discard(self._where)
+                    raise
+                attempt += 1
+                seconds = _delay_seconds(attempt)
+                log.warning(
+                    "%s: %s; attempt %d of %d follows in %.1f s",
+                    url,
+                    request_error(e, url, doing).strerror,
+                    attempt + 1,
+                    limit + 1,
+                    seconds,
+                )
+                _sleep(seconds)
+            else:
+                _answered.add(self._where)
+                self._has_answered = True
+                return result
+
+
+def silence(url: str, opened: OpenStore) -> StorageError:
+    """Return the error of a store that does not answer, and expect no answer for a while."""
+    _answered.discard(opened.where)
+    return StorageError(
+        errno.ETIMEDOUT,
+        f"the store ({opened.where}) has acknowledged no byte for {opened.stall_seconds:.0f} s; "
+        "look at the network, or allow more by CORDWOOD_STALL_SECONDS",
+        url,
+    )
+
+
+def _go_on() -> None:
+    """Do nothing: a request that changes the store is waited for."""
+
+
+def _delay_seconds(attempt: int) -> float:
+    most: float = min(_MAX_DELAY_SECONDS, 2.0 ** (attempt - 1))
+    return random.uniform(most / 2, most)  # noqa: S311  (not a secret)
+
+
+def _sleep(seconds: float) -> None:
+    """Wait before a request is repeated. Raises what `check_stop` raises."""
+    end = time.monotonic() + seconds
+    while (remaining := end - time.monotonic()) > 0:
+        time.sleep(min(POLL_SECONDS, remaining))
+        check_stop()

@@ -1,0 +1,44 @@
+"""Objects of a store as values: their bytes, their tags, and their entries in a listing."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Tag(NamedTuple):
+    """The version of an object, which each write changes."""
+
+    e_tag: str | None
+    version: str | None = None
+
+
+class StoredObject(NamedTuple):
+    """The bytes of an object, and its tag; both None if there is no object."""
+
+    data: bytes | None
+    tag: Tag | None
+
+
+class ObjectEntry(NamedTuple):
+    """An object in a listing."""
+
+    name: str
+    size_bytes: int
+    tag: Tag
+    written_seconds: float  # since 1970, by the clock of the store
+
+
+class ObjectPart(NamedTuple):
+    """A range of an object, in chunks one after another, and the size of the whole object."""
+
+    chunks: list[memoryview]
+    object_bytes: int
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(len, self.chunks))
+
+    @property
+    def data(self) -> bytes:
+        """A copy of all chunks."""
+        return b"".join(self.chunks)
