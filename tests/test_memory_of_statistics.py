@@ -24,7 +24,8 @@ ELEMENTS = 32 * MIB  # of a leaf of one byte each; float64 numbers of all would 
 CHILD = """
 import contextlib, io, json, sys
 from cordwood.cli.main import main
-from cordwood.viewer.checkpoint_view import OpenArguments, open_sources, statistics_view
+from cordwood.viewer.sources import OpenArguments, open_sources
+from cordwood.viewer.statistics_view import statistics_view
 
 def status(field):
     with open("/proc/self/status") as lines:
