@@ -15,6 +15,7 @@ from cordwood.api.detect import detect
 from cordwood.api.files_of_tools import belongs_to_run, foreign_files
 from cordwood.errors import CordwoodError, NotACheckpointError, UnsupportedFormatError
 from cordwood.formats.hugging_face.shards import files_in_index
+from cordwood.formats.orbax.unlisted_files import unlisted_files
 from cordwood.formats.packs.cordwood_json import RULES
 from cordwood.io.threads import run_in_worker
 from cordwood.message_text import first_names
@@ -162,7 +163,10 @@ def _foreign_in_checkpoint(path: str, format: str, names: Sequence[str]) -> Sequ
     if format == "safetensors-shards":
         with suppress(CordwoodError, OSError):  # damaged: then the names alone decide
             in_index = files_in_index(path)
-    return foreign_files(format, names, in_index=in_index)
+    foreign = foreign_files(format, names, in_index=in_index)
+    if format == "orbax" and foreign is not None:
+        return sorted({*foreign, *unlisted_files(path, names)})
+    return foreign
 
 
 def _foreign_in_run(path: str, names: Sequence[str], steps: Sequence[str]) -> list[str]:
