@@ -117,6 +117,10 @@ class StepStorage(Protocol):
         """
         ...
 
+    def flush(self, entry: str) -> None:
+        """Make an entry durable whose save was killed before it returned. Raises OSError."""
+        ...
+
     def read_records(self) -> Mapping[str, StoredRecord]:
         """Return the records by entry that `write_records` has stored.
 
@@ -242,6 +246,10 @@ class LocalStepStorage:
 
     def directory(self, entry: str) -> None:
         """Return None."""
+
+    def flush(self, entry: str) -> None:
+        sync_directory(self.path_of(entry))
+        sync_directory(self.name)
 
     def read_records(self) -> Mapping[str, StoredRecord]:
         return {}  # reading an index of a disk costs nothing
