@@ -14,6 +14,7 @@ import os
 import random
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -158,8 +159,11 @@ def _check_kill(
     again = Replay(trace)
     _require_complete(again, live)
     shutil.rmtree(live)
-    in_time = {tree: each for tree, each in expected.acknowledged.items() if each[0] <= moment}
-    expected = expected._replace(acknowledged={**in_time, **recorder.acknowledged})
+    saved = {
+        tree: (since if since <= moment else sys.maxsize, value)  # may be there, or may not
+        for tree, (since, value) in expected.acknowledged.items()
+    }
+    expected = expected._replace(acknowledged={**saved, **recorder.acknowledged})
     states = _some_states(again, moment, effort.most_after_kills, rng, returns=not refused)
     problems = []
     for state in states:

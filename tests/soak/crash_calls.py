@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import warnings
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -136,10 +137,11 @@ def _save_for_hub(max_shard_bytes: int | None) -> CrashCase:
 
 
 def _run(root: str, steps: range, **options: Any) -> None:
-    """Save steps after those that a run has, with links to what does not change."""
+    """Save steps after the one that a run continues from, with links to what does not change."""
     with cw.CheckpointManager(f"{root}/run", background=False, **options) as manager:
+        restored = _restore(manager)
         for step in steps:
-            if step > (manager.latest() or 0):
+            if restored is None or step > restored.step:
                 items = {"ema": tree_of(step + 1)}
                 manager.save(step, tree_of(step), metrics={"loss": 1.0}, items=items)
                 acknowledge(root, *_steps(step))
@@ -162,13 +164,13 @@ def _managers() -> list[CrashCase]:
 
     def first_steps(root: str) -> None:
         with cw.CheckpointManager(f"{root}/run", background=False, keep=2) as manager:
-            for step in range((manager.latest() or 0) + 1, 4):
+            for step in _steps_left(manager):
                 manager.save(step, tree_of(step))
                 acknowledge(root, *_trees(f"run/{step}", hub=True))
 
     def in_background(root: str) -> None:
         with cw.CheckpointManager(f"{root}/run", keep=2) as manager:
-            for step in range((manager.latest() or 0) + 1, 4):
+            for step in _steps_left(manager):
                 pending = manager.save(step, tree_of(step))
                 assert pending is not None
                 pending.wait()
@@ -217,6 +219,19 @@ def _managers() -> list[CrashCase]:
         ),
         CrashCase("manager.add_metrics", prepare, add_metrics, (*_steps(1, 2, 3), *of_metrics)),
     ]
+
+
+def _restore(manager: cw.CheckpointManager) -> Any:
+    """Restore the newest step; steps that a killed save left are passed over with a warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return manager.restore()
+
+
+def _steps_left(manager: cw.CheckpointManager) -> range:
+    """Return the steps up to 3 that a loop saves which continues from the newest step."""
+    restored = _restore(manager)
+    return range(1 if restored is None else restored.step + 1, 4)
 
 
 def _nothing(root: str) -> None:

@@ -15,6 +15,7 @@ from cordwood.api.detect import detect_at
 from cordwood.api.files_of_tools import belongs_to_run, foreign_files
 from cordwood.errors import CordwoodError, NotACheckpointError, UnsupportedFormatError
 from cordwood.formats.hugging_face.shards import files_in_index
+from cordwood.formats.orbax.unlisted_files import unlisted_files
 from cordwood.formats.packs.cordwood_json import RULES
 from cordwood.message_text import first_names
 from cordwood.storage.locations import LocalPath, Location, Url, parse_location
@@ -158,7 +159,10 @@ def _foreign_in_checkpoint(
     if format == "safetensors-shards":
         with suppress(CordwoodError, OSError):  # damaged: then the names alone decide
             in_index = files_in_index(str(location))
-    return foreign_files(format, names, in_index=in_index)
+    foreign = foreign_files(format, names, in_index=in_index)
+    if format == "orbax" and foreign is not None:
+        return sorted({*foreign, *unlisted_files(location, names)})
+    return foreign
 
 
 def _foreign_in_run(root: Location, names: Sequence[str], steps: Sequence[str]) -> list[str]:

@@ -540,6 +540,18 @@ class CheckpointManager(StepReader):
     def _after_restoring(self) -> None:
         self._decider.invalidate()  # steps may turn out to be damaged
 
+    def _after_restoring_step(self, number: int) -> None:
+        """Make the step durable: its save may have been killed just before it returned.
+
+        A loop that goes on from a step does not save it again.
+        """
+        step = self._steps.at(number)
+        if self._group.index == 0 and step is not None and step.record is not None:
+            try:
+                self._steps.storage.flush(step.entry)
+            except OSError as e:
+                log.warning("%s: the restored step could not be flushed: %s", step.path, e)
+
     def _finish_in_time(self) -> None:
         """Wait for the running save, for as long as a preempted job may run."""
         self._decider.preempted = True

@@ -284,6 +284,7 @@ class StepReader:
         restored = loaded.restored
         self._restored = restored.step
         self._watch.restored(restored.step)
+        self._after_restoring_step(restored.step)
         stateful = {name: item for name, item in request.items.items() if is_stateful(item)}
         for name, item in stateful.items():
             if name in restored.items:  # else it is kept: missing="keep"
@@ -376,6 +377,9 @@ class StepReader:
 
         It is also called if there was no step to restore.
         """
+
+    def _after_restoring_step(self, number: int) -> None:
+        """Do what must be done after a step was restored in this process; for subclasses."""
 
 
 class StepWatcher:

@@ -85,6 +85,10 @@ class LocalStepStorage:
     def directory(self, entry: str) -> None:
         """Return None."""
 
+    def flush(self, entry: str) -> None:
+        sync_directory(self._path_of(entry))
+        sync_directory(self._root)
+
     def read_records(self) -> Mapping[str, StoredRecord]:
         return {}  # reading an index of a disk costs nothing
 

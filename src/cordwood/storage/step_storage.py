@@ -90,6 +90,10 @@ class StepStorage(Protocol):
         """
         ...
 
+    def flush(self, entry: str) -> None:
+        """Make an entry durable whose save was killed before it returned. Raises OSError."""
+        ...
+
     def read_records(self) -> Mapping[str, StoredRecord]:
         """Return the records by entry that `write_records` has stored.
 

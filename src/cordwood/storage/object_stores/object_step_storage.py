@@ -79,6 +79,9 @@ class ObjectStepStorage:
         found = self._store.find(f"{entry}/{self._index_name}")
         return found.tag.e_tag or found.tag.version if found and found.size_bytes else None
 
+    def flush(self, entry: str) -> None:
+        """Do nothing: an object that can be read is durable."""
+
     def read_records(self) -> Mapping[str, StoredRecord]:
         with suppress(OSError, CordwoodError, ValueError, TypeError, AttributeError):
             data = self._store.read(_RECORDS, limit_bytes=self._rules.max_index_bytes).data
