@@ -39,9 +39,7 @@ if TYPE_CHECKING:
     from cordwood.compat.eformer.serialization import (
         tree_deserialize_leaves as tree_deserialize_leaves,
     )
-    from cordwood.compat.eformer.serialization import (
-        tree_serialize_leaves as tree_serialize_leaves,
-    )
+    from cordwood.compat.eformer.serialization import tree_serialize_leaves as tree_serialize_leaves
     from cordwood.errors import CordwoodError as CordwoodError
     from cordwood.io.buffers import release_memory as release_memory
     from cordwood.keypath import DictKey as DictKey

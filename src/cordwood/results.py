@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from cordwood.public_names import lazy_names
 
 if TYPE_CHECKING:
-    from cordwood.api.convert import Conversion as Conversion
+    from cordwood.api.conversion import Conversion as Conversion
     from cordwood.api.copy import CopyReport as CopyReport
     from cordwood.api.detect import Detected as Detected
     from cordwood.api.gc import GcReport as GcReport
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cordwood.storage.object_stores.object_store_options import StorageOptions as StorageOptions
 
 _MODULE_OF = {
-    "Conversion": "cordwood.api.convert",
+    "Conversion": "cordwood.api.conversion",
     "CopyReport": "cordwood.api.copy",
     "Detected": "cordwood.api.detect",
     "Diff": "cordwood.comparing.differences",

@@ -1,42 +1,36 @@
 """convert: copy a checkpoint into another format, a few MiB at a time.
 
-One file: what is read, what may be replaced, and what gets lost are decided together, before
-anything is written.
+What is read, what may be replaced, and what gets lost are decided together, before anything is
+written.
 """
 
 from __future__ import annotations
 
-import errno
 import math
 import os
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Literal, NamedTuple
 
 from cordwood import dtypes
 from cordwood.api.checkpoint_leaves import StoredLeaves
-from cordwood.api.detect import detect_at
+from cordwood.api.conversion import MAX_NAMED, Conversion
+from cordwood.api.record_of_other_step import without_other_steps_record
+from cordwood.api.refuse_existing import refuse_existing, refuse_unknown_suffix
 from cordwood.api.trees_to_convert import TreesToConvert, require_all_trees, trees_to_convert
-from cordwood.errors import CordwoodError, LossError, UnsupportedFormatError
+from cordwood.errors import LossError
 from cordwood.formats.detect_format import format_of
 from cordwood.formats.format_losses import losses_in
 from cordwood.formats.format_protocol import (
     FilesBeside,
-    Place,
     SaveOptions,
     WritableFormat,
     has_companions,
     is_directory_format,
-    item_names,
     plan_save,
     require_strings,
 )
-from cordwood.formats.packs import store_at
-from cordwood.formats.packs.cordwood_json import decode_index
-from cordwood.formats.packs.open import read_index_bytes
-from cordwood.formats.registry import file_formats, format_for_saving, suffixes_of, written_format
-from cordwood.formats.stored_step import KEY, PREFIX_KEY, decode_record, number_in_name
+from cordwood.formats.registry import format_for_saving
 from cordwood.formats.stored_trees import stored_trees
 from cordwood.index import Index, Leaf, leaf_paths
 from cordwood.io.leaves_to_write import Leaves
@@ -47,12 +41,11 @@ from cordwood.loading.checkpoint import Checkpoint, open_at
 from cordwood.loading.load_request import Cast
 from cordwood.loading.locate_step import locate_checkpoint
 from cordwood.loading.unreadable_leaves import require_readable, unreadable_names
-from cordwood.message_text import counted, first_names, printable, size_text
+from cordwood.message_text import counted, first_names, printable
 from cordwood.plan.path_patterns import Rename, Select
 from cordwood.plan.select_leaves import SelectedLeaves, Transpose, select_leaves
 from cordwood.processes.key_value_store import SINGLE_PROCESS
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
-from cordwood.public_names import document_fields
 from cordwood.saving.background_saves import raise_unreported_failures, wait_for_saves
 from cordwood.saving.interrupted_saves import after_interrupted_saves
 from cordwood.storage.locations import (
@@ -61,72 +54,13 @@ from cordwood.storage.locations import (
     Url,
     parse_local_path,
     parse_location,
-    require_local,
 )
-from cordwood.storage.paths import is_empty_file, is_same_path, kind_at, last_name, locate_directory
+from cordwood.storage.paths import is_same_path
 from cordwood.storage.temporary_file import scratch_directory
 from cordwood.threads.garbage_collector import gc_paused
 from cordwood.threads.log import log
 from cordwood.threads.run_in_worker import in_worker
 from cordwood.tree.flatten import FlatTree
-
-_MAX_NAMED = 10
-
-
-@document_fields
-class Conversion(NamedTuple):
-    """The result of `convert`. As a string: a line for each loss, then one for the conversion.
-
-    Attributes:
-        source, destination: the paths.
-        source_format, format: the names of their formats.
-        leaves: how many leaves were written.
-        size_bytes: the size of the elements of all arrays as written, in bytes.
-        lost: descriptions of what the format cannot store, and of leaves that cannot be read; ()
-            unless `lossy=True`.
-        prefixes: the prefixes of the trees that were written; "" for a tree without one.
-        left_out: what else the source holds and was not converted, in words: other trees, where
-            `select` is of one; items of Orbax that are no trees; files beside weights of the hub.
-        files: the names of files that were copied from a directory of the hub to another one.
-    """
-
-    source: str
-    destination: str
-    source_format: str
-    format: str
-    leaves: int
-    size_bytes: int
-    lost: tuple[str, ...]
-    prefixes: tuple[str, ...] = ("",)
-    left_out: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        lines = [f"lost: {line}" for line in self.lost]
-        if self.left_out:
-            lines.append(f"not converted: {first_names(self.left_out, _MAX_NAMED)}")
-        files = f"; copied: {first_names(self.files, _MAX_NAMED)}" if self.files else ""
-        trees = f"{len(self.prefixes)} trees, " if len(self.prefixes) > 1 else ""
-        lines.append(
-            f"{self.destination}: {trees}{counted(self.leaves, 'leaf', 'leaves')}, "
-            f"{size_text(self.size_bytes)}, from {self.source_format} to {self.format}{files}"
-        )
-        return printable("\n".join(lines))
-
-    def __repr__(self) -> str:
-        return str(self)
-
-    def _repr_html_(self) -> str:
-        from cordwood.notebook.html_parts import result_html
-
-        fields = [
-            ("from", f"{self.source} ({self.source_format})"),
-            ("to", f"{self.destination} ({self.format})"),
-            ("size", f"{counted(self.leaves, 'leaf', 'leaves')}, {size_text(self.size_bytes)}"),
-            ("trees", ", ".join(filter(None, self.prefixes))),
-        ] + [("lost", line) for line in self.lost]
-        fields += [("not converted", ", ".join(self.left_out)), ("copied", ", ".join(self.files))]
-        return result_html("converted", self.destination, fields)
 
 
 class _Part(NamedTuple):
@@ -404,7 +338,7 @@ def _readable(
         return select, []
     patterns = ["**"] if select is None else [select] if isinstance(select, str) else select
     what = counted(len(names), "leaf that cannot be read", "leaves that cannot be read")
-    lost = f"{what}: {first_names(names, _MAX_NAMED)}"
+    lost = f"{what}: {first_names(names, MAX_NAMED)}"
     return [*patterns, *[f"!{name}" for name in names]], [lost]
 
 
@@ -455,135 +389,3 @@ def _accepted_losses(
             + "\n".join([f"  {line}" for line in lost])
         )
     return lost
-
-
-def refuse_unknown_suffix(path: LocalPath) -> None:
-    """Raise UnsupportedFormatError if a new directory would have the name of a file.
-
-    `save` makes a directory of any name without a known file suffix. The path of a conversion is
-    often typed by hand, and a suffix of letters is meant for a file.
-    """
-    text = path.text
-    suffix = Path(text).suffix
-    if text.endswith("/") or not suffix[1:].isalpha() or kind_at(path) != "nothing":
-        return
-    suffixes = ", ".join(suffixes_of(file_formats(writable=True)))
-    raise UnsupportedFormatError(
-        f"{text}: the suffix {suffix!r} is of no format that cordwood writes: expected {suffixes}, "
-        'or for a directory of that name a slash at the end or layout="packs" (--layout packs)'
-    )
-
-
-def refuse_existing(
-    location: Location,
-    format: WritableFormat,
-    prefixes: Collection[str],
-    *,
-    beside: bool,
-    overwrite: bool,
-) -> None:
-    """Raise FileExistsError unless the trees of these prefixes may be written to a location.
-
-    Args:
-        location: the destination, which `refuse_foreign` has accepted.
-        format: the format to write.
-        prefixes: the prefixes of the trees to write; "" for a tree without one.
-        beside: the caller has named the tree, so trees of other prefixes may stay beside it.
-        overwrite: trees of these prefixes may be replaced.
-    """
-    existing = _prefixes_at(location, format)
-    if existing is None:
-        return
-    text = str(location)
-    if overwrite:
-        others = sorted(set(existing) - set(prefixes))
-        if others and not beside:
-            what = f"it holds {_tree(others[0])}, which would stay beside what is converted"
-            raise FileExistsError(
-                errno.EEXIST,
-                f"{what}: remove the directory, name the tree to write with to_prefix= "
-                "(--to-prefix), or convert to another path",
-                text,
-            )
-        return
-    step = _step_at(location) if is_directory_format(format) else None
-    if beside and step is None and set(prefixes).isdisjoint(existing):
-        return
-    what = "a checkpoint"
-    with suppress(CordwoodError, OSError):
-        what = detect_at(location).description
-    if step is not None:
-        what += f", step {step} of a CheckpointManager"
-    elif beside:
-        what += f", with {_tree(next(iter(prefixes)))}"
-    hint = ""
-    if is_directory_format(format) and not beside and step is None:
-        hint = ", pass to_prefix= (--to-prefix) to write a tree beside it"
-    raise FileExistsError(
-        errno.EEXIST,
-        f"the destination is already {what}: pass overwrite=True (--force) to replace it{hint}, or "
-        "convert to another path",
-        text,
-    )
-
-
-def _tree(prefix: str) -> str:
-    return f"the tree {prefix!r}" if prefix else "a tree without a prefix"
-
-
-def _prefixes_at(location: Location, format: WritableFormat) -> list[str] | None:
-    """Return the prefixes of the checkpoint there, [""] for a file; None if there is none."""
-    if not is_directory_format(format):
-        path = require_local(location)
-        return None if kind_at(path) == "nothing" or is_empty_file(path) else [""]
-    if isinstance(location, Url):
-        data = store_at(location).read_index()
-        return None if data is None else sorted(decode_index(data))
-    place = LocalPath(locate_directory(location))
-    existing = written_format(Place(place)) if kind_at(place) == "a folder" else None
-    return None if existing is None else list(item_names(existing, place))
-
-
-def _step_at(location: Location) -> int | None:
-    """Return the step of the manager's record in the directory of packs at a location, or None."""
-    with suppress(CordwoodError, OSError):
-        item = decode_index(read_index_bytes(store_at(location))).get("")
-        metadata = item.get("metadata") if type(item) is dict else None
-        text = metadata.get(KEY) if type(metadata) is dict else None
-        if type(text) is str:
-            return decode_record(text, str(location)).step
-    return None
-
-
-def without_other_steps_record(
-    strings: Mapping[str, str],
-    destination: Location,
-    format: WritableFormat,
-    *,
-    source: str,
-) -> Mapping[str, str]:
-    """Return the strings beside a tree, without a manager's record of another step.
-
-    A record holds the metrics, extras and states of its step. Under the name of another step they
-    would be taken for the metrics of that step. The record stays if the destination has the same
-    number, or no step number as its name. A directory for the hub never has a record, because
-    others read it.
-    """
-    if is_directory_format(format) and "prefix" not in format.save_options:
-        return {name: value for name, value in strings.items() if name not in (KEY, PREFIX_KEY)}
-    number = number_in_name(last_name(str(destination)))
-    if KEY not in strings or number is None:
-        return strings
-    step = None
-    with suppress(CordwoodError):
-        step = decode_record(strings[KEY], source).step
-    if step == number:
-        return strings
-    log.warning(
-        "%s: the metrics, extras and states of %s are left out, for they are not those of step %d; "
-        "trees are copied",
-        str(destination),
-        source if step is None else f"step {step}",
-        number,
-    )
-    return {name: value for name, value in strings.items() if name != KEY}

@@ -1,0 +1,66 @@
+"""The result of a conversion."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cordwood.message_text import counted, first_names, printable, size_text
+from cordwood.public_names import document_fields
+
+MAX_NAMED = 10
+
+
+@document_fields
+class Conversion(NamedTuple):
+    """The result of `convert`. As a string: a line for each loss, then one for the conversion.
+
+    Attributes:
+        source, destination: the paths.
+        source_format, format: the names of their formats.
+        leaves: how many leaves were written.
+        size_bytes: the size of the elements of all arrays as written, in bytes.
+        lost: descriptions of what the format cannot store, and of leaves that cannot be read; ()
+            unless `lossy=True`.
+        prefixes: the prefixes of the trees that were written; "" for a tree without one.
+        left_out: what else the source holds and was not converted, in words: other trees, where
+            `select` is of one; items of Orbax that are no trees; files beside weights of the hub.
+        files: the names of files that were copied from a directory of the hub to another one.
+    """
+
+    source: str
+    destination: str
+    source_format: str
+    format: str
+    leaves: int
+    size_bytes: int
+    lost: tuple[str, ...]
+    prefixes: tuple[str, ...] = ("",)
+    left_out: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"lost: {line}" for line in self.lost]
+        if self.left_out:
+            lines.append(f"not converted: {first_names(self.left_out, MAX_NAMED)}")
+        files = f"; copied: {first_names(self.files, MAX_NAMED)}" if self.files else ""
+        trees = f"{len(self.prefixes)} trees, " if len(self.prefixes) > 1 else ""
+        lines.append(
+            f"{self.destination}: {trees}{counted(self.leaves, 'leaf', 'leaves')}, "
+            f"{size_text(self.size_bytes)}, from {self.source_format} to {self.format}{files}"
+        )
+        return printable("\n".join(lines))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        from cordwood.notebook.html_parts import result_html
+
+        fields = [
+            ("from", f"{self.source} ({self.source_format})"),
+            ("to", f"{self.destination} ({self.format})"),
+            ("size", f"{counted(self.leaves, 'leaf', 'leaves')}, {size_text(self.size_bytes)}"),
+            ("trees", ", ".join(filter(None, self.prefixes))),
+        ] + [("lost", line) for line in self.lost]
+        fields += [("not converted", ", ".join(self.left_out)), ("copied", ", ".join(self.files))]
+        return result_html("converted", self.destination, fields)

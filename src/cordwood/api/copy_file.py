@@ -1,0 +1,73 @@
+"""The copy of a checkpoint that is one file."""
+
+from __future__ import annotations
+
+from cordwood.api.copy_step import Copier
+from cordwood.api.verify import verify as verify_checkpoint
+from cordwood.errors import (
+    CordwoodError,
+    UnsupportedFormatError,
+)
+from cordwood.formats.detect_format import format_of
+from cordwood.formats.registry import suffix_of
+from cordwood.io.open_files import LocalFile, ReadableFile
+from cordwood.io.progress import METER
+from cordwood.storage.atomic_file import atomic_file, finish_file
+from cordwood.storage.locations import LocalPath, Location, Url
+from cordwood.storage.paths import kind_at
+from cordwood.threads.stop_check import check_stop
+
+_UNIT_BYTES = 8 << 20
+
+
+def copy_file(source: LocalPath, destination: Location) -> Copier:
+    """Copy a single local file to another local path."""
+    copied, meter = Copier(verify=False, in_pool=False), METER.get()
+    suffix = suffix_of(source.text)
+    if isinstance(destination, Url):
+        raise UnsupportedFormatError(
+            f"{source} is a file, and an object store holds directories: cordwood.convert "
+            f"(cordwood convert) writes it to {destination} as one"
+        )
+    if kind_at(destination) == "a folder" or suffix_of(destination.text) != suffix:
+        raise UnsupportedFormatError(
+            f"{destination}: expected the path of a file that ends in {suffix or 'no suffix'}, as "
+            f"{source}; cordwood.convert (cordwood convert) writes other formats"
+        )
+    format = format_of(source, format=None, prefix=None).name
+    with LocalFile(source) as file:
+        if kind_at(destination) != "nothing":
+            if not _same_bytes(file, destination):
+                raise FileExistsError(
+                    f"{destination}: there is another file already; copy replaces nothing: remove "
+                    "it, or copy to another path"
+                )
+            finish_file(destination.text)  # it may be of a copy that was killed
+            copied.steps_there, copied.skipped_bytes = [""], file.size_bytes
+            return copied
+        with atomic_file(destination) as temporary:
+            for start in range(0, file.size_bytes, _UNIT_BYTES):
+                check_stop()
+                data = file.read(start, min(_UNIT_BYTES, file.size_bytes - start))
+                temporary.write(memoryview(data), start)
+                if meter is not None:
+                    meter.advance(len(data), source.text)
+            temporary.require_size(file.size_bytes)
+            try:
+                verify_checkpoint(temporary.path, format=format)
+            except CordwoodError:
+                verify_checkpoint(source, format=format)  # an error that names the source
+                raise
+        copied.steps, copied.files, copied.copied_bytes = [""], 1, file.size_bytes
+    return copied
+
+
+def _same_bytes(file: ReadableFile, path: LocalPath) -> bool:
+    with LocalFile(path) as other:
+        if other.size_bytes != file.size_bytes:
+            return False
+        for start in range(0, file.size_bytes, _UNIT_BYTES):
+            length = min(_UNIT_BYTES, file.size_bytes - start)
+            if file.read(start, length) != other.read(start, length):
+                return False
+    return True

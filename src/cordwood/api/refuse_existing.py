@@ -1,0 +1,127 @@
+"""Refusals of a conversion to a place where something is, or whose name is that of a file."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+from cordwood.api.detect import detect_at
+from cordwood.errors import CordwoodError, UnsupportedFormatError
+from cordwood.formats.format_protocol import (
+    Place,
+    WritableFormat,
+    is_directory_format,
+    item_names,
+)
+from cordwood.formats.packs import store_at
+from cordwood.formats.packs.cordwood_json import decode_index
+from cordwood.formats.packs.open import read_index_bytes
+from cordwood.formats.registry import file_formats, suffixes_of, written_format
+from cordwood.formats.stored_step import KEY, decode_record
+from cordwood.storage.locations import (
+    LocalPath,
+    Location,
+    Url,
+    require_local,
+)
+from cordwood.storage.paths import is_empty_file, kind_at, locate_directory
+
+
+def refuse_unknown_suffix(path: LocalPath) -> None:
+    """Raise UnsupportedFormatError if a new directory would have the name of a file.
+
+    `save` makes a directory of any name without a known file suffix. The path of a conversion is
+    often typed by hand, and a suffix of letters is meant for a file.
+    """
+    text = path.text
+    suffix = Path(text).suffix
+    if text.endswith("/") or not suffix[1:].isalpha() or kind_at(path) != "nothing":
+        return
+    suffixes = ", ".join(suffixes_of(file_formats(writable=True)))
+    raise UnsupportedFormatError(
+        f"{text}: the suffix {suffix!r} is of no format that cordwood writes: expected {suffixes}, "
+        'or for a directory of that name a slash at the end or layout="packs" (--layout packs)'
+    )
+
+
+def refuse_existing(
+    location: Location,
+    format: WritableFormat,
+    prefixes: Collection[str],
+    *,
+    beside: bool,
+    overwrite: bool,
+) -> None:
+    """Raise FileExistsError unless the trees of these prefixes may be written to a location.
+
+    Args:
+        location: the destination, which `refuse_foreign` has accepted.
+        format: the format to write.
+        prefixes: the prefixes of the trees to write; "" for a tree without one.
+        beside: the caller has named the tree, so trees of other prefixes may stay beside it.
+        overwrite: trees of these prefixes may be replaced.
+    """
+    existing = _prefixes_at(location, format)
+    if existing is None:
+        return
+    text = str(location)
+    if overwrite:
+        others = sorted(set(existing) - set(prefixes))
+        if others and not beside:
+            what = f"it holds {_tree(others[0])}, which would stay beside what is converted"
+            raise FileExistsError(
+                errno.EEXIST,
+                f"{what}: remove the directory, name the tree to write with to_prefix= "
+                "(--to-prefix), or convert to another path",
+                text,
+            )
+        return
+    step = _step_at(location) if is_directory_format(format) else None
+    if beside and step is None and set(prefixes).isdisjoint(existing):
+        return
+    what = "a checkpoint"
+    with suppress(CordwoodError, OSError):
+        what = detect_at(location).description
+    if step is not None:
+        what += f", step {step} of a CheckpointManager"
+    elif beside:
+        what += f", with {_tree(next(iter(prefixes)))}"
+    hint = ""
+    if is_directory_format(format) and not beside and step is None:
+        hint = ", pass to_prefix= (--to-prefix) to write a tree beside it"
+    raise FileExistsError(
+        errno.EEXIST,
+        f"the destination is already {what}: pass overwrite=True (--force) to replace it{hint}, or "
+        "convert to another path",
+        text,
+    )
+
+
+def _tree(prefix: str) -> str:
+    return f"the tree {prefix!r}" if prefix else "a tree without a prefix"
+
+
+def _prefixes_at(location: Location, format: WritableFormat) -> list[str] | None:
+    """Return the prefixes of the checkpoint there, [""] for a file; None if there is none."""
+    if not is_directory_format(format):
+        path = require_local(location)
+        return None if kind_at(path) == "nothing" or is_empty_file(path) else [""]
+    if isinstance(location, Url):
+        data = store_at(location).read_index()
+        return None if data is None else sorted(decode_index(data))
+    place = LocalPath(locate_directory(location))
+    existing = written_format(Place(place)) if kind_at(place) == "a folder" else None
+    return None if existing is None else list(item_names(existing, place))
+
+
+def _step_at(location: Location) -> int | None:
+    """Return the step of the manager's record in the directory of packs at a location, or None."""
+    with suppress(CordwoodError, OSError):
+        item = decode_index(read_index_bytes(store_at(location))).get("")
+        metadata = item.get("metadata") if type(item) is dict else None
+        text = metadata.get(KEY) if type(metadata) is dict else None
+        if type(text) is str:
+            return decode_record(text, str(location)).step
+    return None
