@@ -204,7 +204,7 @@ def folder_reader(name: str) -> Callable[[bytes], None]:
 
 
 def folder_seeds(name: str) -> Iterator[bytes]:
-    from tests.formats.hostile_directories import changed
+    from tests.formats.hostile_files import changed
     from tests.formats.hugging_face.test_hostile import ONE
     from tests.formats.orbax.test_hostile import GOOD2, GOOD3, ZARR2
     from tests.formats.orbax.test_hostile_ocdbt import LEAF

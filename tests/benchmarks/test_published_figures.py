@@ -9,7 +9,8 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from benchmarks import convert, resume, verify
-from benchmarks.charts import FOLDER, Chart, charts, draw, files
+from benchmarks.bar_charts import Chart, draw
+from benchmarks.charts import FOLDER, charts, files
 from benchmarks.in_turns import CONTENDERS as CONTENDERS_IN_TURNS
 from benchmarks.pages import read_rows
 from benchmarks.readme import README, make_table, replace_table

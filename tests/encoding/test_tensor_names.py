@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from cordwood.encoding.tensor_names import MAX_NAME_BYTES, dotted_name, tensor_names
 from cordwood.keypath import DictKey, KeyPath
-from tests.formats.safetensors.assemble import file_bytes, header_of, read_bytes
+from tests.formats.safetensors.assemble import file_bytes, header_of
+from tests.formats.safetensors.read_in_memory import read_bytes
 
 
 @pytest.mark.parametrize(

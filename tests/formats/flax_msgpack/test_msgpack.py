@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import mmap
 import sys
 from pathlib import Path
@@ -335,3 +336,10 @@ def test_arguments_have_the_peers_names() -> None:
                 expected = list(inspect.signature(theirs).parameters.values())
                 assert [p.name for p in ours] == [p.name for p in expected], name
                 assert [p.default for p in ours] == [p.default for p in expected], name
+
+
+def test_values_are_counted_over_all_containers(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("cordwood.formats.flax_msgpack.read_index")
+    monkeypatch.setattr(module, "MAX_NODES", 10)
+    with pytest.raises(LimitError, match="byte 7: more than 10 values"):
+        read_index(MemoryFile(b"\x92\x95" + b"\xc0" * 5 + b"\x96" + b"\xc0" * 6))

@@ -1,51 +1,28 @@
-"""safetensors files put together in memory from their plans, and taken apart again."""
+"""safetensors files put together from their parts, and taken apart again."""
 
 from __future__ import annotations
 
 import json
 import struct
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
 
-from cordwood.dtypes import to_numpy
-from cordwood.encoding.digests import digests_of
-from cordwood.formats.safetensors.header import plan_save
-from cordwood.formats.safetensors.read_index import read_index
-from cordwood.index import Index, Inline, Leaf
-from cordwood.io.check_files import check_files
-from cordwood.io.open_files import MemoryFile
-from cordwood.plan.file_plan import LeafBytes
-from cordwood.tree.flatten import build_tree, flatten
-from cordwood.tree.leaves import describe_leaf, host_array
+import cordwood
+
+DIGEST_AT = 8 + len('{"__metadata__":{"cordwood.header_digest":"')  # docs/format.md
 
 
 def file_bytes(tree: Any, metadata: Mapping[str, str] | None = None) -> bytes:
-    """Return the bytes that `save` would write."""
-    flat = flatten(tree)
-    specs = [describe_leaf(path, leaf) for path, leaf in zip(flat.paths, flat.leaves, strict=True)]
-    plan = plan_save(flat.structure, specs, metadata=metadata or {})
-    chunks = []
-    for segment in plan.segments:
-        assert isinstance(segment, LeafBytes)
-        data = element_bytes(flat.leaves[segment.leaf])
-        chunks.append(data[segment.start : segment.stop])
-    assert plan.make_header is not None
-    header = plan.make_header(digests_of(b"".join(chunks), start=plan.header_bytes))
-    assert len(header) == plan.header_bytes
-    raw = header + b"".join(chunks)
-    assert len(raw) == plan.size_bytes
-    return raw
-
-
-def element_bytes(leaf: Any) -> bytes:
-    if isinstance(leaf, str):
-        return leaf.encode("utf-8", "surrogatepass")
-    if isinstance(leaf, bytes):
-        return leaf
-    array = host_array(leaf)
-    return array.astype(array.dtype.newbyteorder("<")).tobytes()
+    """Return the bytes that `save` writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x.safetensors"
+        cordwood.save(path, tree, metadata=metadata)
+        return path.read_bytes()
 
 
 def equal(a: Any, b: Any) -> bool:
@@ -65,30 +42,6 @@ def equal(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def read_bytes(raw: bytes) -> tuple[Any, Index]:
-    """Return the tree in a file, as plain containers and numpy values, its digests checked."""
-    file = MemoryFile(raw, "test.safetensors")
-    index = read_index(file)
-    for source in index.sources:
-        if source.digests is not None:
-            bad = check_files([(file, source.digests)])[0]
-            if bad:
-                raise ValueError(f"damaged blocks: {bad}")
-    return build_tree(index.structure, [leaf_value(leaf, raw) for leaf in index.leaves]), index
-
-
-def leaf_value(leaf: Leaf, raw: bytes) -> Any:
-    if isinstance(leaf.storage, Inline):
-        return leaf.storage.value
-    data = b"".join([raw[p.offset : p.offset + p.length] for p in leaf.storage.pieces])
-    if leaf.kind == "bytes":
-        return data
-    if leaf.kind == "str":
-        return data.decode("utf-8", "surrogatepass")
-    array = np.frombuffer(data, to_numpy(leaf.dtype)).reshape(leaf.shape)
-    return array[()] if leaf.kind == "numpy_scalar" else array
-
-
 def header_of(raw: bytes) -> dict[str, Any]:
     length = int.from_bytes(raw[:8], "little")
     return json.loads(raw[8 : 8 + length])
@@ -99,3 +52,12 @@ def with_header(header: Any, data: bytes = b"") -> bytes:
     text = header if isinstance(header, (str, bytes)) else json.dumps(header)
     encoded = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     return struct.pack("<Q", len(encoded)) + encoded + data
+
+
+def sealed(header: Mapping[str, Any]) -> bytes:
+    """Return the start of a file of cordwood's: a header, padded, with its digest."""
+    text = json.dumps(header, separators=(",", ":")).encode()
+    size = -(-(8 + len(text)) // 4096) * 4096
+    raw = struct.pack("<Q", size - 8) + text.ljust(size - 8)
+    zeros = raw[:DIGEST_AT] + b"0" * 32 + raw[DIGEST_AT + 32 :]
+    return raw[:DIGEST_AT] + xxhash.xxh3_128_hexdigest(zeros).encode() + raw[DIGEST_AT + 32 :]

@@ -14,7 +14,8 @@ from cordwood.errors import (
 )
 from cordwood.formats.safetensors.read_index import read_index
 from cordwood.io.open_files import MemoryFile
-from tests.formats.safetensors.assemble import file_bytes, header_of, read_bytes, with_header
+from tests.formats.safetensors.assemble import file_bytes, header_of, with_header
+from tests.formats.safetensors.read_in_memory import read_bytes
 
 
 def test_a_file_saved_again_by_another_tool_with_our_metadata_is_noticed() -> None:

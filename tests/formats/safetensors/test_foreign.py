@@ -16,7 +16,8 @@ import safetensors.numpy
 from cordwood.formats.safetensors.read_index import read_index
 from cordwood.index import Pieces
 from cordwood.io.open_files import LocalFile, MemoryFile
-from tests.formats.safetensors.assemble import equal, file_bytes, header_of, read_bytes, with_header
+from tests.formats.safetensors.assemble import equal, file_bytes, header_of, with_header
+from tests.formats.safetensors.read_in_memory import read_bytes
 
 
 def test_the_safetensors_package_reads_files_of_cordwood(tmp_path: Path) -> None:

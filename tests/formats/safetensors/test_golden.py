@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.formats.safetensors.assemble import equal, file_bytes, header_of, read_bytes
+from tests.formats.safetensors.assemble import equal, file_bytes, header_of
+from tests.formats.safetensors.read_in_memory import read_bytes
 from tests.golden.safetensors_files import ARRAYS, FOLDER, METADATA, TREE
 
 V1 = (FOLDER / "v1.safetensors").read_bytes()
