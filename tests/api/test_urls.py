@@ -86,6 +86,18 @@ def test_a_file_url_is_the_path(tmp_path: Path) -> None:
     assert cordwood.load(tmp_path / "x.safetensors") == {"w": 2}
 
 
+def test_results_and_errors_have_the_spelling_of_the_caller() -> None:
+    cordwood.save("memory://spelling/run/1", {"w": 1.5})
+    with cordwood.open("MEMORY://spelling/run/1/") as checkpoint:
+        assert checkpoint.path == "MEMORY://spelling/run/1/"
+    with cordwood.open("MEMORY://spelling/run/latest/") as checkpoint:
+        assert checkpoint.path == "MEMORY://spelling/run/1"
+    assert cordwood.verify("MEMORY://spelling/run/1/").path == "MEMORY://spelling/run/1/"
+    with pytest.raises(UnsupportedFormatError, match=r"^MEMORY://spelling/a\.msgpack: an obj"):
+        cordwood.save("MEMORY://spelling/a.msgpack", {"w": 1.5})
+    assert cordwood.StepReader("MEMORY://spelling/run/").root == "memory://spelling/run"
+
+
 def test_objects_are_small(object_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cells too large for an object are cut, and go together again."""
     monkeypatch.setattr(ObjectStorage, "file_sizes", SMALL)

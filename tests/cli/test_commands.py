@@ -658,6 +658,17 @@ def test_steps_of_a_url(run: Run) -> None:
     assert (step["disk_bytes"], step["metrics"]) == (size, {"loss": 0.5})
 
 
+def test_steps_of_a_file_url_are_those_of_the_path(run: Run, tmp_path: Path) -> None:
+    with cordwood.CheckpointManager(tmp_path, background=False) as manager:
+        manager.save(10, {"w": np.ones(3)})
+    steps = [
+        json.loads(run("steps", path, "--json").out)["steps"]
+        for path in (str(tmp_path), tmp_path.as_uri())
+    ]
+    assert steps[0] == steps[1]
+    assert steps[0][0]["disk_bytes"] > 0
+
+
 def test_steps_is_a_table_on_a_terminal(tmp_path: Path) -> None:
     with cordwood.CheckpointManager(tmp_path / "run", background=False) as manager:
         manager.save(10, {"w": np.ones(3)}, metrics={"loss": 0.5})
