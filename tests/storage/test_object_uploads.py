@@ -23,6 +23,7 @@ from cordwood.io.buffers import allocate_bytes
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.progress import METER
 from cordwood.plan.file_plan import FilePlan, LeafBytes, leaves_of
+from cordwood.storage import write_units
 from cordwood.storage.object_stores import object_uploads
 from cordwood.storage.object_stores.object_store_client import ObjectStore
 from cordwood.storage.object_stores.object_uploads import PART_BYTES, upload_objects
@@ -47,6 +48,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> int:
     """Let parts, blocks and the units of hashing be small; return the size of a part."""
     monkeypatch.setattr(object_uploads, "PART_BYTES", 10_000)
     monkeypatch.setattr(object_uploads, "BLOCK_BYTES", 1_500)
+    monkeypatch.setattr(write_units, "BLOCK_BYTES", 1_500)
     monkeypatch.setattr(object_uploads, "_UNIT_BYTES", 6_000)
     return 10_000
 
