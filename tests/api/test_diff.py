@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ import safetensors.numpy
 from hypothesis import assume, example, given, settings
 
 import cordwood
-from cordwood.comparing.array_change import compare_arrays
 from cordwood.errors import CorruptionError, MismatchError
 from cordwood.testing import strategies as some
 
@@ -197,30 +195,3 @@ def test_any_tree_equals_itself(tree: Any) -> None:
         for other in (tree, path):
             difference = cordwood.diff(path, other, strict=True)
             assert difference.equal, str(difference)
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "expected"),
-    [
-        (np.array([1, 2], np.float32), np.array([1, 2.5], np.float32), (1, 0, 0.5, 0.2)),
-        (np.array([math.nan, 1], np.float32), np.array([math.nan, 1], np.float32), (0, 0, 0, 0)),
-        (np.array([0.0], np.float32), np.array([-0.0], np.float32), (0, 1, 0, 0)),
-        (
-            np.array([math.inf, 1], np.float32),
-            np.array([1, 1], np.float32),
-            (1, 0, math.inf, math.inf),
-        ),
-        (np.array([math.nan], np.float64), np.array([1], np.float64), (1, 0, math.inf, math.inf)),
-        (np.array([-128], np.int8), np.array([127], np.int8), (1, 0, 255, 255 / 128)),
-        (np.array([2**63 - 1]), np.array([-(2**63)]), (1, 0, 2.0**64, 2.0)),
-        (np.array([True, False]), np.array([True, True]), (1, 0, 1, 1)),
-        (np.array([1 + 1j]), np.array([1 + 2j]), (1, 0, 1, 1 / math.sqrt(5))),
-        (np.array([1, 2], jnp.bfloat16), np.array([1, 3], jnp.bfloat16), (1, 0, 1, 1 / 3)),
-        (np.array([-8]).astype(jnp.int4), np.array([7]).astype(jnp.int4), (1, 0, 15, 15 / 8)),
-        (np.array([1], ">i8"), np.array([1 << 40], ">i8"), (1, 0, (1 << 40) - 1, 1)),
-        (np.array([1.5], np.float32), np.array([1.25], np.float64), (1, 0, 0.25, 1 / 6)),
-        (np.array(["2020", "NaT"], "M8[Y]"), np.array(["2021", "NaT"], "M8[Y]"), (1, 0, 1, 1 / 51)),
-    ],
-)
-def test_elements(a: Any, b: Any, expected: tuple[float, ...]) -> None:
-    assert tuple(compare_arrays(a, b))[1:5] == pytest.approx(expected)

@@ -19,7 +19,13 @@ from hypothesis import strategies as st
 import cordwood
 from cordwood import dtypes
 from cordwood.comparing import operands
-from cordwood.comparing.array_change import NO_CHANGE, VALUE_CHANGE, combine_changes, measure_change
+from cordwood.comparing.array_change import (
+    NO_CHANGE,
+    VALUE_CHANGE,
+    combine_changes,
+    compare_arrays,
+    measure_change,
+)
 from cordwood.comparing.scaled_sums import ScaledSum, add_scaled, cosine_of, root_of_quotient
 from cordwood.results import LeafDiff
 from cordwood.testing.strategies import DTYPE_NAMES, elements
@@ -325,3 +331,32 @@ def test_jax_arrays_and_formats(tmp_path: Path) -> None:
         results.add(leaf)
     assert len(results) == 1
     check(leaf, np.asarray(tree["w"]), np.asarray(other["w"]))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        (np.array([1, 2], np.float32), np.array([1, 2.5], np.float32), (1, 0, 0.5, 0.2)),
+        (np.array([math.nan, 1], np.float32), np.array([math.nan, 1], np.float32), (0, 0, 0, 0)),
+        (np.array([0.0], np.float32), np.array([-0.0], np.float32), (0, 1, 0, 0)),
+        (
+            np.array([math.inf, 1], np.float32),
+            np.array([1, 1], np.float32),
+            (1, 0, math.inf, math.inf),
+        ),
+        (np.array([math.nan], np.float64), np.array([1], np.float64), (1, 0, math.inf, math.inf)),
+        (np.array([-128], np.int8), np.array([127], np.int8), (1, 0, 255, 255 / 128)),
+        (np.array([2**63 - 1]), np.array([-(2**63)]), (1, 0, 2.0**64, 2.0)),
+        (np.array([True, False]), np.array([True, True]), (1, 0, 1, 1)),
+        (np.array([1 + 1j]), np.array([1 + 2j]), (1, 0, 1, 1 / math.sqrt(5))),
+        (np.array([1, 2], jnp.bfloat16), np.array([1, 3], jnp.bfloat16), (1, 0, 1, 1 / 3)),
+        (np.array([-8]).astype(jnp.int4), np.array([7]).astype(jnp.int4), (1, 0, 15, 15 / 8)),
+        (np.array([1], ">i8"), np.array([1 << 40], ">i8"), (1, 0, (1 << 40) - 1, 1)),
+        (np.array([1.5], np.float32), np.array([1.25], np.float64), (1, 0, 0.25, 1 / 6)),
+        (np.array(["2020", "NaT"], "M8[Y]"), np.array(["2021", "NaT"], "M8[Y]"), (1, 0, 1, 1 / 51)),
+    ],
+)
+def test_changes_of_single_elements_are_counted_and_measured(
+    a: Any, b: Any, expected: tuple[float, ...]
+) -> None:
+    assert tuple(compare_arrays(a, b))[1:5] == pytest.approx(expected)

@@ -17,7 +17,6 @@ from flax import nnx
 import cordwood
 from cordwood.errors import MismatchError, UnsupportedLeafError
 from cordwood.testing import assert_trees_equal
-from cordwood.tree.flatten import entry_key
 from tests.loading.tree_writers import WRITERS, Writer
 
 FORMATS = ("packs", "zarr", "safetensors", "msgpack")
@@ -175,8 +174,12 @@ def as_jax_flattens(value: Any) -> Any:
     entries, _ = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda _: next(root, True))
     if value is None or (len(entries) == 1 and not entries[0][0]):
         return value
-    names = [entry_key(entry) for ((entry,), _) in entries]
+    names = [_name(entry) for ((entry,), _) in entries]
     return {name: as_jax_flattens(v) for name, (_, v) in zip(names, entries, strict=True)}
+
+
+def _name(entry: Any) -> Any:
+    return next(getattr(entry, name) for name in ("key", "name", "idx") if hasattr(entry, name))
 
 
 def test_none_outside_of_modules_is_compared(tmp_path: Path) -> None:

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import flax.serialization
+import jax
 import numpy as np
 import safetensors.numpy
 
 import cordwood
-from cordwood.keypath import DictKey, KeyPath
 from cordwood.state_dict import to_state_dict
-from cordwood.tree.flatten import flatten
 from tests.golden import orbax_checkpoints
 
 Writer: TypeAlias = Callable[[Path, Any], Path]
@@ -38,16 +37,11 @@ def _orbax(path: Path, tree: Any) -> Path:
     return path / "orbax"
 
 
-def _joined(path: KeyPath, separator: str) -> str:
-    keys = [key.value if isinstance(key, DictKey) else key for key in path]
-    return separator.join(map(str, keys))
-
-
 def _arrays(tree: Any, separator: str) -> dict[str, np.ndarray[Any, Any]]:
-    flat = flatten(tree)
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {
-        _joined(path, separator): np.asarray(leaf)
-        for path, leaf in zip(flat.paths, flat.leaves, strict=True)
+        jax.tree_util.keystr(path, simple=True, separator=separator): np.asarray(leaf)
+        for path, leaf in leaves
     }
 
 

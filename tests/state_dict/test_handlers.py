@@ -9,10 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from cordwood.state_dict import containers
-from cordwood.state_dict.containers import is_serializable, register_serialization_state
-from cordwood.state_dict.state_dicts import from_state_dict, to_state_dict
-from cordwood.state_dict.state_path import current_path
+from cordwood.state_dict import (
+    containers,
+    current_path,
+    from_state_dict,
+    is_serializable,
+    register_serialization_state,
+    to_state_dict,
+)
 
 
 class Point(NamedTuple):

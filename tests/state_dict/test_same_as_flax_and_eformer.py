@@ -18,9 +18,7 @@ from hypothesis import strategies as st
 
 import cordwood as cordwood_serialization
 from cordwood.errors import MismatchError
-from cordwood.state_dict.containers import is_serializable
-from cordwood.state_dict.state_dicts import from_state_dict, to_state_dict
-from cordwood.state_dict.state_path import current_path
+from cordwood.state_dict import current_path, from_state_dict, is_serializable, to_state_dict
 
 from .state_dict_trees import Node, Pair, flax_trees, plain_trees, same, states
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from cordwood.errors import CordwoodError, LimitError, MismatchError
-from cordwood.index import MAX_DEPTH
-from cordwood.state_dict.state_dicts import from_state_dict, to_state_dict
-from cordwood.state_dict.state_path import current_path
+from cordwood.state_dict import current_path, from_state_dict, to_state_dict
+
+MAX_DEPTH = 1000  # containers in containers, as docs/format.md says
 
 
 class Point(NamedTuple):

@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 
 from cordwood.errors import MismatchError
-from cordwood.state_dict import containers
-from cordwood.state_dict.containers import register_serialization_state
-from cordwood.state_dict.state_dicts import from_state_dict, to_state_dict
+from cordwood.state_dict import (
+    containers,
+    from_state_dict,
+    register_serialization_state,
+    to_state_dict,
+)
 
 
 class Pair(NamedTuple):

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from cordwood import msgpack
-from cordwood.errors import LimitError
+from cordwood.errors import LimitError, UnsupportedLeafError
 from cordwood.formats.flax_msgpack import wire
 from cordwood.formats.flax_msgpack.plan_save import plan_state
 from cordwood.formats.flax_msgpack.read_index import read_index
@@ -343,3 +343,16 @@ def test_values_are_counted_over_all_containers(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(module, "MAX_NODES", 10)
     with pytest.raises(LimitError, match="byte 7: more than 10 values"):
         read_index(MemoryFile(b"\x92\x95" + b"\xc0" * 5 + b"\x96" + b"\xc0" * 6))
+
+
+def test_an_array_too_big_for_an_extension_is_planned_in_pieces_or_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    huge = np.broadcast_to(np.zeros((), np.uint8), (2**32,))
+    plan, leaves = plan_state({"a": huge})  # in dicts it is stored in pieces
+    assert plan.size_bytes > 2**32
+    assert leaves[0] is huge
+    monkeypatch.setattr(msgpack, "MAX_CHUNK_SIZE", 2**33)
+    message = "does not fit one msgpack extension, which holds 4294967295.*put it in a dict"
+    with pytest.raises(UnsupportedLeafError, match=f"^a: .*{message}, lower MAX_CHUNK_SIZE"):
+        plan_state({"a": huge})

@@ -7,19 +7,24 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
+import cordwood
 from cordwood.errors import FormatError, IncompleteCheckpointError, LimitError, PrefixError
 from cordwood.formats.orbax.locate_trees import OrbaxDirectory, inspect_directory, select_tree
 from cordwood.formats.orbax.ocdbt import INLINE_NAME
 from cordwood.formats.orbax.tree_metadata import parse_tree_metadata
 from cordwood.index import LEAF, MAX_DEPTH, Box, Codec, Encoded, Inline, Leaf, Node, Pieces
 from cordwood.keypath import format_path
-from cordwood.storage.local_directory import LocalDirectory
+from cordwood.storage.local_directory import DirectoryFile, LocalDirectory
 from cordwood.storage.open_beneath import open_beneath
 from cordwood.tree.flatten import build_tree
 from tests.formats.orbax.orbax_trees import EVERY, index_at, tree_folder
 from tests.golden.orbax_checkpoints import GOLDEN
+from tests.shardings import sharding
 
 KINDS = {
     "done": ("bool", "", ()),
@@ -309,7 +314,7 @@ def test_directories_that_may_not_be_read_are_passed_over(
             raise PermissionError(errno.EACCES, "Permission denied", path)
         return open_beneath(folder, path, directory=directory)
 
-    monkeypatch.setattr("cordwood.storage.open_beneath.open_beneath", refused)
+    monkeypatch.setattr("cordwood.storage.local_directory.open_beneath", refused)
     with LocalDirectory(tmp_path) as directory:
         assert inspect_directory(directory) == OrbaxDirectory(
             others=("7", "lost+found"), steps=("8",)
@@ -328,3 +333,31 @@ def test_a_file_may_be_moved(tmp_path: Path) -> None:
     for layout in EVERY:
         for path in (GOLDEN / layout).rglob("*"):
             assert not path.is_file() or b"/tmp" not in path.read_bytes()
+
+
+@pytest.mark.parametrize("use_zarr3", [False, True])
+@pytest.mark.parametrize("use_ocdbt", [False, True])
+def test_only_what_is_needed_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use_ocdbt: bool, use_zarr3: bool
+) -> None:
+    """Raw rows of one shard, or whole compressed chunks, and no others."""
+    whole = np.random.default_rng(0).random((4096, 64), np.float32)
+    rows = sharding(jax.P("x"), 8)
+    done = {"read": 0}
+    really = DirectoryFile.read_into
+
+    def read_into(self: DirectoryFile, offset: int, views: Any) -> None:
+        done["read"] += sum(map(len, views))
+        really(self, offset, views)
+
+    monkeypatch.setattr(DirectoryFile, "read_into", read_into)
+    for compressed in (False, True):
+        path = tmp_path / f"c{compressed}"
+        options = {"use_ocdbt": use_ocdbt, "use_zarr3": use_zarr3, "use_compression": compressed}
+        with ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler(**options)) as checkpointer:
+            checkpointer.save(path, args=ocp.args.PyTreeSave({"w": jax.device_put(whole, rows)}))
+        with cordwood.open(path) as checkpoint:
+            done["read"] = 0
+            part = checkpoint["w"][512:600]
+            assert np.array_equal(part, whole[512:600])
+            assert done["read"] < (1 if compressed else 0.2) * whole.nbytes / 8 + 4096

@@ -29,11 +29,10 @@ from cordwood.errors import (
     NotACheckpointError,
     PrefixError,
 )
-from cordwood.storage.local_directory import DirectoryFile
 from cordwood.testing import assert_trees_equal
 from tests.children import run_python
 from tests.golden.orbax_checkpoints import GOLDEN, LAYOUTS, tree, write
-from tests.shardings import SHARDINGS, sharding
+from tests.shardings import SHARDINGS
 
 EVERY = list(LAYOUTS)
 
@@ -120,33 +119,6 @@ def test_rules_and_a_mesh(tmp_path: Path) -> None:
     assert result["layer"]["kernel"].sharding == jax.NamedSharding(mesh, jax.P("x", "y"))
     assert result["layer"]["bias"].sharding.is_fully_replicated
     assert_trees_equal(result, tree, placement=False)
-
-
-@pytest.mark.parametrize("use_zarr3", [False, True])
-@pytest.mark.parametrize("use_ocdbt", [False, True])
-def test_only_what_is_needed_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use_ocdbt: bool, use_zarr3: bool
-) -> None:
-    """Raw rows of one shard, or whole compressed chunks, and no others."""
-    whole = np.random.default_rng(0).random((4096, 64), np.float32)
-    rows = sharding(jax.P("x"), 8)
-    done = {"read": 0}
-    really = DirectoryFile.read_into
-
-    def read_into(self: DirectoryFile, offset: int, views: Any) -> None:
-        done["read"] += sum(map(len, views))
-        really(self, offset, views)
-
-    monkeypatch.setattr(DirectoryFile, "read_into", read_into)
-    for compressed in (False, True):
-        path = tmp_path / f"c{compressed}"
-        options = {"use_ocdbt": use_ocdbt, "use_zarr3": use_zarr3, "use_compression": compressed}
-        save(path, {"w": jax.device_put(whole, rows)}, **options)
-        with cordwood.open(path) as checkpoint:
-            done["read"] = 0
-            part = checkpoint["w"][512:600]
-            assert np.array_equal(part, whole[512:600])
-            assert done["read"] < (1 if compressed else 0.2) * whole.nbytes / 8 + 4096
 
 
 class Pair(NamedTuple):
