@@ -19,11 +19,12 @@ from cordwood.index import (
     leaf_text,
 )
 from cordwood.keypath import path_label
+from cordwood.loading.explain_mismatch import mismatch_error
 from cordwood.loading.load_request import LoadOptions
 from cordwood.loading.match_names import match_name
-from cordwood.loading.match_problems import mismatch_error
-from cordwood.loading.match_types import as_cast, describe_mismatch, dtypes_of_cast, make_target
+from cordwood.loading.match_types import as_cast, dtypes_of_cast, fits, make_target
 from cordwood.loading.matching import Matching, keeping_others
+from cordwood.loading.problem_lines import misfit_text
 from cordwood.message_text import counted
 from cordwood.tree.flatten import flatten, unflatten
 from cordwood.tree.leaves import describe_leaf
@@ -70,12 +71,11 @@ def match_by_position(index: Index, like: Any, options: LoadOptions, *, name: st
         spec = as_cast(spec, leaf, requested.get(match_name(path, index.naming)))
         if spec.kind == "prng_key" and (leaf.shape, leaf.dtype) == (spec.shape, "uint32"):
             leaf = leaf._replace(kind="prng_key", prng_impl=spec.prng_impl)
-        problem = _difference(leaf, spec, options)
-        if problem:
-            problems.append(f"{path_label(path)}: {problem}")
-        else:
+        if _is_stored_number(leaf, spec) or fits(leaf, spec, options):
             targets.append(make_target(leaf, spec, flat.leaves[i], options))
             filled.append(i)
+        else:
+            problems.append(f"{path_label(path)}: {misfit_text(leaf, spec, options)}")
     if len(order) != len(index.leaves):
         problems.insert(0, _count(index, [path_label(flat.paths[i]) for i in order]))
     if problems:
@@ -98,10 +98,8 @@ def _is_stored(leaf: Any) -> bool:
     return is_jax or hasattr(leaf, "__jax_array__")
 
 
-def _difference(leaf: Leaf, spec: LeafSpec, options: LoadOptions) -> str | None:
-    if leaf.shape == () and leaf.dtype.startswith(_STORED_AS.get(spec.kind, ())):
-        return None
-    return describe_mismatch(leaf, spec, options)
+def _is_stored_number(leaf: Leaf, spec: LeafSpec) -> bool:
+    return leaf.shape == () and leaf.dtype.startswith(_STORED_AS.get(spec.kind, ()))
 
 
 def _count(index: Index, names: Sequence[str]) -> str:

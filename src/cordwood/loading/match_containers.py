@@ -9,9 +9,8 @@ from cordwood.index import (
     Naming,
     Structure,
 )
-from cordwood.keypath import KeyPath, path_label
+from cordwood.keypath import KeyPath
 from cordwood.loading.match_names import match_name
-from cordwood.loading.match_problems import Problem
 
 _EMPTY = "an empty container"
 _NOTHING = frozenset({"None", _EMPTY})
@@ -24,6 +23,28 @@ class Container(NamedTuple):
     path: KeyPath
     kind: str
     empty: bool
+
+
+class DifferentKinds(NamedTuple):
+    """A container whose kind differs from that of `like`."""
+
+    name: Any
+    container: Container  # of `like`
+    stored_kind: str
+
+
+class NoneInLike(NamedTuple):
+    """None in `like`, where nothing is stored."""
+
+    name: Any
+    container: Container
+
+
+class NoneInCheckpoint(NamedTuple):
+    """A stored None, where `like` has nothing."""
+
+    name: Any
+    container: Container
 
 
 def containers_by_name(structure: Structure, naming: Naming) -> dict[Any, Container]:
@@ -67,7 +88,7 @@ def container_problems(
     missing: bool,
     extra: bool,
     moved: Collection[Any] = (),
-) -> list[Problem]:
+) -> list[DifferentKinds | NoneInLike | NoneInCheckpoint]:
     """Return a problem for each container that differs.
 
     A container differs if its kind differs, or if it is None and on one side only. Other empty
@@ -80,21 +101,16 @@ def container_problems(
         extra: stored leaves that `like` lacks are ignored; so is a stored None.
         moved: names of stored containers whose kind may differ, unless one of the two is None.
     """
-    problems = []
+    problems: list[DifferentKinds | NoneInLike | NoneInCheckpoint] = []
     for name, container in expected.items():
         other = stored.get(name)
-        text = ""
         if other is not None and kinds_differ(other, container, is_moved=name in moved):
-            text = f"expected {container.kind}, found {other.kind}"
+            problems.append(DifferentKinds(name, container, other.kind))
         elif other is None and container.kind == "None" and not missing:
-            text = "None in `like`, and nothing in the checkpoint"
-        if text:
-            problems.append(Problem(name, f"{path_label(container.path)}: {text}"))
+            problems.append(NoneInLike(name, container))
     if not extra:
         problems += [
-            Problem(
-                name, f"{path_label(other.path)}: None in the checkpoint, and nothing in `like`"
-            )
+            NoneInCheckpoint(name, other)
             for name, other in stored.items()
             if other.kind == "None" and name not in expected
         ]

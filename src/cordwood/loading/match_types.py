@@ -12,16 +12,9 @@ from cordwood.index import (
     Leaf,
     LeafSpec,
     Unreadable,
-    leaf_text,
 )
-from cordwood.keypath import format_path
 from cordwood.loading.cast import requested_dtypes, same_kind_of_number
 from cordwood.loading.load_request import LoadOptions, Target
-from cordwood.loading.match_hints import (
-    cast_hint,
-    prng_key_hint,
-    python_number_hint,
-)
 from cordwood.loading.match_names import match_name
 
 _NUMBERS = frozenset({"bool", "int", "float", "complex"})
@@ -55,34 +48,27 @@ def is_abstract(leaf: Any) -> bool:
     return jax is not None and isinstance(leaf, jax.ShapeDtypeStruct)
 
 
-def describe_mismatch(leaf: Leaf, spec: LeafSpec, options: LoadOptions) -> str | None:
-    """Return why a stored leaf does not match a leaf of `like`; None if it matches."""
+def fits(leaf: Leaf, spec: LeafSpec, options: LoadOptions) -> bool:
+    """Return True if a stored leaf matches a leaf of `like`."""
     if isinstance(leaf.storage, Inline) and isinstance(leaf.storage.value, Unreadable):
-        return (
-            f"expected {leaf_text(spec)}, found one not to be read: {leaf.storage.value.reason}; "
-            f'to keep that of `like`, pass select="!{format_path(leaf.key_path)}", missing="keep"'
-        )
+        return False
     arrays = leaf.kind in ARRAY_KINDS, spec.kind in ARRAY_KINDS
     keys = "prng_key" in (leaf.kind, spec.kind)
     if arrays == (True, True) and not keys and leaf[2:4] == spec[2:4]:  # shape and dtype
-        return None  # most leaves: no text is made for them
-    cast = options.casts_to_like
-    if arrays == (False, False) and leaf.kind == spec.kind:
-        return None
-    expected = f"expected {leaf_text(spec)}, found {leaf_text(leaf)}"
+        return True  # most leaves
     if arrays == (False, False):
-        return expected
+        return leaf.kind == spec.kind
     if keys and (leaf.kind != spec.kind or leaf.prng_impl != spec.prng_impl):
-        return expected + prng_key_hint(leaf, spec)
+        return False
     if arrays == (True, True):
-        if leaf.shape != spec.shape:
-            return expected
-        if leaf.dtype != spec.dtype and not cast:
-            return f"{expected} ({cast_hint(leaf, spec, options.cast)})"
-        return None
-    if leaf.shape == spec.shape == () and {leaf.kind, spec.kind} & _NUMBERS and not keys:
-        return None if cast else f"{expected} ({python_number_hint(leaf, spec)})"
-    return expected
+        return leaf.shape == spec.shape and (leaf.dtype == spec.dtype or options.casts_to_like)
+    return is_number_beside_array(leaf, spec) and options.casts_to_like
+
+
+def is_number_beside_array(leaf: Leaf, spec: LeafSpec) -> bool:
+    """Return True if one of the two is a Python number, and the other has the shape ()."""
+    kinds = {leaf.kind, spec.kind}
+    return leaf.shape == spec.shape == () and bool(kinds & _NUMBERS) and "prng_key" not in kinds
 
 
 def make_target(leaf: Leaf, spec: LeafSpec, like: Any, options: LoadOptions) -> Target:
