@@ -34,6 +34,7 @@ MAX_PUBLIC_NAMES = 36
 # Modules that several formats have, as formats/format_protocol.py describes them; and the index
 # file of a format of directories.
 PROTOCOL_MODULES = {
+    "format",
     "plan_save",
     "read_index",
     "write",

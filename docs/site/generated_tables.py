@@ -12,8 +12,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from cordwood import errors
-from cordwood.formats.format_protocol import is_directory_format, is_writable
-from cordwood.formats.registry import EXPORTS, FORMATS
+from cordwood.formats.table import EXPORTS, FORMATS
 
 Row = Sequence[str]
 
@@ -24,12 +23,12 @@ def format_rows() -> list[Row]:
     for format in (*FORMATS, *EXPORTS):
         path = (
             f"a directory with `{format.index_name}`"
-            if is_directory_format(format)
+            if format.is_directory
             else ", ".join(f"`{suffix}`" for suffix in format.suffixes)
         )
         read = "yes" if format in FORMATS else "as safetensors"
         written = "no"
-        if is_writable(format):
+        if format.is_writable:
             written = "by `convert`" if format in EXPORTS else "yes"
         rows.append((f"`{format.name}`", path, format.description, read, written))
     return rows

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 import cordwood
 from cordwood.errors import CorruptionError, FormatError
-from cordwood.formats.packs import PACKS
+from cordwood.formats.packs import open as open_packs
 from cordwood.io.open_files import LocalFile
 from tests.children import run_python
 
@@ -208,7 +208,7 @@ def test_items_that_are_replaced_while_they_are_listed(
 ) -> None:
     cordwood.save(tmp_path / "c", {"w": np.zeros(3)}, prefix="new")
     lists = [["old"], ["new"], ["new"]]
-    monkeypatch.setattr(type(PACKS), "items", lambda self, path: lists.pop(0))
+    monkeypatch.setattr(open_packs, "item_names", lambda path: lists.pop(0))
     assert cordwood.verify(tmp_path / "c").leaves == 1
     assert not lists
 
@@ -221,11 +221,11 @@ def test_the_last_error_of_a_checkpoint_that_changes_all_the_time(
     data = bytearray(pack.read_bytes())
     data[-1] ^= 1
     pack.write_bytes(data)
-    open_packs = type(PACKS).open
+    open_item = open_packs.open_item
     monkeypatch.setattr(
-        type(PACKS),
-        "open",
-        lambda *arguments: replace(open_packs(*arguments), is_current=lambda: False),
+        open_packs,
+        "open_item",
+        lambda *arguments: replace(open_item(*arguments), is_current=lambda: False),
     )
     with pytest.raises(CorruptionError, match="damaged"):
         cordwood.verify(tmp_path / "c")

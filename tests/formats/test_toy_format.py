@@ -1,4 +1,4 @@
-"""To add a format takes a package and a line of the registry; then every verb works on it."""
+"""To add a format takes a package and a row of the table; then every verb works on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import cordwood
 from cordwood.cli.main import main
 from cordwood.errors import CorruptionError, IncompleteCheckpointError, NotACheckpointError
-from cordwood.formats import registry
+from cordwood.formats import table
 from tests.formats.conformance import Check, Row, checks_of
 from tests.formats.toy import ELEMENTS_NAME, INDEX_NAME, TOY
 
@@ -33,8 +33,8 @@ ROW = Row(
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Add the line of the toy to the registry, for one test."""
-    monkeypatch.setattr(registry, "FORMATS", (*registry.FORMATS, TOY))
+    """Add the row of the toy to the table, for one test."""
+    monkeypatch.setattr(table, "FORMATS", (*table.FORMATS, TOY))
 
 
 @pytest.fixture
@@ -129,9 +129,8 @@ def test_a_file_format_that_is_only_read_keeps_its_suffix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A save to a name with its suffix is refused, and does not make a directory of that name."""
-    toy_file = mock.Mock(spec=["name", "description", "suffixes", "index_name"])
-    toy_file.configure_mock(name="xyz", suffixes=(".xyz",), index_name="", description="a toy")
-    monkeypatch.setattr(registry, "FORMATS", (*registry.FORMATS, toy_file))
+    toy_file = table.Format("xyz", "a toy", reader=TOY.reader, suffixes=(".xyz",))
+    monkeypatch.setattr(table, "FORMATS", (*table.FORMATS, toy_file))
     with pytest.raises(cordwood.errors.UnsupportedFormatError, match=r"a\.xyz"):
         cordwood.save(tmp_path / "a.xyz", TREE)
     assert list(tmp_path.iterdir()) == []

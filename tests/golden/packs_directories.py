@@ -15,6 +15,7 @@ import numpy as np
 from cordwood.dtypes import to_numpy
 from cordwood.formats.format_protocol import SaveOptions
 from cordwood.formats.packs.write import plan_save
+from cordwood.formats.table import PACKS
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.processes.key_value_store import SINGLE_PROCESS
 from cordwood.processes.rendezvous import Rendezvous
@@ -60,9 +61,8 @@ def write(folder: Path, items: dict[str, tuple[Any, dict[str, str]]]) -> None:
     for number, (prefix, (tree, metadata)) in enumerate(items.items(), start=1):
         alone = Rendezvous(SINGLE_PROCESS, "save", timeout_seconds=1, silence_seconds=1)
         save_id = f"{number:x}" * 16
-        plan = plan_save(
-            LocalPath(str(folder)), tree, SaveOptions(prefix, metadata), alone, save_id=save_id
-        )
+        options = SaveOptions(prefix, metadata)
+        plan = plan_save(PACKS, LocalPath(str(folder)), tree, options, alone, save_id=save_id)
         plan.write(Leaves(plan.leaves))
 
 

@@ -19,19 +19,17 @@ from cordwood.api.record_of_other_step import without_other_steps_record
 from cordwood.api.refuse_existing import refuse_existing, refuse_unknown_suffix
 from cordwood.api.trees_to_convert import TreesToConvert, require_all_trees, trees_to_convert
 from cordwood.errors import LossError
+from cordwood.formats.choose_format import format_for_saving
 from cordwood.formats.detect_format import format_of
 from cordwood.formats.format_losses import losses_in
 from cordwood.formats.format_protocol import (
     FilesBeside,
     SaveOptions,
-    WritableFormat,
-    has_companions,
-    is_directory_format,
-    plan_save,
-    require_strings,
 )
-from cordwood.formats.registry import format_for_saving
+from cordwood.formats.load_format import companion_reader_of, writer_of
+from cordwood.formats.plan_save import plan_save, require_strings
 from cordwood.formats.stored_trees import stored_trees
+from cordwood.formats.table import Format
 from cordwood.index import Index, Leaf, leaf_paths
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.progress import ProgressMeter, ProgressOption
@@ -181,7 +179,7 @@ def convert(
     """
     target = parse_location(destination)
     to_format = format_for_saving(target, format=format, layout=layout, prefix=None, exports=True)
-    is_directory = is_directory_format(to_format)
+    is_directory = to_format.is_directory
     holds_many = "prefix" in to_format.save_options
     if to_prefix is not None and not holds_many:
         raise ValueError(f"{target}: to_prefix= is for directories; a file holds one tree")
@@ -209,7 +207,7 @@ def convert(
         log.warning("%s: not converted: %s", name, printable(", ".join(trees.left_out)))
 
     def refuse() -> None:
-        to_format.refuse_foreign(target)
+        writer_of(to_format).refuse_foreign(to_format, target)
         written = [each or "" for each in trees.prefixes.values()]
         beside = to_prefix is not None
         refuse_existing(target, to_format, written, beside=beside, overwrite=overwrite)
@@ -284,9 +282,9 @@ def convert(
 def _files_beside(source: Location, *, is_copied: bool) -> FilesBeside:
     """Return the files beside the weights of a source; all are left out if none can be copied."""
     from_format = format_of(source, format=None, prefix=None)
-    if not has_companions(from_format):
+    if not from_format.companions:
         return FilesBeside()
-    beside = from_format.files_beside(source)
+    beside = companion_reader_of(from_format).files_beside_weights(source)
     return beside if is_copied else FilesBeside({}, [*beside.files, *beside.left_out])
 
 
@@ -373,7 +371,7 @@ def _size(leaves: Sequence[Leaf], dtype_names: Sequence[str] | None = None) -> i
 def _accepted_losses(
     part: _Part,
     destination: Location,
-    format: WritableFormat,
+    format: Format,
     metadata: Mapping[str, str],
     *,
     lossy: bool,

@@ -18,7 +18,7 @@ from cordwood.errors import (
     IncompleteCheckpointError,
     NotACheckpointError,
 )
-from cordwood.formats.packs import store_at
+from cordwood.formats.packs.packs_storage import store_at
 from cordwood.formats.stored_step import listed, sorted_steps, step_in_name
 from cordwood.io.progress import ProgressOption, report_progress
 from cordwood.io.progress_bar import progress_display

@@ -13,14 +13,16 @@ from cordwood.errors import (
     StorageError,
 )
 from cordwood.formats.detect_format import format_of_directory
-from cordwood.formats.packs import PACKS, store_at
+from cordwood.formats.load_format import writer_of
 from cordwood.formats.packs.copied_files import StepContent, content_of, write_files
 from cordwood.formats.packs.cordwood_json import HUGGING_FACE_NAME
 from cordwood.formats.packs.index_item import (
     sealed_digests,
 )
 from cordwood.formats.packs.open import read_index_bytes
+from cordwood.formats.packs.packs_storage import store_at
 from cordwood.formats.packs.step_metrics import change_of_metrics, metrics_if_same_save
+from cordwood.formats.table import DEFAULT
 from cordwood.index import Source
 from cordwood.io.check_files import check_files
 from cordwood.storage.locations import LocalPath, Location
@@ -64,7 +66,7 @@ class Copier:
         target = store_at(destination)
         names = [*content.files]
         if not _is_same(target.read_index(), content, destination):
-            PACKS.refuse_foreign(destination)
+            writer_of(DEFAULT).refuse_foreign(DEFAULT, destination)
         elif not self._verify:
             names = self._missing(target, content, by_size=True)
         return {name: content.files[name].size_bytes for name in names}

@@ -16,10 +16,11 @@ from cordwood.formats.detect_format import (
     not_a_checkpoint,
     steps_at,
 )
-from cordwood.formats.format_protocol import Format, Place, steps_beside
-from cordwood.formats.packs import store_at
-from cordwood.formats.registry import DEFAULT
+from cordwood.formats.format_protocol import Place
+from cordwood.formats.load_format import steps_beside
+from cordwood.formats.packs.packs_storage import store_at
 from cordwood.formats.stored_step import listed, sorted_steps
+from cordwood.formats.table import DEFAULT, Format
 from cordwood.io.open_files import LocalFile
 from cordwood.io.stale_handles import retry_stale
 from cordwood.loading.locate_step import locate_checkpoint

@@ -6,11 +6,12 @@ import os
 from collections.abc import Iterable
 
 from cordwood.errors import UnsupportedFormatError
-from cordwood.formats.format_protocol import Place, WritableFormat, is_collectable
-from cordwood.formats.packs import PACKS
+from cordwood.formats.detect_format import written_format
+from cordwood.formats.format_protocol import Place
+from cordwood.formats.load_format import collector_of
 from cordwood.formats.packs.cordwood_json import RULES
-from cordwood.formats.registry import DEFAULT, written_format
 from cordwood.formats.stored_step import step_in_name
+from cordwood.formats.table import DEFAULT
 from cordwood.storage.collect_stages import collect_stages
 from cordwood.storage.locations import LocalPath, Location, Url, parse_location
 from cordwood.storage.open_step_storage import open_step_storage
@@ -90,7 +91,7 @@ def _collect(location: Location, *, dry_run: bool) -> GcReport:
                 f"{location.address}: {location.scheme}:// can only be read, so there is nothing "
                 "to remove; expected a path, or a URL of s3://, gs:// or az://"
             )
-        format: WritableFormat = DEFAULT
+        format = DEFAULT
         beside: list[str] = []
     else:
         parent, name = parent_and_name(location.text)
@@ -103,9 +104,9 @@ def _collect(location: Location, *, dry_run: bool) -> GcReport:
         if written is None:
             beside += _collect_unfinished_steps(location, dry_run=dry_run)
         format = written or DEFAULT
-    if not is_collectable(format):
+    if not format.collector:
         return GcReport(beside)
-    garbage = format.collect(location, dry_run=dry_run)
+    garbage = collector_of(format).collect(location, dry_run=dry_run)
     folder = str(location).rstrip("/")
     return GcReport(
         [f"{folder}/{name}" for name in garbage.names] + beside,
@@ -127,7 +128,8 @@ def _collect_unfinished_steps(root: LocalPath, *, dry_run: bool) -> list[str]:
         if entry.stamp is not None or entry.is_link or not storage.has_leftovers(name):
             continue
         path = root.child(name)
-        removed += [f"{path}/{each}" for each in PACKS.collect(path, dry_run=dry_run).names]
+        garbage = collector_of(DEFAULT).collect(path, dry_run=dry_run)
+        removed += [f"{path}/{each}" for each in garbage.names]
         if not dry_run:
             storage.remove_empty(name)
     return removed

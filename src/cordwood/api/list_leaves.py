@@ -10,12 +10,10 @@ from typing import Any, NamedTuple
 
 from cordwood import dtypes
 from cordwood.formats.format_protocol import (
-    Format,
     IndexListing,
-    ListableFormat,
-    is_listable,
 )
-from cordwood.formats.registry import by_suffix, directory_formats
+from cordwood.formats.load_format import index_lister_of
+from cordwood.formats.table import Format, by_suffix, directory_formats
 from cordwood.index import (
     ARRAY_KINDS,
     Box,
@@ -191,18 +189,18 @@ def quick_look(
         format_of_path = _only_directory_format(location)
     elif kind_at(location) != "a file":
         return None
-    if format_of_path is None or not is_listable(format_of_path):
+    if format_of_path is None or not format_of_path.lister:
         return None
-    listing = format_of_path.list_index(location, prefix)
+    listing = index_lister_of(format_of_path).list_index(location, prefix)
     return None if listing is None else (format_of_path, listing)
 
 
 def _only_directory_format(path: LocalPath) -> Format | None:
     """Return the only format whose index is a regular file in a directory; None: open it."""
-    formats: list[ListableFormat] = [
+    formats = [
         format
         for format in directory_formats()
-        if is_listable(format) and kind_at(f"{path}/{format.index_name}") == "a file"
+        if format.lister and kind_at(f"{path}/{format.index_name}") == "a file"
     ]
     if len(formats) != 1 or is_link(f"{path}/{formats[0].index_name}"):
         return None

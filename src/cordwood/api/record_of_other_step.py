@@ -6,11 +6,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from cordwood.errors import CordwoodError
-from cordwood.formats.format_protocol import (
-    WritableFormat,
-    is_directory_format,
-)
 from cordwood.formats.stored_step import KEY, PREFIX_KEY, decode_record, number_in_name
+from cordwood.formats.table import Format
 from cordwood.storage.locations import (
     Location,
 )
@@ -21,7 +18,7 @@ from cordwood.threads.log import log
 def without_other_steps_record(
     strings: Mapping[str, str],
     destination: Location,
-    format: WritableFormat,
+    format: Format,
     *,
     source: str,
 ) -> Mapping[str, str]:
@@ -32,7 +29,7 @@ def without_other_steps_record(
     number, or no step number as its name. A directory for the hub never has a record, because
     others read it.
     """
-    if is_directory_format(format) and "prefix" not in format.save_options:
+    if format.is_directory and "prefix" not in format.save_options:
         return {name: value for name, value in strings.items() if name not in (KEY, PREFIX_KEY)}
     number = number_in_name(last_name(str(destination)))
     if KEY not in strings or number is None:

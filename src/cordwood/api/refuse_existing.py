@@ -9,17 +9,16 @@ from pathlib import Path
 
 from cordwood.api.detect import detect_at
 from cordwood.errors import CordwoodError, UnsupportedFormatError
+from cordwood.formats.detect_format import written_format
 from cordwood.formats.format_protocol import (
     Place,
-    WritableFormat,
-    is_directory_format,
-    item_names,
 )
-from cordwood.formats.packs import store_at
+from cordwood.formats.load_format import item_names
 from cordwood.formats.packs.cordwood_json import decode_index
 from cordwood.formats.packs.open import read_index_bytes
-from cordwood.formats.registry import file_formats, suffixes_of, written_format
+from cordwood.formats.packs.packs_storage import store_at
 from cordwood.formats.stored_step import KEY, decode_record
+from cordwood.formats.table import Format, file_formats, suffixes_of
 from cordwood.storage.locations import (
     LocalPath,
     Location,
@@ -48,7 +47,7 @@ def refuse_unknown_suffix(path: LocalPath) -> None:
 
 def refuse_existing(
     location: Location,
-    format: WritableFormat,
+    format: Format,
     prefixes: Collection[str],
     *,
     beside: bool,
@@ -78,7 +77,7 @@ def refuse_existing(
                 text,
             )
         return
-    step = _step_at(location) if is_directory_format(format) else None
+    step = _step_at(location) if format.is_directory else None
     if beside and step is None and set(prefixes).isdisjoint(existing):
         return
     what = "a checkpoint"
@@ -89,7 +88,7 @@ def refuse_existing(
     elif beside:
         what += f", with {_tree(next(iter(prefixes)))}"
     hint = ""
-    if is_directory_format(format) and not beside and step is None:
+    if format.is_directory and not beside and step is None:
         hint = ", pass to_prefix= (--to-prefix) to write a tree beside it"
     raise FileExistsError(
         errno.EEXIST,
@@ -103,9 +102,9 @@ def _tree(prefix: str) -> str:
     return f"the tree {prefix!r}" if prefix else "a tree without a prefix"
 
 
-def _prefixes_at(location: Location, format: WritableFormat) -> list[str] | None:
+def _prefixes_at(location: Location, format: Format) -> list[str] | None:
     """Return the prefixes of the checkpoint there, [""] for a file; None if there is none."""
-    if not is_directory_format(format):
+    if not format.is_directory:
         path = require_local(location)
         return None if kind_at(path) == "nothing" or is_empty_file(path) else [""]
     if isinstance(location, Url):

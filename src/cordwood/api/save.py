@@ -8,15 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
+from cordwood.formats.choose_format import format_for_saving
 from cordwood.formats.format_protocol import (
-    Format,
     Linking,
     SaveOptions,
-    WritableFormat,
-    is_directory_format,
-    plan_save,
 )
-from cordwood.formats.registry import DEFAULT, format_for_saving
+from cordwood.formats.load_format import writer_of
+from cordwood.formats.plan_save import plan_save
+from cordwood.formats.table import DEFAULT, Format
 from cordwood.io.buffers import release_memory, release_memory_if_short
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.page_cache import require_page_cache_option
@@ -128,7 +127,7 @@ def save(
     ):
         wait_for_saves(str(location))
         if rendezvous.index == 0:
-            saved_format.refuse_foreign(location)
+            writer_of(saved_format).refuse_foreign(saved_format, location)
         with gc_paused(), progress_display(progress, "saving") as report:
             plan = plan_save(saved_format, location, tree, options, rendezvous)
             check_stop()
@@ -295,7 +294,7 @@ class SnapshotSave:
         self,
         location: Location,
         tree: Any,
-        format: WritableFormat,
+        format: Format,
         rendezvous: Rendezvous,
         options: SaveOptions,
         *,
@@ -381,7 +380,7 @@ class SnapshotSave:
                         meter.advance(sizes[leaf])
 
                 if self._rendezvous.index == 0:
-                    self._format.refuse_foreign(self._location)
+                    writer_of(self._format).refuse_foreign(self._format, self._location)
                 leaves.on_take = advance
                 self._write(leaves)
         finally:
@@ -414,14 +413,14 @@ def rendezvous_for(
     """
     # Everything that must be the same on every process and that the trees do not show.
     purpose = f"save {location}" + (f" ({options.prefix})" if options.prefix else "")
-    if format is not DEFAULT and is_directory_format(format):
+    if format is not DEFAULT and format.is_directory:
         compression = f" with {options.compression}" if options.compression else ""
         purpose += f" as {format.name}{compression}"
     if options.max_shard_bytes is not None:
         purpose += f" in files of {options.max_shard_bytes} bytes"
     purpose += how
     rendezvous = Rendezvous(
-        current_processes() if is_directory_format(format) else SINGLE_PROCESS,
+        current_processes() if format.is_directory else SINGLE_PROCESS,
         purpose,
         timeout_seconds=timeout_seconds,
         background=background,

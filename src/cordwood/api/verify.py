@@ -12,13 +12,11 @@ from typing import NamedTuple
 from cordwood.errors import CordwoodError
 from cordwood.formats.detect_format import read_with_format
 from cordwood.formats.format_protocol import (
-    Format,
     Opened,
     OpenOptions,
-    is_collectable,
-    is_directory_format,
-    item_names,
 )
+from cordwood.formats.load_format import collector_of, item_names, reader_of
+from cordwood.formats.table import Format
 from cordwood.index import Index
 from cordwood.io.find_damage import Damage, damage_in_sources, raise_damage
 from cordwood.io.open_files import MemoryFile
@@ -246,7 +244,7 @@ def _verify(
     options = OpenOptions(max_bytes=max_bytes, for_verify=True)
 
     def verify_as(detected_format: Format) -> Verification:
-        if not is_directory_format(detected_format):
+        if not detected_format.is_directory:
             with explaining_format(location, detected_format):
                 return _verify_items(location, detected_format, [""], options, sample)
 
@@ -272,16 +270,16 @@ def _verify_items(
         try:
             checked = _Checked(sample)
             for item in items:
-                each = format.open(location, item or None, options)
+                each = reader_of(format).open_item(format, location, item or None, options)
                 opened.append(each)
                 stack.callback(each.close)
                 _check_item(each, item, checked)
             stale: Sequence[str] = ()
-            if is_collectable(format):
-                checked.damage += map(Damage, format.extra_problems(location))
-                stale = format.stale_files(location)
-            is_directory = is_directory_format(format)
-            raise_damage(checked.damage, directory=str(location) if is_directory else None)
+            if format.collector:
+                collector = collector_of(format)
+                checked.damage += map(Damage, collector.extra_problems(location))
+                stale = collector.stale_files(location)
+            raise_damage(checked.damage, directory=str(location) if format.is_directory else None)
         except CordwoodError as e:
             is_replaced = not all(each.is_current() for each in opened)
             if is_replaced or item_names(format, location) != items:

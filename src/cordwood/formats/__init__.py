@@ -1,1 +1,1 @@
-"""The formats, a package each; the protocol that they implement; the registry that lists them."""
+"""The formats, a package each; the table that lists them; the protocols of their modules."""

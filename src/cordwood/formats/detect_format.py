@@ -10,31 +10,30 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from cordwood.errors import FormatError, IncompleteCheckpointError, UnsupportedFormatError
+from cordwood.errors import (
+    FormatError,
+    IncompleteCheckpointError,
+    NotACheckpointError,
+    UnsupportedFormatError,
+)
 from cordwood.formats.foreign_directories import foreign_directory
 from cordwood.formats.foreign_files import foreign_file, not_expected
-from cordwood.formats.format_protocol import (
+from cordwood.formats.format_protocol import Match, Place
+from cordwood.formats.load_format import match_of, run_reader_of
+from cordwood.formats.stored_step import MAX_STEPS_OPENED, is_named_step, listed, sorted_steps
+from cordwood.formats.table import (
+    DEFAULT,
     Format,
-    Match,
-    Place,
-    is_directory_format,
-    is_writable,
-    reads_stores,
-)
-from cordwood.formats.registry import (
     all_by_suffix,
     by_suffix,
     close_suffix,
     directory_formats,
     file_formats,
-    format_to_read,
-    refuse_prefix,
+    is_directory_name,
     require_name,
     require_suffix,
     run_formats,
-    written_format,
 )
-from cordwood.formats.stored_step import MAX_STEPS_OPENED, is_named_step, listed, sorted_steps
 from cordwood.io.open_files import LocalFile, ReadableFile
 from cordwood.message_text import counted, nearest_name, printable
 from cordwood.storage.directories import list_names, scan_directory
@@ -69,7 +68,7 @@ def _best(formats: Sequence[Format], place: Place, *, above: Match = Match.NO) -
     """Return the format that fits best, of equal ones the first; None if none fits."""
     best = None
     for format in formats:
-        match = format.matches(place)
+        match = match_of(format, place)
         if match > above:
             best, above = format, match
         if match == Match.YES:
@@ -87,7 +86,7 @@ def error_by_content(
     """
     place = Place(location, file)
     # Before `matches`: by its suffix an empty file may be msgpack.
-    match = format.matches(place) if file.size_bytes else Match.NO
+    match = match_of(format, place) if file.size_bytes else Match.NO
     if match == Match.YES:
         return None
     others = [each for each in file_formats() if each is not format]
@@ -128,7 +127,7 @@ def format_in(place: Place) -> Format | None:
     if format is not None or _is_directory_of_steps(place):
         return format
     below = Place(place.location, directory=place.directory, search_below=True)
-    return next((each for each in directory_formats() if each.matches(below)), None)
+    return next((each for each in directory_formats() if match_of(each, below)), None)
 
 
 def indexed_format(place: Place) -> Format | None:
@@ -139,8 +138,22 @@ def indexed_format(place: Place) -> Format | None:
     written = written_format(place)
     if written is not None:
         return written
-    read_only = [each for each in directory_formats() if not is_writable(each)]
+    read_only = [each for each in directory_formats() if not each.is_writable]
     return _best(read_only, place)
+
+
+def written_format(place: Place) -> Format | None:
+    """Return the format of the checkpoint in a directory, of those that are written.
+
+    Raises NotACheckpointError if there are indexes of several.
+    """
+    formats = [each for each in directory_formats() if each.is_writable and match_of(each, place)]
+    if len(formats) > 1:
+        names = " and ".join([each.index_name for each in formats])
+        raise NotACheckpointError(
+            f"{place.path} has both {names}: remove the one that is not meant"
+        )
+    return formats[0] if formats else None
 
 
 def _is_directory_of_steps(place: Place) -> bool:
@@ -179,7 +192,7 @@ def steps_in(place: Place, *, foreign: Sequence[str] | None = None) -> list[str]
 
 
 def _foreign_steps(place: Place) -> list[str]:
-    return [name for format in run_formats() for name in format.steps_at(place)]
+    return [name for format in run_formats() for name in run_reader_of(format).steps_at(place)]
 
 
 def format_in_store(url: Url) -> Format | None:
@@ -199,8 +212,36 @@ def format_in_store(url: Url) -> Format | None:
     return None if format is None else _require_reads_stores(format, url)
 
 
+def format_in_object_store(url: Url, named: Format | None) -> Format:
+    """Return the only format that is saved to object stores.
+
+    Raises UnsupportedFormatError for another one.
+    """
+    if (named is not None and not named.is_directory) or not is_directory_name(str(url)):
+        raise UnsupportedFormatError(
+            f"{url}: an object store holds directories, and this means a file; leave the suffix "
+            "out, or use a local path"
+        )
+    if named is not None and named is not DEFAULT:
+        raise UnsupportedFormatError(
+            f"{url}: the layout {named.name!r} needs a local path; an object store holds "
+            f"{DEFAULT.name!r}"
+        )
+    return DEFAULT
+
+
+def format_to_read(url: Url, named: Format | None) -> Format:
+    """Return the format to read at a URL: `named`, or the one that is saved to object stores.
+
+    Raises UnsupportedFormatError for a format that is not read there.
+    """
+    if named is not None and named.reads_stores:
+        return named
+    return format_in_object_store(url, named)
+
+
 def _require_reads_stores(format: Format, url: Url) -> Format:
-    if not reads_stores(format):
+    if not format.reads_stores:
         raise UnsupportedFormatError(
             f"{url} is {format.description}, which is read on a disk only: download it, and load "
             "that copy"
@@ -239,10 +280,10 @@ def format_of(location: Location, *, format: str | None, prefix: str | None) -> 
     if kind == "nothing":
         place = LocalPath(locate_directory(location))
         kind = kind_at(place)
-    is_for_directories = named is not None and is_directory_format(named)
+    is_for_directories = named is not None and named.is_directory
     if kind == "nothing":
         for each in run_formats():
-            each.refuse_unfinished(place)
+            run_reader_of(each).refuse_unfinished(place)
         raise absence(location)
     if kind == "a folder" and (named is None or is_for_directories):
         detected = named or format_of_directory(place)
@@ -282,6 +323,12 @@ def read_with_format(
         if other is None or other is detected:
             raise
     return read(other)
+
+
+def refuse_prefix(text: str, prefix: str | None) -> None:
+    """Raise ValueError for a prefix of a file."""
+    if prefix is not None:
+        raise ValueError(f"{text}: prefix= is for directories; a file holds one tree")
 
 
 def _format_by_suffix_or_content(place: LocalPath, text: str, *, is_file: bool) -> Format:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cordwood.errors import UnsupportedLeafError
-from cordwood.formats.format_protocol import Format, has_losses
+from cordwood.formats.load_format import loss_finder_of
+from cordwood.formats.table import Format
 from cordwood.index import ARRAY_KINDS, Index, LeafSpec
 from cordwood.keypath import DictKey, Key, KeyPath, format_path, path_label
 from cordwood.message_text import counted, first_names
@@ -18,8 +19,8 @@ def losses_in(format: Format, index: Index, metadata: Mapping[str, str]) -> list
 
     Raises UnsupportedLeafError for a leaf that it cannot store in any form.
     """
-    if has_losses(format):
-        return format.losses(index, metadata)
+    if format.losses:
+        return loss_finder_of(format).losses(format, index, metadata)
     refuse_opaque(index, format.name)
     return []
 

@@ -1,6 +1,7 @@
-"""The protocol of formats: what the package of a format provides, and the values that it exchanges.
+"""The protocols of formats: what modules of a format provide, and the values that they exchange.
 
-The formats are listed in `cordwood.formats.registry`. docs/design/0008-formats.md has the reasons.
+`cordwood.formats.table` lists the formats and these modules. docs/design/0008-formats.md has the
+reasons.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from cordwood.storage.locations import LocalPath, Location
 
 if TYPE_CHECKING:
+    from cordwood.formats.table import Format
     from cordwood.index import Box, Digests, Index, Leaf, LeafRuns
     from cordwood.io.leaves_to_write import Leaves
     from cordwood.io.open_files import ReadableFile
@@ -113,7 +115,7 @@ class Place:
 
 
 class OpenOptions(NamedTuple):
-    """Options of `Format.open`; a format ignores those that do not concern it.
+    """Options of `Reader.open_item`; a format ignores those that do not concern it.
 
     Attributes:
         max_bytes: how far a compressed file may grow; None: see `decompress_into`.
@@ -222,37 +224,24 @@ class SavePlan(NamedTuple):
     sizes: Sequence[int] | None = None
 
 
-class Format(Protocol):
-    """A format, as all verbs use it."""
+class Detector(Protocol):
+    """The recognition of a format."""
 
-    @property
-    def name(self) -> str:
-        """The name that `detect` returns and `format=` takes."""
-        ...
-
-    @property
-    def description(self) -> str:
-        """A few words for users, such as "a safetensors file"."""
-        ...
-
-    @property
-    def suffixes(self) -> tuple[str, ...]:
-        """The suffixes of its files; () for a directory format."""
-        ...
-
-    @property
-    def index_name(self) -> str:
-        """The file, or a pattern, that makes a directory a checkpoint; "" for a file format."""
-        ...
-
-    def matches(self, place: Place) -> Match:
+    def matches(self, format: Format, place: Place, /) -> Match:
         """Return how well a file or directory fits this format. Reads little."""
         ...
 
-    def open(self, location: Location, item: str | None, options: OpenOptions) -> Opened:
+
+class Reader(Protocol):
+    """The reading of a format."""
+
+    def open_item(
+        self, format: Format, location: Location, item: str | None, options: OpenOptions, /
+    ) -> Opened:
         """Open an item.
 
         Args:
+            format: the row of the format, of which a module may read several.
             location: a local path, or the URL of a directory.
             item: the item's name. None: the item without a name, or the only one.
             options: see `OpenOptions`.
@@ -262,20 +251,22 @@ class Format(Protocol):
         ...
 
 
-class WritableFormat(Format, Protocol):
-    """A format that `save` writes."""
-
-    @property
-    def save_options(self) -> frozenset[str]:
-        """The fields of `SaveOptions` that it takes; others are refused."""
-        ...
+class Writer(Protocol):
+    """The writing of a format."""
 
     def plan_save(
-        self, location: Location, tree: Any, options: SaveOptions, rendezvous: Rendezvous
+        self,
+        format: Format,
+        location: Location,
+        tree: Any,
+        options: SaveOptions,
+        rendezvous: Rendezvous,
+        /,
     ) -> SavePlan:
         """Plan the save of a tree. Writes nothing.
 
         Args:
+            format: the row of the format.
             location: the destination.
             tree: a pytree, or a `FlatTree` whose leaves are elements that are read later.
             options: those of `save_options`; the others have their defaults.
@@ -285,15 +276,15 @@ class WritableFormat(Format, Protocol):
         """
         ...
 
-    def refuse_foreign(self, location: Location) -> None:
+    def refuse_foreign(self, format: Format, location: Location, /) -> None:
         """Raise NotACheckpointError for what a save would destroy and could not have written."""
         ...
 
 
-class LossyFormat(WritableFormat, Protocol):
-    """A format that cannot store all that an index may hold."""
+class LossFinder(Protocol):
+    """The things in an index that a format cannot store."""
 
-    def losses(self, index: Index, metadata: Mapping[str, str]) -> list[str]:
+    def losses(self, format: Format, index: Index, metadata: Mapping[str, str], /) -> list[str]:
         """Return what the format cannot store of an index, for people; [] for nothing.
 
         Raises UnsupportedLeafError for a leaf that it cannot store in any form.
@@ -301,10 +292,10 @@ class LossyFormat(WritableFormat, Protocol):
         ...
 
 
-class ItemsFormat(Format, Protocol):
-    """A format of directories that can hold several trees."""
+class ItemLister(Protocol):
+    """The items of directories that can hold several trees."""
 
-    def items(self, location: Location) -> Sequence[str]:
+    def item_names(self, location: Location, /) -> Sequence[str]:
         """Return the names of the items, sorted; "" for the one without a name."""
         ...
 
@@ -321,30 +312,30 @@ class FilesBeside(NamedTuple):
     left_out: Sequence[str] = ()
 
 
-class CompanionFormat(Format, Protocol):
-    """A format of directories with files beside the weights, such as the one of a tokenizer."""
+class CompanionReader(Protocol):
+    """The files beside the weights in directories, such as the one of a tokenizer."""
 
-    def files_beside(self, location: Location) -> FilesBeside:
+    def files_beside_weights(self, location: Location, /) -> FilesBeside:
         """Return the files beside the weights in a local directory."""
         ...
 
 
-class CollectableFormat(WritableFormat, Protocol):
-    """A format of directories in which a save that died can leave files.
+class Collector(Protocol):
+    """The files that a killed save can leave in a directory.
 
     Those of the other formats are left beside the checkpoint, where `gc` looks.
     """
 
-    def extra_problems(self, location: Location) -> Iterable[str]:
+    def extra_problems(self, location: Location, /) -> Iterable[str]:
         """Return problems that the items do not show, such as files that no item refers to."""
         ...
 
-    def stale_files(self, location: Location) -> Sequence[str]:
+    def stale_files(self, location: Location, /) -> Sequence[str]:
         """Return the files beside the index that an earlier save has written, and not this one."""
         ...
 
-    def collect(self, location: Location, *, dry_run: bool) -> Garbage:
-        """Remove files in a directory that saves left which died, and write stale ones again."""
+    def collect(self, location: Location, /, *, dry_run: bool) -> Garbage:
+        """Remove the files of killed saves in a directory, and write stale ones again."""
         ...
 
 
@@ -355,132 +346,44 @@ class IndexListing(NamedTuple):
     metadata: Mapping[str, str]
 
 
-class ListableFormat(Format, Protocol):
-    """A format whose index alone says what the leaves are, without numpy."""
+class IndexLister(Protocol):
+    """The leaves of a checkpoint by its index alone, without numpy."""
 
-    def list_index(self, path: LocalPath, item: str | None) -> IndexListing | None:
+    def list_index(self, path: LocalPath, item: str | None, /) -> IndexListing | None:
         """Return the leaves of a local checkpoint; None where only opening it tells.
 
-        Raises what `open` raises for an index.
+        Raises what `open_item` raises for an index.
         """
         ...
 
 
-class RunFormat(Format, Protocol):
-    """A format of another tool that keeps the steps of a run in one directory."""
+class RunReader(Protocol):
+    """The directories in which another tool keeps the steps of a run."""
 
-    @property
-    def tool(self) -> str:
-        """The name of the tool."""
-        ...
-
-    def is_at(self, place: Place) -> bool:
+    def is_at(self, place: Place, /) -> bool:
         """Return whether the tool wrote a directory: a checkpoint, steps or an unfinished save."""
         ...
 
-    def steps_at(self, place: Place) -> Sequence[str]:
+    def steps_at(self, place: Place, /) -> Sequence[str]:
         """Return the names of the steps in a directory, the newest last; () for none."""
         ...
 
-    def is_unfinished(self, place: Place) -> bool:
+    def is_unfinished_at(self, place: Place, /) -> bool:
         """Return whether a directory is the beginning of a checkpoint whose save did not end."""
         ...
 
-    def refuse_unfinished(self, path: LocalPath) -> None:
+    def refuse_unfinished(self, path: LocalPath, /) -> None:
         """Raise IncompleteCheckpointError if an unfinished save was to become it."""
         ...
 
-    def other_items(self, location: Location) -> Mapping[str, str]:
+    def other_items(self, location: Location, /) -> Mapping[str, str]:
         """Return the items that are no trees, each with its kind in words."""
         ...
 
 
-def steps_beside(format: Format, place: Place) -> Sequence[str]:
-    """Return the steps that lie in a checkpoint of a format beside its tree, oldest first.
+class StepsBeside(Protocol):
+    """The steps that lie in a checkpoint beside its tree."""
 
-    A Trainer of Hugging Face writes its checkpoints into the directory of its model.
-    """
-    names: Sequence[str] = format.steps_beside(place) if hasattr(format, "steps_beside") else ()
-    return names
-
-
-def is_writable(format: Format) -> TypeGuard[WritableFormat]:
-    """Return whether `save` or `convert` writes a format."""
-    return hasattr(format, "plan_save")
-
-
-def item_names(format: Format, location: Location) -> Sequence[str]:
-    """Return the names of the items of a checkpoint, sorted; "" for the one without a name."""
-    return cast("ItemsFormat", format).items(location) if hasattr(format, "items") else [""]
-
-
-def has_losses(format: Format) -> TypeGuard[LossyFormat]:
-    """Return whether there are things that a format cannot store."""
-    return hasattr(format, "losses")
-
-
-def has_companions(format: Format) -> TypeGuard[CompanionFormat]:
-    """Return whether directories of a format have files beside the weights."""
-    return hasattr(format, "files_beside")
-
-
-def is_collectable(format: Format) -> TypeGuard[CollectableFormat]:
-    """Return whether saves that died can leave files in a checkpoint of a format."""
-    return hasattr(format, "collect")
-
-
-def is_listable(format: Format) -> TypeGuard[ListableFormat]:
-    """Return whether the index of a format alone says what the leaves are."""
-    return hasattr(format, "list_index")
-
-
-def has_runs(format: Format) -> TypeGuard[RunFormat]:
-    """Return whether the tool of a format has directories of steps of its own."""
-    return hasattr(format, "steps_at")
-
-
-def reads_stores(format: Format) -> bool:
-    """Return whether a format is read in object stores too."""
-    return bool(getattr(format, "reads_stores", False))
-
-
-def is_directory_format(format: Format) -> bool:
-    """Return whether checkpoints of a format are directories."""
-    return not format.suffixes
-
-
-def require_strings(metadata: Any) -> None:
-    """Raise TypeError for metadata that is no mapping; its format checks the content."""
-    if not isinstance(metadata, Mapping):
-        raise TypeError(f"metadata: expected a dict of strings, found {metadata!r:.80}")
-
-
-def plan_save(
-    format: WritableFormat,
-    location: Location,
-    tree: Any,
-    options: SaveOptions,
-    rendezvous: Rendezvous,
-) -> SavePlan:
-    """Plan the save of a tree. Raises as `cordwood.save` does, before anything is written."""
-    require_strings(options.metadata)
-    _check_options(format, str(location), options)
-    return format.plan_save(location, tree, options, rendezvous)
-
-
-def _check_options(format: WritableFormat, path: str, options: SaveOptions) -> None:
-    """Raise ValueError for an option that the format does not take."""
-    takes = format.save_options
-    size = options.max_shard_bytes
-    if size is not None:
-        if "max_shard_bytes" not in takes:
-            raise ValueError(f"{path}: max_shard_bytes= is for directories of safetensors files")
-        if type(size) is not int or size < 1:
-            raise ValueError(f"max_shard_bytes: expected an int of at least 1, found {size!r:.80}")
-    if options.compression is not None and "compression" not in takes:
-        raise ValueError(f'{path}: compression= is for layout="zarr"')
-    if options.metadata and "metadata" not in takes:
-        raise ValueError(f"{path}: the {format.name} format has no place for metadata")
-    for name in ("prefix", "linking", "items"):
-        if getattr(options, name) is not None and name not in takes:
-            raise ValueError(f"{path}: the {format.name} format has no {name}")
+    def steps_beside(self, place: Place, /) -> Sequence[str]:
+        """Return the names of such steps in a directory, oldest first."""
+        ...

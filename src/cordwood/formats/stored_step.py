@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, SupportsFloat, SupportsIndex
 
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import FormatError, StepError, newer_version_error
-from cordwood.formats.registry import suffix_of
+from cordwood.formats.table import suffix_of
 
 MAX_STEP = 10**18 - 1
 MAX_STEPS_OPENED = 20  # to find the newest that is whole

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from cordwood.formats.detect_format import read_with_format
-from cordwood.formats.format_protocol import Format, has_runs, is_directory_format, item_names
+from cordwood.formats.load_format import item_names, run_reader_of
+from cordwood.formats.table import Format
 from cordwood.storage.locations import Location
 
 
@@ -43,9 +44,11 @@ def stored_trees(location: Location, *, format: str | None = None) -> StoredTree
     """
 
     def trees_of(detected_format: Format) -> StoredTrees:
-        others = detected_format.other_items(location) if has_runs(detected_format) else {}
+        others = (
+            run_reader_of(detected_format).other_items(location) if detected_format.runs else {}
+        )
         names = item_names(detected_format, location)
-        return StoredTrees(names, others, is_directory_format(detected_format))
+        return StoredTrees(names, others, detected_format.is_directory)
 
     return read_with_format(location, trees_of, format=format, prefix=None)
 

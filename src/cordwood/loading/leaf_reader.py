@@ -15,7 +15,9 @@ import numpy as np
 from cordwood import dtypes
 from cordwood.errors import FormatError
 from cordwood.formats.detect_format import error_by_content, read_with_format
-from cordwood.formats.format_protocol import Format, Opened, OpenOptions, is_directory_format
+from cordwood.formats.format_protocol import Opened, OpenOptions
+from cordwood.formats.load_format import reader_of
+from cordwood.formats.table import Format
 from cordwood.index import MAX_DIMS, Box, Encoding, Leaf, Pieces, Span
 from cordwood.io.open_files import LocalFile
 from cordwood.io.source_digests import SourceDigests, block_bytes
@@ -68,7 +70,10 @@ def _open_reader(
 
     def read(detected_format: Format) -> LeafReader:
         with explaining_format(checkpoint, detected_format):
-            return LeafReader(str(checkpoint), detected_format.open(checkpoint, prefix, options))
+            opened = reader_of(detected_format).open_item(
+                detected_format, checkpoint, prefix, options
+            )
+            return LeafReader(str(checkpoint), opened)
 
     return read_with_format(checkpoint, read, format=format, prefix=prefix)
 
@@ -79,7 +84,7 @@ def explaining_format(location: Location, format: Format) -> Iterator[None]:
     try:
         yield
     except FormatError as e:
-        if is_directory_format(format) or isinstance(location, Url):
+        if format.is_directory or isinstance(location, Url):
             raise
         with LocalFile(location) as file:
             better = error_by_content(file, location, format, e)

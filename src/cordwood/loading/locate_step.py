@@ -16,12 +16,13 @@ from cordwood.formats.detect_format import (
     place_at,
     steps_in,
 )
-from cordwood.formats.format_protocol import Format, Place, has_runs, steps_beside
-from cordwood.formats.orbax import ORBAX
+from cordwood.formats.format_protocol import Place
+from cordwood.formats.load_format import run_reader_of, steps_beside
 from cordwood.formats.orbax.saved_metrics import StepMetrics, saved_metrics
-from cordwood.formats.packs import PACKS, store_at
+from cordwood.formats.packs.packs_storage import store_at
 from cordwood.formats.packs.step_metrics import record_of_index
 from cordwood.formats.stored_step import MAX_STEPS_OPENED, number_in_name
+from cordwood.formats.table import ORBAX, PACKS, Format
 from cordwood.io.open_files import LocalFile
 from cordwood.message_text import printable
 from cordwood.policies.saved_step import SavedStep, sort_by_metric
@@ -141,7 +142,11 @@ def _format_of_step(place: Place, name: str) -> Format | None:
     try:
         if name in place.folders:
             format = format_in(child)
-            unfinished = format is not None and has_runs(format) and format.is_unfinished(child)
+            unfinished = (
+                format is not None
+                and bool(format.runs)
+                and run_reader_of(format).is_unfinished_at(child)
+            )
             return None if unfinished else format
         if isinstance(child.location, Url):
             return format_in_store(child.location)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cordwood.errors import CordwoodError
-from cordwood.formats.packs import store_at
+from cordwood.formats.packs.packs_storage import store_at
 from cordwood.formats.packs.step_metrics import change_of_metrics
 from cordwood.manager.restore_step import missing_step_error
 from cordwood.manager.steps import Steps

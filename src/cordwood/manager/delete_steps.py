@@ -7,8 +7,9 @@ from collections.abc import Hashable, Sequence
 from contextlib import suppress
 
 from cordwood.errors import CordwoodError, StepError
-from cordwood.formats.packs import PACKS
+from cordwood.formats.load_format import collector_of
 from cordwood.formats.stored_step import listed
+from cordwood.formats.table import DEFAULT
 from cordwood.manager.steps import OURS, Step, Steps, best_of_each
 from cordwood.message_text import printable
 from cordwood.policies.best_step import metric_problems
@@ -197,10 +198,10 @@ class StepCleaner:
         if self._storage.has_temporaries(step.entry):
             return True
         with suppress(OSError, CordwoodError):
-            return bool(PACKS.collect(step.location, dry_run=True).names)
+            return bool(collector_of(DEFAULT).collect(step.location, dry_run=True).names)
         return False
 
 
 def _collect(step: Step) -> None:
     with suppress(OSError, CordwoodError):  # deleted meanwhile, or damaged, which a load reports
-        PACKS.collect(step.location, dry_run=False)
+        collector_of(DEFAULT).collect(step.location, dry_run=False)

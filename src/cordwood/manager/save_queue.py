@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from cordwood.api.save import SnapshotSave, announce_errors
 from cordwood.errors import CordwoodError, PendingSaveError, StepError
+from cordwood.formats.choose_format import format_for_saving
 from cordwood.formats.format_protocol import SaveOptions
-from cordwood.formats.registry import format_for_saving
 from cordwood.formats.stored_step import (
     KEY,
     PREFIX_KEY,

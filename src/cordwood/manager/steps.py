@@ -20,13 +20,12 @@ from cordwood.errors import (
     UnsupportedFormatError,
 )
 from cordwood.formats.detect_format import format_in, steps_in
-from cordwood.formats.format_protocol import Place, has_runs
-from cordwood.formats.orbax import ORBAX
+from cordwood.formats.format_protocol import Place
+from cordwood.formats.load_format import collector_of, run_reader_of
 from cordwood.formats.orbax.locate_trees import is_unfinished
 from cordwood.formats.orbax.saved_metrics import saved_metrics
-from cordwood.formats.packs import PACKS, store_at
 from cordwood.formats.packs.cordwood_json import RULES, data_bytes_of, decode_index
-from cordwood.formats.registry import DEFAULT
+from cordwood.formats.packs.packs_storage import store_at
 from cordwood.formats.stored_step import (
     KEY,
     Record,
@@ -41,7 +40,7 @@ from cordwood.formats.stored_step import (
     step_name,
     wrong_step,
 )
-from cordwood.formats.zarr import ZARR
+from cordwood.formats.table import DEFAULT, ORBAX, ZARR
 from cordwood.policies.saved_step import SavedStep
 from cordwood.storage.directories import modified_seconds, size_on_disk
 from cordwood.storage.locations import LocalPath, Location, Url
@@ -267,7 +266,7 @@ class Steps:
         if step.finished or isinstance(step.location, Url):  # without locks it is not known
             return False
         try:
-            leftovers = PACKS.collect(step.location, dry_run=True).names
+            leftovers = collector_of(DEFAULT).collect(step.location, dry_run=True).names
         except (OSError, CordwoodError):  # deleted, or finished by now
             return False
         if not leftovers or self.storage.in_use(step.entry):
@@ -457,7 +456,7 @@ def _step_of_other_tool(name: str, place: Place, entry: StepEntry) -> Step | Non
             format = format_in(place) if has_content else None
             if format is None:
                 return None
-            finished = not (has_runs(format) and format.is_unfinished(place))
+            finished = not (format.runs and run_reader_of(format).is_unfinished_at(place))
             stored = saved_metrics(place) if format is ORBAX and finished else None
             metrics = None if stored is None else SavedStep(number, *stored)
             if word == "run-" and not any(map(place.has, _EFORMER_LAST)):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
-from cordwood.formats.registry import by_name
+from cordwood.formats.table import by_name
 from cordwood.index import (
     Index,
     size_in_memory,

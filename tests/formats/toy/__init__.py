@@ -17,14 +17,8 @@ from cordwood.encoding.json_structure import structure_from_json, structure_to_j
 from cordwood.encoding.json_values import decode_value, encode_value
 from cordwood.errors import FormatError, IncompleteCheckpointError, NotACheckpointError
 from cordwood.formats.format_losses import refuse_opaque
-from cordwood.formats.format_protocol import (
-    Match,
-    Opened,
-    OpenOptions,
-    Place,
-    SaveOptions,
-    SavePlan,
-)
+from cordwood.formats.format_protocol import Opened, OpenOptions, SaveOptions, SavePlan
+from cordwood.formats.table import Format
 from cordwood.index import (
     ARRAY_KINDS,
     Index,
@@ -53,85 +47,88 @@ INDEX_NAME, ELEMENTS_NAME = "toy.json", "elements.bin"
 _MAX_INDEX_BYTES = 1 << 20
 
 
-class ToyFormat:
-    name = "toy"
-    description = "a toy of the tests"
-    suffixes: tuple[str, ...] = ()
-    index_name = INDEX_NAME
-    save_options = frozenset({"metadata"})
+TOY = Format(
+    name="toy",
+    description="a toy of the tests",
+    index_name=INDEX_NAME,
+    reader=__name__,
+    writer=__name__,
+    save_options=frozenset({"metadata"}),
+    losses=__name__,
+    collector=__name__,
+)
 
-    def matches(self, place: Place) -> Match:
-        is_toy = place.file is None and place.has(INDEX_NAME)
-        return Match.YES if is_toy else Match.NO
 
-    def open(self, location: Location, item: str | None, options: OpenOptions) -> Opened:
-        del options
-        if item:
-            raise ValueError(f"{location} holds one tree")
-        directory = LocalDirectory(require_local(location))
-        try:
-            index = _read_index(directory)
-        except BaseException:
-            directory.close()
-            raise
-        (source,) = index.sources
-        return Opened(
-            self.name, index, (FileOwningDirectory(directory, source.name, source.size_bytes),)
+def open_item(format: Format, location: Location, item: str | None, options: OpenOptions) -> Opened:
+    del options
+    if item:
+        raise ValueError(f"{location} holds one tree")
+    directory = LocalDirectory(require_local(location))
+    try:
+        index = _read_index(directory)
+    except BaseException:
+        directory.close()
+        raise
+    (source,) = index.sources
+    return Opened(
+        format.name, index, (FileOwningDirectory(directory, source.name, source.size_bytes),)
+    )
+
+
+def plan_save(
+    format: Format, location: Location, tree: Any, options: SaveOptions, rendezvous: Rendezvous
+) -> SavePlan:
+    del format
+    flat = flatten(tree)
+    specs = [describe_leaf(p, leaf) for p, leaf in zip(flat.paths, flat.leaves, strict=True)]
+    index = {
+        "structure": structure_to_json(flat.structure),
+        "leaves": [_encode_leaf(spec) for spec in specs],
+        "metadata": dict(options.metadata),
+    }
+    data = json.dumps(index).encode()
+
+    def write(leaves: Leaves) -> None:
+        arrays = [n for n, spec in enumerate(specs) if spec.kind in ARRAY_KINDS]
+        stage = StagingDirectory(
+            require_local(location), timeout_seconds=rendezvous.timeout_seconds
         )
+        with stage.abandon_on_error():
+            stage.begin()
+            stage.create_file(ELEMENTS_NAME, [_bytes_of(leaves.part(n), specs[n]) for n in arrays])
+            stage.create_file(INDEX_NAME, [data])
+            stage.commit(_replace_all)
 
-    def items(self, location: Location) -> Sequence[str]:
-        del location
-        return [""]
+    return SavePlan(flat.leaves, write)
 
-    def plan_save(
-        self, location: Location, tree: Any, options: SaveOptions, rendezvous: Rendezvous
-    ) -> SavePlan:
-        flat = flatten(tree)
-        specs = [describe_leaf(p, leaf) for p, leaf in zip(flat.paths, flat.leaves, strict=True)]
-        index = {
-            "structure": structure_to_json(flat.structure),
-            "leaves": [_encode_leaf(spec) for spec in specs],
-            "metadata": dict(options.metadata),
-        }
-        data = json.dumps(index).encode()
 
-        def write(leaves: Leaves) -> None:
-            arrays = [n for n, spec in enumerate(specs) if spec.kind in ARRAY_KINDS]
-            stage = StagingDirectory(
-                require_local(location), timeout_seconds=rendezvous.timeout_seconds
-            )
-            with stage.abandon_on_error():
-                stage.begin()
-                stage.create_file(
-                    ELEMENTS_NAME, [_bytes_of(leaves.part(n), specs[n]) for n in arrays]
-                )
-                stage.create_file(INDEX_NAME, [data])
-                stage.commit(_replace_all)
+def refuse_foreign(format: Format, location: Location) -> None:
+    del format
+    text = str(location)
+    if os.path.exists(text) and list_names(text) and not path_exists(f"{text}/{INDEX_NAME}"):
+        raise NotACheckpointError(f"{text} is no toy: remove it, or save to another path")
 
-        return SavePlan(flat.leaves, write)
 
-    def refuse_foreign(self, location: Location) -> None:
-        text = str(location)
-        if os.path.exists(text) and list_names(text) and not path_exists(f"{text}/{INDEX_NAME}"):
-            raise NotACheckpointError(f"{text} is no toy: remove it, or save to another path")
+def losses(format: Format, index: Index, metadata: Mapping[str, str]) -> list[str]:
+    del metadata
+    refuse_opaque(index, format.name)
+    return []
 
-    def losses(self, index: Index, metadata: Mapping[str, str]) -> list[str]:
-        del metadata
-        refuse_opaque(index, self.name)
-        return []
 
-    def extra_problems(self, location: Location) -> Iterable[str]:
-        for name in list_names(str(location)):
-            if name not in (INDEX_NAME, ELEMENTS_NAME):
-                yield f"{name}: the index does not refer to it"
+def extra_problems(location: Location) -> Iterable[str]:
+    for name in list_names(str(location)):
+        if name not in (INDEX_NAME, ELEMENTS_NAME):
+            yield f"{name}: the index does not refer to it"
 
-    def stale_files(self, location: Location) -> Sequence[str]:
-        del location
-        return ()
 
-    def collect(self, location: Location, *, dry_run: bool) -> Garbage:
-        del location, dry_run
-        return Garbage([])
+def stale_files(location: Location) -> Sequence[str]:
+    del location
+    return ()
+
+
+def collect(location: Location, *, dry_run: bool) -> Garbage:
+    del location, dry_run
+    return Garbage([])
 
 
 def _encode_leaf(spec: LeafSpec) -> list[Any]:
@@ -178,6 +175,3 @@ def _parse_index(found: Any) -> Index:
     metadata = {str(name): str(value) for name, value in found["metadata"].items()}
     sources = (Source(ELEMENTS_NAME, offset),)
     return Index("toy", structure, tuple(leaves), sources, metadata=metadata)
-
-
-TOY = ToyFormat()

@@ -306,6 +306,6 @@ def test_a_directory_that_is_replaced_while_it_is_looked_at(
         return read(directory)
 
     monkeypatch.setattr(write, "read_index_file", replaced)
-    write.refuse_foreign(path)
+    write.refuse_to_add(path)
     with cordwood.open(path, prefix="a") as one, cordwood.open(path, prefix="b") as other:
         assert [*one["w"][:], *other["w"][:]] == [1] * 8 + [0] * 8

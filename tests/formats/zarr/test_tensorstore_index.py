@@ -32,8 +32,8 @@ from cordwood.formats.zarr.tensorstore_index import (
     drop_item,
     encode_index,
     entries_of,
-    item_names,
     parse_index,
+    prefixes_of,
     put_item,
     select_item,
 )
@@ -53,7 +53,7 @@ def test_what_is_put_in_comes_back() -> None:
     data = encode_index(index)
     again = parse_index(data)
     assert again == index
-    assert item_names(again) == ["", "m"]
+    assert prefixes_of(again) == ["", "m"]
     assert entries_of(again, "m") == [ENTRY]
     assert entries_of(again, "") == [OTHER]
     assert json.loads(data)["prefixes"]["m"] == [
@@ -78,7 +78,7 @@ def test_eformer_may_add_an_item_and_write_the_file_again() -> None:
     members["prefixes"]["opt"] = [{"path": "opt/w", "shape": [], "dtype": "int32"}]
     index = parse_index(json.dumps(members, indent=2).encode())
     assert set(index.items) == {"m"}
-    assert item_names(index) == ["m", "opt"]
+    assert prefixes_of(index) == ["m", "opt"]
 
 
 def test_an_item_is_replaced_or_dropped() -> None:
@@ -97,7 +97,7 @@ def test_the_first_layout_has_one_item() -> None:
     assert select_item(index, None) == select_item(index, "whatever") == ""
     assert entries_of(index, "") == [Entry("w", None, None)]
     both = put_item(index, "m", [ENTRY], ITEM)
-    assert item_names(both) == ["", "m"]
+    assert prefixes_of(both) == ["", "m"]
 
 
 def test_which_item() -> None:

@@ -19,9 +19,9 @@ from cordwood.compat.eformer.leaf_names import (
 )
 from cordwood.errors import UnsupportedFormatError
 from cordwood.formats.format_protocol import SaveOptions
-from cordwood.formats.zarr import ZARR
+from cordwood.formats.table import ZARR
 from cordwood.formats.zarr.plan_save import plan_item
-from cordwood.formats.zarr.read_index import open_item
+from cordwood.formats.zarr.read_index import open_prefix
 from cordwood.formats.zarr.write import save_item
 from cordwood.index import ARRAY_KINDS
 from cordwood.io.leaves_to_write import Leaves
@@ -158,7 +158,7 @@ def tree_deserialize_leaves(
     """
     path = directory_path(checkpoint_dir)
     wait_for_saves(path)
-    item = open_item(path, prefix)
+    item = open_prefix(path, prefix)
     with closing(item), gc_paused():
         index = item.index
         steps = leaf_steps(index, prefix or "")

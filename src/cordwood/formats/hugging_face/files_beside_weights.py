@@ -7,6 +7,7 @@ from fnmatch import fnmatch
 from cordwood.formats.format_protocol import FilesBeside
 from cordwood.io.open_files import LocalFile, read_whole
 from cordwood.storage.directories import list_names
+from cordwood.storage.locations import Location, require_local
 from cordwood.storage.paths import is_within, kind_at
 
 # https://huggingface.co/docs/transformers/main_classes/tokenizer lists the files of tokenizers.
@@ -19,12 +20,13 @@ MAX_FILE_BYTES = 64 << 20
 _MAX_FILES = 100
 
 
-def files_beside_weights(path: str) -> FilesBeside:
+def files_beside_weights(location: Location) -> FilesBeside:
     """Return the files of a directory that belong to a model, and the names of all others.
 
     A symbolic link is followed within the directory and to the `blobs` of Hugging Face's cache. One
     that leads elsewhere is left out, as is a file of more than 64 MiB.
     """
+    path = require_local(location).text
     files: dict[str, bytes] = {}
     left_out = []
     for name in list_names(path):

@@ -8,62 +8,42 @@ https://huggingface.co/docs/huggingface_hub/package_reference/serialization.
 from __future__ import annotations
 
 import fnmatch
-import json
-import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
-from typing import Any
 
 from cordwood.encoding.strict_json import parse_json
-from cordwood.encoding.tensor_names import tensor_names
 from cordwood.errors import (
     CorruptionError,
     FormatError,
     IncompleteCheckpointError,
     NotACheckpointError,
-    UnsupportedFormatError,
-    UnsupportedLeafError,
 )
 from cordwood.formats.foreign_files import naming_foreign_file
-from cordwood.formats.format_losses import losses_in_tensors, refuse_opaque
-from cordwood.formats.format_protocol import Opened, SaveOptions, SavePlan
-from cordwood.formats.hugging_face import SHARD
-from cordwood.formats.safetensors.header import plan_save as plan_file
-from cordwood.formats.safetensors.header import stored_dtype
+from cordwood.formats.format_protocol import Opened, OpenOptions
+from cordwood.formats.hugging_face.format import SHARD
 from cordwood.formats.safetensors.read_index import read_index as read_safetensors_index
 from cordwood.formats.single_file import opened_file
+from cordwood.formats.table import Format
 from cordwood.index import (
-    ARRAY_KINDS,
     LEAF,
     Index,
     Inline,
     Leaf,
-    LeafSpec,
     Node,
     Source,
-    size_in_memory,
 )
-from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import LocalFile, ReadableFile, read_whole
-from cordwood.io.page_cache import fits_page_cache
 from cordwood.io.reopened_file import MAX_OPEN_FILES, ReopenedLocalFile
-from cordwood.keypath import KeyPath, format_path, path_label
 from cordwood.message_text import counted, first_names
-from cordwood.plan.shards_by_size import shards_by_size
-from cordwood.processes.rendezvous import Rendezvous
-from cordwood.storage.atomic_file import atomic_file
 from cordwood.storage.directories import list_names
-from cordwood.storage.paths import kind_at, path_exists
-from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
-from cordwood.storage.write_files import fill_file
-from cordwood.tree.flatten import FlatTree, flatten
-from cordwood.tree.leaves import describe_leaf
+from cordwood.storage.locations import Location, require_local
+from cordwood.storage.paths import path_exists
 
 _PATTERN = "*.safetensors.index.json"
 _MAX_NAMED = 3  # files, in a message
 
 
-def open_shards(path: str | os.PathLike[str], prefix: str | None) -> Opened:
+def open_item(format: Format, location: Location, item: str | None, options: OpenOptions) -> Opened:
     """Return all tensors of the files that the index names, as one flat dict.
 
     Without an index it is what `model.safetensors` holds, or the files of a complete
@@ -73,10 +53,11 @@ def open_shards(path: str | os.PathLike[str], prefix: str | None) -> Opened:
         IncompleteCheckpointError: a file that the index names is missing, or one of the N.
         FormatError, CorruptionError: as `read_index`.
         NotACheckpointError: there are several indexes; or none, and files of several checkpoints.
-        ValueError: a prefix is asked for.
+        ValueError: an item is asked for.
     """
-    text = os.fspath(path)
-    if prefix is not None:
+    del format, options
+    text = str(require_local(location))
+    if item is not None:
         raise ValueError(f"{text}: prefix= is for directories of several trees; this one holds one")
     index_name = _index_name(text)
     if index_name is None and path_exists(f"{text}/{SINGLE_NAME}"):
@@ -202,19 +183,8 @@ FORMAT = "safetensors-shards"
 SINGLE_NAME = "model.safetensors"
 INDEX_NAME = f"{SINGLE_NAME}.index.json"
 MAX_INDEX_BYTES = 100_000_000
-_WRITER = {"writer": "cordwood"}  # in the metadata of an index: its files are of cordwood's
+WRITER = {"writer": "cordwood"}  # in the metadata of an index: its files are of cordwood's
 MAX_NAME_BYTES = 255  # of a file, as file systems have it
-
-
-def shard_name(number: int, count: int) -> str:
-    """Return the name of a file, the first one being number 0.
-
-    >>> shard_name(0, 1), shard_name(1, 12)
-    ('model.safetensors', 'model-00002-of-00012.safetensors')
-    """
-    if count == 1:
-        return SINGLE_NAME
-    return f"model-{number + 1:05}-of-{count:05}.safetensors"
 
 
 def _read_weight_map(name: str) -> tuple[Mapping[str, str], bool]:
@@ -239,7 +209,7 @@ def _read_weight_map(name: str) -> tuple[Mapping[str, str], bool]:
                 f"found {shard!r:.80}"
             )
     metadata = members.get("metadata")
-    return weight_map, type(metadata) is dict and _WRITER.items() <= metadata.items()
+    return weight_map, type(metadata) is dict and WRITER.items() <= metadata.items()
 
 
 def _is_plain(name: str) -> bool:
@@ -326,126 +296,3 @@ def _moved(leaf: Leaf, source: int) -> Leaf:
     assert not isinstance(storage, Inline)
     pieces = tuple([piece._replace(source=source) for piece in storage.pieces])
     return leaf._replace(storage=storage._replace(pieces=pieces))
-
-
-def plan_save(
-    path: str | os.PathLike[str], tree: Any, options: SaveOptions, rendezvous: Rendezvous
-) -> SavePlan:
-    """Plan the files of a tree, whose arrays alone are written; by one process.
-
-    Args:
-        path: of the directory, which is made anew.
-        tree: the arrays are named by their key paths, joined by dots.
-        options: `metadata` is for each file; `format`, which transformers asks for, is "pt" if it
-            is not among them. `max_shard_bytes` is of the arrays of one file; a larger array has a
-            file of its own. None: all in `model.safetensors`. `files` are written beside them.
-        rendezvous: of this process alone; says how long to wait for locks.
-
-    Raises:
-        UnsupportedLeafError: safetensors has no name for the dtype of an array; or a caller's tree
-            (no `FlatTree`, of which `convert` has accepted the losses) holds more than arrays.
-        UnsupportedFormatError: there are several processes.
-    """
-    if rendezvous.count > 1:
-        raise UnsupportedFormatError(
-            f"{os.fspath(path)}: one process writes a directory for the hub, and there are "
-            f'{rendezvous.count}: save with layout="packs", and convert that in one process'
-        )
-    flat = flatten(tree)
-    specs = [describe_leaf(p, leaf) for p, leaf in zip(flat.paths, flat.leaves, strict=True)]
-    arrays = [i for i, spec in enumerate(specs) if spec.kind in ARRAY_KINDS]
-    names, changed = tensor_names([specs[i].key_path for i in arrays])
-    if not isinstance(tree, FlatTree):
-        _require_arrays(specs, [specs[arrays[i]].key_path for i in changed])
-    named = [_named(specs[i], name) for i, name in zip(arrays, names, strict=True)]
-    sizes = [size_in_memory(spec) for spec in named]
-    shards = shards_by_size(sizes, options.max_shard_bytes)
-    strings = {"format": "pt", **options.metadata}
-    plans = []
-    for shard in shards:
-        keys = tuple([names[i] for i in shard])
-        structure = (Node("dict", len(keys), keys), *[LEAF] * len(keys))
-        parts = [(arrays[i], None) for i in shard]
-        in_file = [named[i] for i in shard]
-        plans.append(plan_file(structure, in_file, metadata=strings, parts=parts))
-    files = [shard_name(number, len(shards)) for number in range(len(shards))]
-    weight_map = {names[i]: file for shard, file in zip(shards, files, strict=True) for i in shard}
-    content = {"metadata": {"total_size": sum(sizes), **_WRITER}, "weight_map": weight_map}
-    index = f"{json.dumps(content, indent=2, ensure_ascii=False)}\n".encode()
-
-    def write(leaves: Leaves) -> None:
-        stage = StagingDirectory(path, timeout_seconds=rendezvous.timeout_seconds)
-        cached = options.page_cache and fits_page_cache(sum([plan.size_bytes for plan in plans]))
-        with stage.abandon_on_error():
-            stage.begin()
-            for file, plan in zip(files, plans, strict=True):
-                with atomic_file(f"{stage.path}/{file}") as temporary:
-                    fill_file(temporary, plan, leaves, direct=not cached)
-                stage.mark_unsynced(file)
-            if len(shards) > 1:
-                stage.create_file(INDEX_NAME, [index])
-            for name, data in options.files.items():
-                stage.create_file(name, [data])
-            stage.commit(_require_empty)
-
-    return SavePlan(flat.leaves, write)
-
-
-def _require_arrays(specs: Sequence[LeafSpec], confused: Sequence[KeyPath]) -> None:
-    """Raise UnsupportedLeafError for leaves that a directory for the hub cannot hold as they are.
-
-    Args:
-        specs: all leaves.
-        confused: the key paths that other tools would mix up.
-    """
-    values = [spec.key_path for spec in specs if spec.kind not in ARRAY_KINDS]
-    keys = [spec.key_path for spec in specs if spec.kind == "prng_key"]
-    for paths, what in (
-        (values, "no array, and such a directory holds arrays alone: leave it out of the tree"),
-        (keys, "a PRNG key: store jax.random.key_data(key), or leave it out of the tree"),
-        (confused, "its name is that of another leaf for the hub's tools: rename its keys"),
-    ):
-        if paths:
-            more = f" (and {counted(len(paths) - 1, 'more leaf', 'more leaves')})"
-            raise UnsupportedLeafError(
-                f"{path_label(paths[0])}: {what}{more if len(paths) > 1 else ''}"
-            )
-
-
-def _named(spec: LeafSpec, name: str) -> LeafSpec:
-    """Return what is written of an array, under its name."""
-    if stored_dtype(spec.dtype).is_substitute:
-        raise UnsupportedLeafError(
-            f"{format_path(spec.key_path)}: safetensors has no {spec.dtype}: cast it, or select "
-            "the other leaves"
-        )
-    return LeafSpec((name,), "numpy", spec.shape, spec.dtype)
-
-
-def refuse_existing(path: str | os.PathLike[str]) -> None:
-    """Raise NotACheckpointError unless there is nothing at `path`, or an empty directory."""
-    what = kind_at(path)
-    if what != "nothing" and (what != "a folder" or list_names(os.fspath(path))):
-        raise NotACheckpointError(
-            f"{os.fspath(path)} exists: a directory for the hub is not replaced or added to; "
-            "remove it, or write to another path"
-        )
-
-
-def _require_empty(old: str | None) -> DirectoryChange:
-    """Raise NotACheckpointError unless the directory to replace is empty; keep nothing of it."""
-    if old is not None:
-        refuse_existing(old)
-    return DirectoryChange()
-
-
-def losses(index: Index, format_name: str) -> list[str]:
-    """Return what files of named arrays cannot store, and names that other tools would confuse."""
-    refuse_opaque(index, format_name)
-    paths = [leaf.key_path for leaf in index.leaves if leaf.kind in ARRAY_KINDS]
-    names, changed = tensor_names(paths)
-    lost = losses_in_tensors(index)
-    if changed:
-        shown = first_names([f"{format_path(paths[i])} as {names[i]!r}" for i in changed], 3)
-        lost.append(f"{counted(len(changed), 'name')} that the hub's tools would mix up: {shown}")
-    return lost

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cordwood.errors import CorruptionError, FormatError
-from cordwood.formats.format_protocol import Opened
+from cordwood.formats.format_protocol import Opened, OpenOptions
 from cordwood.formats.ocdbt_arrays.pytreedef import MAX_TREE_BYTES, TREE_NAME, parse_tree_file
 from cordwood.formats.orbax.ocdbt import OcdbtValues
 from cordwood.formats.orbax.read_index import MESSAGES
+from cordwood.formats.table import Format
 from cordwood.formats.zarr.array_metadata import METADATA3_NAME, METADATA_NAME
 from cordwood.formats.zarr.array_paths import nested_dicts
 from cordwood.formats.zarr.array_reader import ArrayReader, StoredArray, array_storage
@@ -26,18 +27,19 @@ _STORE = "array_store"  # of jax's serialization
 _ORBAX_ARRAY = "checkpoint"  # a single array of Orbax 0.3 and 0.4, of zarr version 2
 
 
-def open_database(location: Location, prefix: str | None) -> Opened:
+def open_item(format: Format, location: Location, item: str | None, options: OpenOptions) -> Opened:
     """Open all arrays of a database: nested dicts of their names, or the tree of `pytreedef.json`.
 
     A chunk that the database does not list equals the fill value of its array.
 
     Raises:
-        ValueError: a prefix is asked for.
+        ValueError: an item is asked for.
         FormatError, CorruptionError, UnsupportedFormatError: the database, the structure or an
             array is not what it should be; the message names it.
     """
+    del format, options
     text = str(location)
-    if prefix is not None:
+    if item is not None:
         raise ValueError(f"{text}: prefix= is for directories of several trees; this one holds one")
     directory = directory_at(location)
     try:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cordwood.errors import (
     CorruptionError,
@@ -24,7 +24,7 @@ from cordwood.errors import (
     absent_prefix_message,
     no_prefix_message,
 )
-from cordwood.formats.format_protocol import Place
+from cordwood.formats.format_protocol import Match, Place
 from cordwood.formats.orbax.aggregate_file import is_aggregate_at
 from cordwood.formats.orbax.array_item import (
     CHECKPOINT_NAME,
@@ -37,6 +37,9 @@ from cordwood.storage.locations import LocalPath, Location
 from cordwood.storage.open_directory import directory_at
 from cordwood.storage.paths import kind_at
 from cordwood.storage.readable_directory import FOLDER, OTHER, ReadableDirectory
+
+if TYPE_CHECKING:
+    from cordwood.formats.table import Format
 
 _COMMIT_NAME = "commit_success.txt"
 _IN_PLACE = "gs://"  # where Orbax renames nothing
@@ -70,6 +73,15 @@ class OrbaxDirectory(NamedTuple):
     def is_orbax(self) -> bool:
         """True if Orbax wrote something here."""
         return self.marked or bool(self.trees or self.steps or self.unfinished)
+
+
+def matches(format: Format, place: Place) -> Match:
+    """Return LIKELY if an item of the directory has the index, and the directory has none."""
+    if place.file is not None or place.search_below:
+        return Match.NO
+    if format.index_name in place.names:
+        return Match.YES
+    return Match.LIKELY if is_checkpoint_at(place) else Match.NO
 
 
 def is_at(place: Place) -> bool:

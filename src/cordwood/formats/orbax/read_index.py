@@ -11,7 +11,7 @@ from typing import Any
 from cordwood import dtypes
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import CorruptionError, FormatError, LimitError
-from cordwood.formats.format_protocol import Opened
+from cordwood.formats.format_protocol import Opened, OpenOptions
 from cordwood.formats.orbax.aggregate_file import (
     read_aggregate,
     tree_of,
@@ -31,6 +31,7 @@ from cordwood.formats.orbax.tree_metadata import (
     parse_shardings,
     parse_tree_metadata,
 )
+from cordwood.formats.table import Format
 from cordwood.formats.zarr.array_metadata import codec_of
 from cordwood.formats.zarr.array_reader import (
     ArrayReader,
@@ -80,13 +81,14 @@ _NUMBERS: Mapping[str, Any] = {"bool": bool, "int64": int, "float64": float}
 _KEY_WORDS = {"threefry2x32": 2, "rbg": 4, "unsafe_rbg": 4}
 
 
-def open_item(location: Location, prefix: str | None, *, warn: bool = True) -> Opened:
+def open_item(format: Format, location: Location, item: str | None, options: OpenOptions) -> Opened:
     """Open a tree.
 
     Args:
+        format: the row of Orbax.
         location: the checkpoint, or the directory of one of its items.
-        prefix: the item's name. None: the checkpoint itself, or its only item that is a tree.
-        warn: see `open_tree`.
+        item: the item's name. None: the checkpoint itself, or its only item that is a tree.
+        options: for `verify`, do not warn; see `open_tree`.
 
     Raises:
         IncompleteCheckpointError: the save did not finish, or the directory is a root of steps;
@@ -94,24 +96,26 @@ def open_item(location: Location, prefix: str | None, *, warn: bool = True) -> O
         PrefixError: there is no such item, or none is asked for and there are several.
         FormatError, CorruptionError: as `open_tree`.
     """
+    del format
     text = str(location)
     place = directory_at(location)
     try:
         inspected = inspect_tree(place)
         # A prefix that is not the name of an item could be a path to anywhere: it is not opened.
-        kind = item_kind(place, prefix) if prefix is not None and prefix in inspected.others else ""
-        item = select_tree(inspected, prefix, name=text, kind=kind)
-        directory = place.folder(item) if item else place
+        kind = item_kind(place, item) if item is not None and item in inspected.others else ""
+        tree = select_tree(inspected, item, name=text, kind=kind)
+        directory = place.folder(tree) if tree else place
     except BaseException:
         place.close()
         raise
     try:
-        return open_tree(directory, warn=warn, is_array=partial(is_saved_as_array, place, item))
+        is_array = partial(is_saved_as_array, place, tree)
+        return open_tree(directory, warn=not options.for_verify, is_array=is_array)
     except BaseException:
         directory.close()
         raise
     finally:
-        if item:
+        if tree:
             place.close()
 
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from cordwood.encoding.tensor_names import tensor_names
 from cordwood.errors import CordwoodError, CorruptionError, FormatError
-from cordwood.formats.packs import store_at
 from cordwood.formats.packs.cordwood_json import PACK_NAME, type_of
 from cordwood.formats.packs.index_item import (
     Item,
@@ -24,6 +23,7 @@ from cordwood.formats.packs.index_item import (
     sealed_digests,
     written_pack,
 )
+from cordwood.formats.packs.packs_storage import store_at
 from cordwood.index import Digests, Source, leaf_paths
 from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.check_digests import check_blocks

@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from cordwood.errors import CordwoodError, IncompleteCheckpointError
-from cordwood.formats.format_protocol import Opened
-from cordwood.formats.packs import store_at
+from cordwood.formats.format_protocol import Opened, OpenOptions
 from cordwood.formats.packs.cordwood_json import (
-    HUGGING_FACE_NAME,
-    PACK_NAME,
     RULES,
     decode_index,
     select_item,
 )
-from cordwood.formats.packs.hub_index import hub_index_state
 from cordwood.formats.packs.index_item import (
     FORMAT,
-    Item,
     parse_items,
     read_index,
     sealed_digests,
 )
+from cordwood.formats.packs.packs_storage import store_at
 from cordwood.formats.stored_step import (
-    KEY,
     MAX_STEPS_OPENED,
-    decode_record,
     listed,
     sorted_steps,
-    step_in_name,
-    wrong_step,
 )
+from cordwood.formats.table import Format
 from cordwood.index import Box, Digests, Leaf, Source
 from cordwood.io.open_files import Closable, ReadableFile, naming
 from cordwood.message_text import counted
@@ -44,13 +37,14 @@ from cordwood.storage.storage_protocol import Storage
 _LISTED_CELLS = 200_000  # of an item with more, pieces are only listed for the leaves that are read
 
 
-def open_item(location: Location, prefix: str | None, *, for_verify: bool = False) -> Opened:
+def open_item(format: Format, location: Location, item: str | None, options: OpenOptions) -> Opened:
     """Open an item of a directory of packs.
 
     Args:
+        format: the row of packs.
         location: the directory.
-        prefix: the prefix of the item. None: the tree saved without one, or the only item.
-        for_verify: a file that is missing or damaged raises its error when it is read.
+        item: the prefix of the item. None: the tree saved without one, or the only item.
+        options: for `verify`, a file that is missing or damaged raises its error when it is read.
 
     Raises:
         FileNotFoundError: there is nothing.
@@ -59,13 +53,14 @@ def open_item(location: Location, prefix: str | None, *, for_verify: bool = Fals
         FormatError: the index is not what docs/format.md says, or a file is too short.
         CorruptionError: the index is damaged, or a file is missing or of another size.
     """
+    del format
     store = store_at(location)
     data = read_index_bytes(store)
 
     def read() -> Opened:
         nonlocal data
         try:
-            return _open(store, data, prefix, for_verify=for_verify)
+            return _open(store, data, item, for_verify=options.for_verify)
         except CordwoodError as e:
             before, data = data, read_index_bytes(store)
             if data == before:
@@ -176,56 +171,3 @@ def _open_each(store: Storage, sources: Sequence[Source]) -> list[ReadableFile]:
         except (CordwoodError, OSError) as e:
             files.append(_BrokenFile(source.name, source.size_bytes, e))
     return files
-
-
-def extra_problems(location: Location) -> list[str]:
-    """Return a line for each problem: surplus files, and an index or record of something else.
-
-    Raises FormatError for an index that is not what docs/format.md says.
-    """
-    store = store_at(location)
-    data = read_index_bytes(store)
-    items = parse_items(data, name=store.name)
-    problems = [*_surplus(store, items), *_of_another_step(store, items)]
-    if hub_index_state(store, items) == "damaged" and store.read_index() == data:
-        problems.append(
-            f"{HUGGING_FACE_NAME} is not the one of this index: gc (cordwood gc) writes it again"
-        )
-    return problems
-
-
-def stale_files(location: Location) -> list[str]:
-    """Return the files beside the index that an earlier save has written.
-
-    Raises as `extra_problems` does.
-    """
-    store = store_at(location)
-    items = parse_items(read_index_bytes(store), name=store.name)
-    return [HUGGING_FACE_NAME] if hub_index_state(store, items) == "stale" else []
-
-
-def _of_another_step(store: Storage, items: Mapping[str, Item]) -> list[str]:
-    """Return a line if the directory is named as one step, and a manager's record names another."""
-    name = store.location.name
-    text = items[""].metadata.get(KEY) if "" in items else None
-    step = step_in_name(name)
-    if text is None or step is None:
-        return []
-    try:
-        record = decode_record(text, KEY)
-    except CordwoodError:  # not a manager's, or a newer one's
-        return []
-    return [] if record.step == step else [wrong_step(record, name)]
-
-
-def _surplus(store: Storage, items: Mapping[str, Item]) -> Iterator[str]:
-    """Return the data files of the items' own saves that no item refers to.
-
-    Files of other saves are passed over: such a save may be under way, or dead.
-    """
-    referenced = {pack.source.name for item in items.values() for pack in item.packs}
-    saves = {item.save_id for item in items.values()}
-    for name in store.names():
-        match = PACK_NAME.fullmatch(name)
-        if match is not None and match["save"] in saves and name not in referenced:
-            yield f"{name}: the index does not refer to it, but to others of the same save"

@@ -15,10 +15,10 @@ from typing import TypeAlias
 from cordwood.encoding.digests import DIGEST_BYTES, digest_of_parts, has_own_digest, with_own_digest
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import CordwoodError, FormatError
-from cordwood.formats.packs import store_at
 from cordwood.formats.packs.cordwood_json import PACK_NAME, cell_sizes
 from cordwood.formats.packs.index_item import PackedTree, written_pack
 from cordwood.formats.packs.link_unchanged import NOTHING, Links, base_files, read_item
+from cordwood.formats.packs.packs_storage import store_at
 from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.copy_bytes import copy_bytes
 from cordwood.io.leaves_to_write import Leaves

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cordwood.encoding.leaf_table import BYTE_KINDS
 from cordwood.encoding.tensor_names import tensor_names
 from cordwood.errors import CordwoodError, NotACheckpointError, StorageError, UnsupportedLeafError
 from cordwood.formats.format_protocol import SaveOptions, SavePlan
-from cordwood.formats.packs import store_at
 from cordwood.formats.packs.cordwood_json import (
     HUGGING_FACE_NAME,
     RULES,
@@ -36,6 +35,7 @@ from cordwood.formats.packs.index_item import (
     written_pack,
 )
 from cordwood.formats.packs.link_unchanged import NOTHING, Links, link_packs
+from cordwood.formats.packs.packs_storage import store_at
 from cordwood.formats.packs.share_unchanged import (
     CellDigests,
     cell_digests_file,
@@ -63,6 +63,9 @@ from cordwood.storage.paths import new_save_id, pooled_name
 from cordwood.storage.storage_protocol import IndexChange, NewDataFile, StorageTransaction
 from cordwood.tree.flatten import DescribedTree, describe_tree
 
+if TYPE_CHECKING:
+    from cordwood.formats.table import Format
+
 _MAX_SHOWN = 3
 _MAX_PACKS = 99_999  # of a process, if the caller gives their size
 
@@ -77,6 +80,7 @@ def _check_prefix(prefix: str) -> None:
 
 
 def plan_save(
+    format: Format,
     location: Location,
     tree: Any,
     options: SaveOptions,
@@ -87,12 +91,14 @@ def plan_save(
     """Plan the save of a tree by the processes of a rendezvous.
 
     Args:
+        format: the row of packs.
         location: the directory.
         tree: the tree.
         options: the options.
         rendezvous: of the processes, not entered yet.
         save_id: for tests.
     """
+    del format
     prefix, metadata, _, max_shard_bytes, linking, items, _, page_cache = options
     store = store_at(location, to_save=True)
     file_sizes = store.file_sizes
@@ -416,11 +422,12 @@ def _change(
     return IndexChange(data, added, beside, kept=kept, dropped=before - kept)
 
 
-def refuse_foreign(location: Location) -> None:
+def refuse_foreign(format: Format, location: Location) -> None:
     """Raise NotACheckpointError unless a save may write to a location.
 
     It may if there is nothing, a checkpoint, or only files that dead saves have left.
     """
+    del format
     store = store_at(location, to_save=True)
     try:
         # In an object store, whose steps are mostly new, one request is enough for a new one.

@@ -11,7 +11,8 @@ from cordwood import dtypes
 from cordwood.encoding.digests import DIGEST_BYTES, block_count, digest_of
 from cordwood.encoding.leaf_table import LeafType
 from cordwood.errors import CorruptionError, FormatError, IncompleteCheckpointError
-from cordwood.formats.format_protocol import IndexListing, Opened
+from cordwood.formats.format_protocol import IndexListing, Opened, OpenOptions
+from cordwood.formats.table import Format
 from cordwood.formats.zarr.array_metadata import METADATA_NAME, ArrayMetadata, stored_as
 from cordwood.formats.zarr.array_paths import nested_dicts
 from cordwood.formats.zarr.array_reader import (
@@ -29,9 +30,9 @@ from cordwood.formats.zarr.tensorstore_index import (
     IndexFile,
     Item,
     entries_of,
-    item_names,
     parse_index,
     parse_item,
+    prefixes_of,
     select_item,
 )
 from cordwood.index import Digests, Index, Inline, Leaf, Source, leaf_paths
@@ -61,7 +62,16 @@ _MESSAGES = Messages(
 )
 
 
-def open_item(location: Location, prefix: str | None, *, or_only: bool = False) -> Opened:
+def open_item(format: Format, location: Location, item: str | None, options: OpenOptions) -> Opened:
+    """Open an item of a directory, by its name; None: the one without a name, or the only one.
+
+    Raises as `open_prefix`.
+    """
+    del format, options
+    return open_prefix(location, item, or_only=True)
+
+
+def open_prefix(location: Location, prefix: str | None, *, or_only: bool = False) -> Opened:
     """Open a directory and read the index of one of its items. Arguments as of `read_index`.
 
     Raises FileNotFoundError if there is no such directory, IncompleteCheckpointError if it has no
@@ -87,13 +97,13 @@ def open_arrays(directory: OpenDirectory, read: Callable[[ReadableDirectory], In
     return Opened(index.format, index, files)
 
 
-def sorted_item_names(location: Location) -> list[str]:
+def item_names(location: Location) -> list[str]:
     """Return the prefixes of the items of a directory, sorted; '' for the unnamed one.
 
     Raises as `open_item`.
     """
     with open_directory(location) as directory:
-        return sorted(item_names(read_index_file(directory)))
+        return sorted(prefixes_of(read_index_file(directory)))
 
 
 def open_directory(location: Location) -> OpenDirectory:
@@ -197,7 +207,7 @@ def _select(
     index: IndexFile, prefix: str | None, *, or_only: bool
 ) -> tuple[str, Sequence[Entry], Item | None]:
     """Return an item: its prefix, its arrays, and cordwood's part, if there is one."""
-    names = item_names(index)
+    names = prefixes_of(index)
     name = names[0] if or_only and prefix is None and len(names) == 1 else None
     if name is None:
         name = select_item(index, prefix)

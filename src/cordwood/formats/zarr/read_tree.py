@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import CorruptionError, FormatError, LimitError, UnsupportedFormatError
-from cordwood.formats.format_protocol import Opened
+from cordwood.formats.format_protocol import Opened, OpenOptions
+from cordwood.formats.table import Format
 from cordwood.formats.zarr.array_metadata import (
     METADATA3_NAME,
     METADATA_NAME,
@@ -59,16 +60,19 @@ _MESSAGES = Messages(
 )
 
 
-def open_tree(location: Location, prefix: str | None, *, warn: bool = True) -> Opened:
-    """Return all arrays of the tree. Raises as `read_tree`; ValueError for a prefix.
+def open_item(format: Format, location: Location, item: str | None, options: OpenOptions) -> Opened:
+    """Return all arrays of the tree. Raises as `read_tree`; ValueError for an item.
 
     Args:
+        format: the row of such trees.
         location: the directory.
-        prefix: None; such a tree has no items.
-        warn: warn of chunks that are missing, and are read as the fill value of their array.
+        item: None; such a tree has no items.
+        options: unless it is for `verify`, warn of chunks that are missing, and are read as the
+            fill value of their array.
     """
+    del format
     text = str(location)
-    if prefix is not None:
+    if item is not None:
         raise ValueError(
             f"{text}: prefix= is for directories of several trees; open the directory of that name"
         )
@@ -78,7 +82,7 @@ def open_tree(location: Location, prefix: str | None, *, warn: bool = True) -> O
     except BaseException:
         directory.close()
         raise
-    if warn and arrays.assumed:
+    if not options.for_verify and arrays.assumed:
         names = first_names([printable(path_label(key_path)) for key_path in arrays.assumed], 1)
         warnings.warn(
             f"{text}: not all chunks of {names} are stored: they are read as the fill value, as "

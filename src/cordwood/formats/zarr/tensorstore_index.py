@@ -127,7 +127,7 @@ def _raw_entries(members: Mapping[str, Any], prefix: str) -> Any:
     return members.get("prefixes", {}).get(prefix) if prefix else members.get("arrays")
 
 
-def item_names(index: IndexFile) -> list[str]:
+def prefixes_of(index: IndexFile) -> list[str]:
     """Return the prefixes of the items; '' for the one without."""
     names = [""] if "arrays" in index.members else []
     return [*names, *index.members.get("prefixes", {})]

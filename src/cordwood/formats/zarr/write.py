@@ -20,7 +20,7 @@ import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cordwood.encoding.digests import BLOCK_BYTES, DIGEST_BYTES, block_count, digest_of
 from cordwood.errors import (
@@ -32,7 +32,7 @@ from cordwood.errors import (
     StorageError,
 )
 from cordwood.formats.format_protocol import SaveOptions, SavePlan
-from cordwood.formats.registry import refuse_other_tools
+from cordwood.formats.other_tools import refuse_other_tools
 from cordwood.formats.zarr.array_metadata import METADATA_NAME
 from cordwood.formats.zarr.array_paths import array_paths
 from cordwood.formats.zarr.plan_save import ItemPlan, plan_item
@@ -45,7 +45,7 @@ from cordwood.formats.zarr.tensorstore_index import (
     encode_index,
     encode_item,
     entries_of,
-    item_names,
+    prefixes_of,
     put_item,
 )
 from cordwood.io.chunk_codecs import chunk_encoder
@@ -58,10 +58,13 @@ from cordwood.processes.rendezvous import Rendezvous
 from cordwood.processes.tree_fingerprints import tree_fingerprints
 from cordwood.storage.directories import count_files, scan_directory
 from cordwood.storage.local_directory import LocalDirectory
-from cordwood.storage.locations import LocalPath
+from cordwood.storage.locations import LocalPath, Location, require_local
 from cordwood.storage.retry_reading import ReplacedError, retry_reading
 from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
 from cordwood.storage.write_chunk_files import WrittenFile
+
+if TYPE_CHECKING:
+    from cordwood.formats.table import Format
 
 MAX_FOREIGN_FILES = 10_000  # that a directory without an index may hold
 _OTHER_INDEX = "cordwood.json"  # of packs
@@ -72,9 +75,11 @@ _SIZE = struct.Struct("<Q")
 
 
 def plan_save(
-    path: str | os.PathLike[str], tree: Any, options: SaveOptions, rendezvous: Rendezvous
+    format: Format, location: Location, tree: Any, options: SaveOptions, rendezvous: Rendezvous
 ) -> SavePlan:
     """Plan the save of a tree by the processes of a rendezvous; raises as `plan_item` does."""
+    del format
+    path = require_local(location)
     item = plan_item(
         tree,
         prefix=options.prefix or "",
@@ -153,7 +158,7 @@ def fill_together(
     """
     process = rendezvous.index
     if process == 0:
-        refuse_foreign(stage.asked)
+        refuse_to_add(stage.asked)
     files: list[list[PlannedFile]] = [[] for _ in range(rendezvous.count)]
     for number in chosen:
         files[item.writers[number]].append(item.files[number])
@@ -282,10 +287,10 @@ def _change(
     """
     index = None if existing is None else _index_of(existing, asked)
     prefix = item.prefix
-    others = [] if index is None else [name for name in item_names(index) if name != prefix]
+    others = [] if index is None else [name for name in prefixes_of(index) if name != prefix]
     taken = [entry.path for name in others for entry in entries_of(index, name)] if index else []
     dropped: list[str] = []
-    if index is not None and prefix in item_names(index):
+    if index is not None and prefix in prefixes_of(index):
         dropped = [entry.path for entry in entries_of(index, prefix)]
     paths = array_paths(item.key_paths, prefix, taken=taken)
     moves = [
@@ -317,19 +322,20 @@ def _replaced(
     return names_of
 
 
-def refuse_foreign(path: str | os.PathLike[str]) -> None:
-    """Raise NotACheckpointError for a directory that a save must not take over."""
+def refuse_to_add(path: str | os.PathLike[str]) -> None:
+    """Raise NotACheckpointError for a directory that a save must not take over.
+
+    Files in a directory without an index are no reason: eFormer's calls add to such a directory.
+    """
     text = os.fspath(path)
     if _index_of(text, text) is None:
         refuse_other_tools(LocalPath(text), asked=text)
 
 
-def refuse_to_fill(path: str | os.PathLike[str]) -> None:
-    """Raise as `refuse_foreign`, and for any directory without an index that is not empty.
-
-    eFormer's calls add to such a directory; `cordwood.save` does not.
-    """
-    text = os.fspath(path)
+def refuse_foreign(format: Format, location: Location) -> None:
+    """Raise as `refuse_to_add`, and for any directory without an index that is not empty."""
+    del format
+    text = str(require_local(location))
     if _index_of(text, text) is not None:
         return
     refuse_other_tools(LocalPath(text), asked=text)

@@ -1,0 +1,170 @@
+"""The choice of the format that a save writes, and the destinations that it refuses."""
+
+from __future__ import annotations
+
+import errno
+
+from cordwood.errors import NotACheckpointError, UnsupportedFormatError
+from cordwood.formats.detect_format import (
+    format_in_object_store,
+    format_of_directory,
+    refuse_prefix,
+    written_format,
+)
+from cordwood.formats.format_protocol import Place
+from cordwood.formats.load_format import writer_of
+from cordwood.formats.other_tools import refuse_other_tools
+from cordwood.formats.table import (
+    DEFAULT,
+    EXPORTS,
+    Format,
+    by_name,
+    by_suffix,
+    directory_formats,
+    file_formats,
+    is_directory_name,
+    require_suffix,
+    suffixes_of,
+    unknown_name,
+)
+from cordwood.storage.locations import LocalPath, Location, Url
+from cordwood.storage.paths import blocking_parent, is_folder, kind_at, locate_directory
+
+
+def format_for_saving(
+    location: Location,
+    *,
+    format: str | None,
+    layout: str | None,
+    prefix: str | None,
+    exports: bool = False,
+) -> Format:
+    """Return the format of a save to a location.
+
+    Args:
+        location: the destination.
+        format: the name of a format, if the caller gave one.
+        layout: the same, of a directory format.
+        prefix: the name of the tree, if the caller gave one.
+        exports: allow formats that do not hold all of a tree.
+
+    Raises:
+        UnsupportedFormatError: the suffix, `format` or `layout` names no format that is written.
+        NotACheckpointError: there is a checkpoint of another format, or of another tool.
+        ValueError: the arguments contradict each other.
+    """
+    text = str(location)
+    named = _named(text, format, layout, exports=exports)
+    if named in EXPORTS:
+        return _export(location, named)
+    if isinstance(location, Url):
+        return format_in_object_store(location, named)
+    blocking = blocking_parent(location)
+    if blocking is not None:
+        raise NotADirectoryError(
+            errno.ENOTDIR,
+            f"{text} is to be saved below it, and it is no directory; save to another path",
+            blocking,
+        )
+    if named is None and text.endswith("/") and by_suffix(text[:-1]):
+        raise ValueError(
+            f"{text}: the suffix means a file, and the slash at the end a directory: leave one "
+            "out, or say layout="
+        )
+    if not (is_directory_name(text) if named is None else named.is_directory):
+        refuse_prefix(text, prefix)
+        if named is None:
+            named = _require_writable(require_suffix(text, file_formats(writable=True)), text)
+        kind_at(location)
+        return named
+    if named is not None and text.endswith(tuple(suffixes_of(file_formats(writable=True)))):
+        which = "layout=" if layout is not None else f"format={format!r}"
+        raise ValueError(
+            f"{text}: {which} is for directories, and a name with the suffix of a file means a file"
+        )
+    return _of_directory(location, named)
+
+
+def _named(text: str, format: str | None, layout: str | None, *, exports: bool) -> Format | None:
+    """Return the format that the caller has named; None where there is no name."""
+    directories = [format for format in directory_formats() if format.is_writable]
+    directories += EXPORTS if exports else ()
+    if layout is not None:
+        named = next((each for each in directories if each.name == layout), None)
+        if format not in (None, layout):
+            other = by_name(format or "")
+            raise ValueError(
+                f"{text}: format={format!r} and layout={layout!r} name two formats: leave one out"
+                if other is not None and other.is_directory
+                else f"{text}: layout= is for directories, and format={format!r} means a file"
+            )
+        if named is None:
+            names = ", ".join([repr(each.name) for each in directories])
+            raise UnsupportedFormatError(f"layout {layout!r} is unknown; expected one of {names}")
+        return named
+    if format is None:
+        return None
+    chosen = by_name(format)
+    writable = [each.name for each in (*file_formats(writable=True), *directories)]
+    if chosen is None or (chosen in EXPORTS and not exports):
+        raise unknown_name(format, writable)
+    if not chosen.is_writable:
+        names = ", ".join(map(repr, writable))
+        raise UnsupportedFormatError(
+            f"{text}: {chosen.name} is read, and not written; expected one of {names} as format="
+        )
+    return chosen
+
+
+def _require_writable(format: Format, text: str) -> Format:
+    if format.is_writable:
+        return format
+    suffixes = suffixes_of(file_formats(writable=True))
+    raise UnsupportedFormatError(
+        f"{text}: {format.name} is read, and not written; expected a name that ends in "
+        f"{', '.join(suffixes)}, or one without a suffix, for a directory"
+    )
+
+
+def _export(location: Location, format: Format) -> Format:
+    if isinstance(location, Url):
+        raise UnsupportedFormatError(
+            f"{location}: {format.description} is local; upload it from there"
+        )
+    writer_of(format).refuse_foreign(format, location)
+    format_for_saving(location, format=None, layout=DEFAULT.name, prefix=None)
+    return format
+
+
+def _of_directory(path: LocalPath, named: Format | None) -> Format:
+    """Return `named`, or the format of the directory that is there, or else the default.
+
+    Raises NotACheckpointError where `named` is not the format of the directory.
+    """
+    text, place = path.text, LocalPath(locate_directory(path))
+    if kind_at(place) == "nothing":
+        return named or DEFAULT
+    existing = written_format(Place(place))
+    if existing is None:
+        refuse_other_tools(place, asked=text)
+    if named is None:
+        return existing or DEFAULT
+    if existing is None:
+        _refuse_to_hide(place, asked=text)
+    elif existing is not named:
+        raise NotACheckpointError(
+            f"{text} is a checkpoint of the layout {existing.name!r}: save with layout="
+            f"{existing.name!r}, remove it, or save to another path"
+        )
+    return named
+
+
+def _refuse_to_hide(place: LocalPath, *, asked: str) -> None:
+    """Raise NotACheckpointError for a checkpoint that an index beside it would replace or hide."""
+    format = format_of_directory(place) if is_folder(place) else None
+    # A format that is written has come meanwhile.
+    if format is not None and not format.is_writable:
+        raise NotACheckpointError(
+            f"{asked} is {format.description}, which cordwood only reads: remove it, or save to "
+            "another path"
+        )

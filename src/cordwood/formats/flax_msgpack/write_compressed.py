@@ -1,0 +1,51 @@
+"""Save a tree as a file of Flax's msgpack under gzip or zstd."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from cordwood.errors import FormatError
+from cordwood.formats.flax_msgpack.compressed_format import Compression, compression_of
+from cordwood.formats.flax_msgpack.compression import compress, require_magic
+from cordwood.formats.flax_msgpack.plan_save import plan_buffers
+from cordwood.formats.flax_msgpack.write import plan_tree
+from cordwood.formats.foreign_files import foreign_content
+from cordwood.formats.format_protocol import SaveOptions, SavePlan
+from cordwood.formats.single_file import refuse_foreign_file
+from cordwood.storage.locations import Location, require_local
+from cordwood.storage.write_stream import write_stream
+
+if TYPE_CHECKING:
+    from cordwood.formats.table import Format
+    from cordwood.io.leaves_to_write import Leaves
+    from cordwood.io.open_files import ReadableFile
+    from cordwood.processes.rendezvous import Rendezvous
+
+
+def plan_save(
+    format: Format, location: Location, tree: Any, options: SaveOptions, rendezvous: Rendezvous
+) -> SavePlan:
+    """Plan the file of a tree."""
+    del options, rendezvous
+    path, compression = require_local(location), compression_of(format)
+    plan, arrays = plan_tree(tree)
+
+    def write(leaves: Leaves) -> None:
+        buffers = plan_buffers(plan, leaves)
+        write_stream(path, compress(buffers, compression, size_bytes=plan.size_bytes))
+
+    return SavePlan(arrays, write)
+
+
+def refuse_foreign(format: Format, location: Location) -> None:
+    """Raise NotACheckpointError for a file of another kind, and for a compressed file of others."""
+    require = partial(_require_compressed, compression_of(format))
+    refuse_foreign_file(require_local(location), require, name=format.name)
+
+
+def _require_compressed(compression: Compression, file: ReadableFile) -> None:
+    require_magic(file, kind=compression)
+    content = foreign_content(file)
+    if content is not None:
+        raise FormatError(f"it contains {content}")

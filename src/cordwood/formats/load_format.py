@@ -1,0 +1,87 @@
+"""The modules of a format, imported when they are used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+from cordwood.formats.format_protocol import Match
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cordwood.formats.format_protocol import (
+        Collector,
+        CompanionReader,
+        Detector,
+        IndexLister,
+        ItemLister,
+        LossFinder,
+        Place,
+        Reader,
+        RunReader,
+        StepsBeside,
+        Writer,
+    )
+    from cordwood.formats.table import Format
+    from cordwood.storage.locations import Location
+
+
+def match_of(format: Format, place: Place) -> Match:
+    """Return how well a file or directory fits a format."""
+    if format.detector:
+        return cast("Detector", import_module(format.detector)).matches(format, place)
+    is_checkpoint = place.file is None and place.has(format.index_name)
+    return Match.YES if is_checkpoint else Match.NO
+
+
+def reader_of(format: Format) -> Reader:
+    """Return the module that reads a format."""
+    return cast("Reader", import_module(format.reader))
+
+
+def writer_of(format: Format) -> Writer:
+    """Return the module that writes a format; it must have one."""
+    return cast("Writer", import_module(format.writer))
+
+
+def item_names(format: Format, location: Location) -> Sequence[str]:
+    """Return the names of the items of a checkpoint, sorted; "" for the one without a name."""
+    if not format.items:
+        return [""]
+    return cast("ItemLister", import_module(format.items)).item_names(location)
+
+
+def steps_beside(format: Format, place: Place) -> Sequence[str]:
+    """Return the steps that lie in a checkpoint of a format beside its tree, oldest first.
+
+    A Trainer of Hugging Face writes its checkpoints into the directory of its model.
+    """
+    if not format.steps_beside:
+        return ()
+    return cast("StepsBeside", import_module(format.steps_beside)).steps_beside(place)
+
+
+def index_lister_of(format: Format) -> IndexLister:
+    """Return the module that lists the leaves of a format by its index; it must have one."""
+    return cast("IndexLister", import_module(format.lister))
+
+
+def loss_finder_of(format: Format) -> LossFinder:
+    """Return the module that says what a format cannot store; it must have one."""
+    return cast("LossFinder", import_module(format.losses))
+
+
+def collector_of(format: Format) -> Collector:
+    """Return the module for files of killed saves in checkpoints; the format must have one."""
+    return cast("Collector", import_module(format.collector))
+
+
+def companion_reader_of(format: Format) -> CompanionReader:
+    """Return the module that reads the files beside the weights; the format must have one."""
+    return cast("CompanionReader", import_module(format.companions))
+
+
+def run_reader_of(format: Format) -> RunReader:
+    """Return the module that knows the steps of a tool's runs; the format must have one."""
+    return cast("RunReader", import_module(format.runs))

@@ -1,0 +1,76 @@
+"""The files in a directory of packs that no item refers to: report and remove them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from cordwood.errors import CordwoodError
+from cordwood.formats.packs.cordwood_json import HUGGING_FACE_NAME, PACK_NAME
+from cordwood.formats.packs.hub_index import hub_index_state, sidecars_of
+from cordwood.formats.packs.index_item import Item, parse_items
+from cordwood.formats.packs.open import read_index_bytes
+from cordwood.formats.packs.packs_storage import store_at
+from cordwood.formats.stored_step import KEY, decode_record, step_in_name, wrong_step
+from cordwood.storage.locations import Location
+from cordwood.storage.storage_protocol import Garbage, Storage
+
+
+def extra_problems(location: Location) -> list[str]:
+    """Return a line for each problem: surplus files, and an index or record of something else.
+
+    Raises FormatError for an index that is not what docs/format.md says.
+    """
+    store = store_at(location)
+    data = read_index_bytes(store)
+    items = parse_items(data, name=store.name)
+    problems = [*_surplus(store, items), *_of_another_step(store, items)]
+    if hub_index_state(store, items) == "damaged" and store.read_index() == data:
+        problems.append(
+            f"{HUGGING_FACE_NAME} is not the one of this index: gc (cordwood gc) writes it again"
+        )
+    return problems
+
+
+def stale_files(location: Location) -> list[str]:
+    """Return the files beside the index that an earlier save has written.
+
+    Raises as `extra_problems` does.
+    """
+    store = store_at(location)
+    items = parse_items(read_index_bytes(store), name=store.name)
+    return [HUGGING_FACE_NAME] if hub_index_state(store, items) == "stale" else []
+
+
+def _of_another_step(store: Storage, items: Mapping[str, Item]) -> list[str]:
+    """Return a line if the directory is named as one step, and a manager's record names another."""
+    name = store.location.name
+    text = items[""].metadata.get(KEY) if "" in items else None
+    step = step_in_name(name)
+    if text is None or step is None:
+        return []
+    try:
+        record = decode_record(text, KEY)
+    except CordwoodError:  # not a manager's, or a newer one's
+        return []
+    return [] if record.step == step else [wrong_step(record, name)]
+
+
+def _surplus(store: Storage, items: Mapping[str, Item]) -> Iterator[str]:
+    """Return the data files of the items' own saves that no item refers to.
+
+    Files of other saves are passed over: such a save may be under way, or dead.
+    """
+    referenced = {pack.source.name for item in items.values() for pack in item.packs}
+    saves = {item.save_id for item in items.values()}
+    for name in store.names():
+        match = PACK_NAME.fullmatch(name)
+        if match is not None and match["save"] in saves and name not in referenced:
+            yield f"{name}: the index does not refer to it, but to others of the same save"
+
+
+def collect(location: Location, *, dry_run: bool) -> Garbage:
+    """Remove the files of killed saves, and write an index for the hub again that is stale."""
+    store = store_at(location)
+    return store.collect(
+        dry_run=dry_run, sidecars_of=lambda index: sidecars_of(index, name=store.name)
+    )

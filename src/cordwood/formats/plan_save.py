@@ -1,0 +1,51 @@
+"""The plan of a save, in whichever format: its options are checked, and the format plans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from cordwood.formats.format_protocol import SaveOptions, SavePlan
+from cordwood.formats.load_format import writer_of
+from cordwood.storage.locations import Location
+
+if TYPE_CHECKING:
+    from cordwood.formats.table import Format
+    from cordwood.processes.rendezvous import Rendezvous
+
+
+def require_strings(metadata: Any) -> None:
+    """Raise TypeError for metadata that is no mapping; its format checks the content."""
+    if not isinstance(metadata, Mapping):
+        raise TypeError(f"metadata: expected a dict of strings, found {metadata!r:.80}")
+
+
+def plan_save(
+    format: Format,
+    location: Location,
+    tree: Any,
+    options: SaveOptions,
+    rendezvous: Rendezvous,
+) -> SavePlan:
+    """Plan the save of a tree. Raises as `cordwood.save` does, before anything is written."""
+    require_strings(options.metadata)
+    _check_options(format, str(location), options)
+    return writer_of(format).plan_save(format, location, tree, options, rendezvous)
+
+
+def _check_options(format: Format, path: str, options: SaveOptions) -> None:
+    """Raise ValueError for an option that the format does not take."""
+    takes = format.save_options
+    size = options.max_shard_bytes
+    if size is not None:
+        if "max_shard_bytes" not in takes:
+            raise ValueError(f"{path}: max_shard_bytes= is for directories of safetensors files")
+        if type(size) is not int or size < 1:
+            raise ValueError(f"max_shard_bytes: expected an int of at least 1, found {size!r:.80}")
+    if options.compression is not None and "compression" not in takes:
+        raise ValueError(f'{path}: compression= is for layout="zarr"')
+    if options.metadata and "metadata" not in takes:
+        raise ValueError(f"{path}: the {format.name} format has no place for metadata")
+    for name in ("prefix", "linking", "items"):
+        if getattr(options, name) is not None and name not in takes:
+            raise ValueError(f"{path}: the {format.name} format has no {name}")

@@ -1,0 +1,102 @@
+"""The table of formats: its modules are there, and do what the protocols say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+
+import pytest
+
+from cordwood.formats import table
+from cordwood.formats.flax_msgpack import compressed_format, records_format, write_compressed
+from cordwood.formats.flax_msgpack import format as msgpack_format
+from cordwood.formats.flax_msgpack import write as write_msgpack
+from cordwood.formats.format_protocol import (
+    Collector,
+    CompanionReader,
+    Detector,
+    IndexLister,
+    ItemLister,
+    LossFinder,
+    Reader,
+    RunReader,
+    StepsBeside,
+    Writer,
+)
+from cordwood.formats.hugging_face import files_beside_weights, shards, single_file_format
+from cordwood.formats.hugging_face import format as shards_format
+from cordwood.formats.hugging_face import write as write_for_hub
+from cordwood.formats.numpy_files import eqx_format, npy_format, npz_format
+from cordwood.formats.ocdbt_arrays import format as ocdbt_format
+from cordwood.formats.ocdbt_arrays import read_index as read_ocdbt
+from cordwood.formats.orbax import locate_trees
+from cordwood.formats.orbax import read_index as read_orbax
+from cordwood.formats.packs import cordwood_json, leftovers
+from cordwood.formats.packs import open as open_packs
+from cordwood.formats.packs import write as write_packs
+from cordwood.formats.safetensors import format as safetensors_format
+from cordwood.formats.safetensors import write as write_safetensors
+from cordwood.formats.table import EXPORTS, FORMATS, Format
+from cordwood.formats.zarr import read_index as read_zarr
+from cordwood.formats.zarr import read_tree, tree_format
+from cordwood.formats.zarr import write as write_zarr
+from tests.children import run_python
+
+# The type checker compares each module with its protocol.
+DETECTORS: Sequence[Detector] = (
+    *(safetensors_format, npz_format, npy_format, eqx_format, msgpack_format, compressed_format),
+    *(records_format, locate_trees, shards_format, single_file_format, ocdbt_format, tree_format),
+)
+READERS: Sequence[Reader] = (
+    *(safetensors_format, npz_format, npy_format, eqx_format, msgpack_format, compressed_format),
+    *(records_format, open_packs, read_zarr, read_orbax, shards, read_ocdbt, read_tree),
+)
+WRITERS: Sequence[Writer] = (
+    *(write_safetensors, write_msgpack, write_compressed, write_packs, write_zarr, write_for_hub),
+)
+LISTERS: Sequence[IndexLister] = (safetensors_format, msgpack_format, cordwood_json, read_zarr)
+ITEMS: Sequence[ItemLister] = (open_packs, read_zarr, locate_trees)
+LOSSES: Sequence[LossFinder] = (write_msgpack, write_for_hub)
+COLLECTORS: Sequence[Collector] = (leftovers,)
+COMPANIONS: Sequence[CompanionReader] = (files_beside_weights,)
+RUNS: Sequence[RunReader] = (locate_trees,)
+STEPS_BESIDE: Sequence[StepsBeside] = (shards_format,)
+
+MODULES: dict[str, Sequence[object]] = {
+    "detector": DETECTORS,
+    "reader": READERS,
+    "writer": WRITERS,
+    "lister": LISTERS,
+    "items": ITEMS,
+    "losses": LOSSES,
+    "collector": COLLECTORS,
+    "companions": COMPANIONS,
+    "runs": RUNS,
+    "steps_beside": STEPS_BESIDE,
+}
+ROWS = [format for format in vars(table).values() if isinstance(format, Format)]
+
+
+@pytest.mark.parametrize("field", MODULES)
+def test_the_modules_of_the_table_are_those_that_the_type_checker_sees(field: str) -> None:
+    names = {getattr(format, field) for format in (*FORMATS, *EXPORTS)} - {""}
+    assert {import_module(name) for name in names} == set(MODULES[field])
+
+
+def test_every_row_is_listed() -> None:
+    assert set(ROWS) == {*FORMATS, *EXPORTS}
+    names = [format.name for format in (*FORMATS, *EXPORTS)]
+    assert {name for name in names if names.count(name) > 1} == {"safetensors-shards"}
+
+
+def test_a_format_says_how_it_is_recognised() -> None:
+    for format in FORMATS:
+        assert bool(format.suffixes) != bool(format.index_name), format.name
+        assert format.detector or not set("*? ") & set(format.index_name), format.name
+        assert bool(format.tool) == bool(format.runs), format.name
+
+
+def test_the_table_imports_no_format() -> None:
+    code = "import cordwood.formats.table, sys; print(*sorted(sys.modules))"
+    loaded = [name for name in run_python(code).split() if name.startswith("cordwood.formats.")]
+    assert loaded == ["cordwood.formats.table"]
