@@ -186,7 +186,10 @@ def load(
         migrations=migrations,
         progress=progress,
     )
-    return load_at(location, like, options, format=format, prefix=prefix, max_bytes=max_bytes)
+    try:
+        return load_at(location, like, options, format=format, prefix=prefix, max_bytes=max_bytes)
+    except MismatchError as e:
+        raise e.with_traceback(None) from e.__cause__  # without the frame of `load_at`
 
 
 @gc_paused()  # until the index is freed: the collector would traverse all of it
