@@ -108,7 +108,8 @@ def test_every_move_is_made(
         buffers = execute_load(plan, [file], digests=[digests], verify=True)
     assert [len(buffer) for buffer in buffers] == list(plan.buffers)
     for move in plan.moves:
-        result = buffers[move.buffer][move.position : move.position + move.length]
+        assert isinstance(move.target, int)
+        result = buffers[move.target][move.position : move.position + move.length]
         assert result.tobytes() == DATA[move.offset : move.offset + move.length]
 
 

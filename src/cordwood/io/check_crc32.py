@@ -35,7 +35,9 @@ def check_loaded(
     for number, source in enumerate(sources):
         if not source.checksums:
             continue
-        moves = [move for move in plan.moves if move.source == number and move.buffer >= 0]
+        moves = [
+            move for move in plan.moves if move.source == number and isinstance(move.target, int)
+        ]
         starts = [move.offset for move in moves]
         decoded = [chunk for chunk in plan.chunks if chunk.source == number]
         todo, again = [], []
@@ -79,6 +81,7 @@ def _read_parts(
         if not 0 <= i < len(moves) or not 0 <= at - moves[i].offset < moves[i].length:
             return None
         _, offset, length, buffer, position = moves[i]
+        assert isinstance(buffer, int)
         end = min(checksum.stop, offset + length)
         parts.append(buffers[buffer][position + at - offset : position + end - offset])
         at = end

@@ -71,7 +71,7 @@ def execute_load(
         def work(task: int) -> None:
             if task < len(units):
                 unit = units[task]
-                read_unit(unit, files, views, scratch, plan.scatters, fresh)
+                read_unit(unit, files, views, scratch, fresh)
                 if meter is not None:
                     meter.advance(unit.stop - unit.start)
             else:

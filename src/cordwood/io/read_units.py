@@ -38,7 +38,7 @@ class _Layer(NamedTuple):
     source: int
     starts: list[int]  # file offsets, ascending
     stops: list[int]
-    buffers: list[int]
+    targets: list[int | Scatter]  # buffers, by number, or scatters
     positions: list[int]
 
 
@@ -65,7 +65,9 @@ class FreshPages:
         small = self._choice.is_small
         layer = unit.layer
         for i in range(unit.first, unit.last) if small else ():
-            pages = self._untouched[layer.buffers[i]]
+            buffer = layer.targets[i]
+            assert isinstance(buffer, int)
+            pages = self._untouched[buffer]
             if pages is not None:
                 shift = layer.positions[i] - layer.starts[i]
                 start, stop = max(layer.starts[i], unit.start), min(layer.stops[i], unit.stop)
@@ -96,7 +98,7 @@ def read_moves(
         raise ValueError(f"{len(moves)} moves do not fill {len(target)} bytes")
     plan = LoadPlan((len(target),), tuple(moves), ())
     for unit in all_units(layers_of(plan, files), files, digests, verify=True):
-        read_unit(unit, files, [target], scratch, (), None)
+        read_unit(unit, files, [target], scratch, None)
 
 
 def all_units(
@@ -127,20 +129,22 @@ def layers_of(plan: LoadPlan, files: Sequence[ReadableFile]) -> list[_Layer]:
     todo: Sequence[Move] = plan.moves
     while todo:
         overlapping: list[Move] = []
-        layer = _Layer(-1, [], [], [], [])
-        end = file_size = 0
-        starts, stops, buffers, positions = layer[1:]
-        last_buffer = last_position = -1  # the target of a move that would extend the last one
+        layer = _Layer(todo[0].source, [], [], [], [])
+        end, file_size = 0, files[layer.source].size_bytes
+        _, starts, stops, targets, positions = layer
+        # The place of a move that would extend the last one.
+        last_target: int | Scatter | None = None
+        last_position = 0
         for move in todo:
-            source, offset, length, buffer, position = move
+            source, offset, length, target, position = move
             if length == 0:
                 continue
             if source != layer.source:
                 if starts:
                     layers.append(layer)
                 layer = _Layer(source, [], [], [], [])
-                starts, stops, buffers, positions = layer[1:]
-                end, last_buffer, file_size = 0, -1, files[source].size_bytes
+                _, starts, stops, targets, positions = layer
+                end, last_target, file_size = 0, None, files[source].size_bytes
             stop = offset + length
             if offset < end:
                 overlapping.append(move)
@@ -150,16 +154,17 @@ def layers_of(plan: LoadPlan, files: Sequence[ReadableFile]) -> list[_Layer]:
                     f"{files[source].name}: expected {length} bytes at offset {offset}, but the "
                     f"file ends at {file_size}; copy or save it again"
                 )
-            if length < 0 or position < 0 or (buffer >= 0 and position + length > sizes[buffer]):
-                raise ValueError(f"{move} does not fit its buffer of {sizes[buffer]} bytes")
-            if offset == end and buffer == last_buffer and position == last_position:
+            size = sizes[target] if isinstance(target, int) else position + length
+            if length < 0 or position < 0 or position + length > size:
+                raise ValueError(f"{move} does not fit its buffer of {size} bytes")
+            if offset == end and target == last_target and position == last_position:
                 stops[-1] = stop
             else:
                 starts.append(offset)
                 stops.append(stop)
-                buffers.append(buffer)
+                targets.append(target)
                 positions.append(position)
-            end, last_buffer, last_position = stop, buffer, position + length
+            end, last_target, last_position = stop, target, position + length
         if starts:
             layers.append(layer)
         if len(overlapping) == len(todo):
@@ -204,7 +209,6 @@ def read_unit(
     files: Sequence[ReadableFile],
     buffers: list[memoryview],
     scratch: ScratchBuffer,
-    spreads: Sequence[Scatter],
     fresh: FreshPages | None,
 ) -> None:
     """Read a unit, scatter it over its buffers, and check its blocks."""
@@ -212,11 +216,11 @@ def read_unit(
     file = files[layer.source]
     size = stop - start
     parts: list[memoryview]
-    spread = bool(spreads) and min(layer.buffers[first:last], default=0) < 0
-    if spread or size < (last - first) * SMALL_MOVE_BYTES:
+    is_small = size < (last - first) * SMALL_MOVE_BYTES
+    if is_small or Scatter in set(map(type, layer.targets[first:last])):
         whole = scratch.view(size)
         file.read_into(start, [whole])
-        _copy_out(whole, unit, buffers, spreads)
+        _copy_out(whole, unit, buffers)
         parts = [whole]
     else:
         parts = _scattered(unit, buffers, scratch)
@@ -228,26 +232,24 @@ def read_unit(
         check_blocks(file.name, start, parts, digests)
 
 
-def _copy_out(
-    whole: memoryview, unit: _Unit, buffers: list[memoryview], spreads: Sequence[Scatter]
-) -> None:
+def _copy_out(whole: memoryview, unit: _Unit, buffers: list[memoryview]) -> None:
     """Copy the bytes of a unit to their buffers. The loop may run 20,000 times: keep it simple."""
     layer, start, stop, first, last, _ = unit
     moves = zip(
         layer.starts[first:last],
         layer.stops[first:last],
-        layer.buffers[first:last],
+        layer.targets[first:last],
         layer.positions[first:last],
         strict=True,
     )
-    for a, b, buffer, at in moves:
+    for a, b, target, at in moves:
         if a < start or b > stop:  # the first and the last may reach beyond the unit
             at += max(a, start) - a
             a, b = max(a, start), min(b, stop)
-        if buffer < 0:
-            strided_copy(spreads[~buffer], whole[a - start : b - start], at, buffers)
+        if isinstance(target, Scatter):
+            strided_copy(target, whole[a - start : b - start], at, buffers)
             continue
-        buffers[buffer][at : at + b - a] = whole[a - start : b - start]
+        buffers[target][at : at + b - a] = whole[a - start : b - start]
 
 
 def _scattered(unit: _Unit, buffers: list[memoryview], scratch: ScratchBuffer) -> list[memoryview]:
@@ -270,7 +272,9 @@ def _scattered(unit: _Unit, buffers: list[memoryview], scratch: ScratchBuffer) -
             a, at = here, at + here - a
         if a > here:
             parts.append(spare[here - start : a - start])
-        parts.append(buffers[layer.buffers[i]][at : at + b - a])
+        target = layer.targets[i]
+        assert isinstance(target, int)
+        parts.append(buffers[target][at : at + b - a])
         here = b
     if here < stop:
         parts.append(spare[here - start : stop - start])

@@ -134,19 +134,14 @@ class _Planner:
         self.block_bytes = block_bytes
         self.buffers = list(base.buffers)
         self.moves = list(base.moves)
-        self.scatters: list[Scatter] = []
         self.chunks: list[EncodedChunk] = []
-        self.slab = -1  # the buffer that small boxes share at present
+        self.slab: int | None = None  # the buffer that small boxes share at present
         self.templates: dict[Hashable, tuple[Template, list[_Origin]]] = {}
 
     def plan(self, placements: Sequence[Placement]) -> LoadPlan:
-        self.moves.sort()
+        self.moves.sort(key=itemgetter(0, 1))  # by source and offset
         return LoadPlan(
-            tuple(self.buffers),
-            tuple(self.moves),
-            tuple(placements),
-            tuple(self.scatters),
-            tuple(self.chunks),
+            tuple(self.buffers), tuple(self.moves), tuple(placements), tuple(self.chunks)
         )
 
     def allocate(self, length: int) -> Placement:
@@ -154,14 +149,15 @@ class _Planner:
         if length >= OWN_BUFFER_BYTES:
             self.buffers.append(length)
             return len(self.buffers) - 1, 0, length
-        position = -1
-        if self.slab >= 0:
-            position = -(-self.buffers[self.slab] // ALIGNMENT) * ALIGNMENT
-        if position < 0 or position + length > SLAB_BYTES:
+        slab, position = self.slab, 0
+        if slab is not None:
+            position = -(-self.buffers[slab] // ALIGNMENT) * ALIGNMENT
+        if slab is None or position + length > SLAB_BYTES:
             self.buffers.append(0)
-            self.slab, position = len(self.buffers) - 1, 0
-        self.buffers[self.slab] = position + length
-        return self.slab, position, length
+            slab, position = len(self.buffers) - 1, 0
+        self.slab = slab
+        self.buffers[slab] = position + length
+        return slab, position, length
 
     def add(self, requests: Sequence[_BoxRequest]) -> list[list[Placement]]:
         """Plan the reading of more boxes; return the placements of the boxes of each request.
@@ -206,19 +202,17 @@ class _Planner:
     def apply(
         self, template: Template, pieces: Sequence[Piece], placements: Sequence[Placement]
     ) -> None:
-        """Add the moves, scatters and chunks of a template for these pieces and placements."""
-        first = len(self.scatters)
+        """Add the moves and chunks of a template for these pieces and placements."""
         add = self.moves.append
-        for number, offset, length, buffer, position in template.moves:
+        for number, offset, length, box, position in template.moves:
             _, source, origin, _ = pieces[number]
-            if buffer < 0:  # a scatter of the template: `first` of the plan come before it
-                buffer -= first
-            else:
-                buffer, begin, _ = placements[buffer]
-                position += begin
-            add(Move(source, origin + offset, length, buffer, position))
-        for scatter in template.scatters:
-            self.scatters.append(_place(scatter, placements))
+            buffer, begin, _ = placements[box]
+            add(Move(source, origin + offset, length, buffer, begin + position))
+        for boxes, ranges in template.scatters:
+            scatter = _place(boxes, placements)
+            for number, offset, length, position in ranges:
+                _, source, origin, _ = pieces[number]
+                add(Move(source, origin + offset, length, scatter, position))
         for chunk in template.chunks:
             _, source, origin, length = pieces[chunk.source]
             scatter = _place(chunk.scatter, placements)
@@ -234,8 +228,7 @@ def _origins(template: Template, leaf: Leaf, boxes: Sequence[Box]) -> list[_Orig
     """
     firsts = dict.fromkeys(range(len(boxes)), (0, 0))
     for piece, offset, _, box, _ in reversed(template.moves):
-        if box >= 0:
-            firsts[box] = piece, offset
+        firsts[box] = piece, offset
     item = dtypes.itemsize(leaf.dtype)
     return [(*firsts[i], element_count(box) * item) for i, box in enumerate(boxes)]
 

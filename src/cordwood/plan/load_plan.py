@@ -57,22 +57,16 @@ ALIGNMENT = 64  # jax.device_put aliases only memory that is aligned so
 
 
 class Move(NamedTuple):
-    """A copy of bytes [offset, offset + length) of a source to a buffer, from `position` on.
+    """A copy of bytes [offset, offset + length) of a source to a target, from `position` on.
 
-    A buffer below 0 stands for a scatter (see `scatter_buffer`): the bytes are those of its
-    stored array, from `position` on.
+    The target is a buffer, by its number; or a scatter, of whose stored array these are the bytes.
     """
 
     source: int
     offset: int
     length: int
-    buffer: int
+    target: int | Scatter
     position: int
-
-
-def scatter_buffer(number: int) -> int:
-    """Return the negative buffer number that stands for scatter `number`; its own inverse."""
-    return ~number
 
 
 # The place of a requested leaf or box once the moves are done: buffer, position (a multiple of
@@ -86,7 +80,6 @@ class LoadPlan(NamedTuple):
     buffers: tuple[int, ...]  # sizes in bytes
     moves: tuple[Move, ...]
     placements: tuple[Placement, ...]  # one for each requested leaf or box, in their order
-    scatters: tuple[Scatter, ...] = ()  # the targets of moves with a buffer below 0
     chunks: tuple[EncodedChunk, ...] = ()
 
 

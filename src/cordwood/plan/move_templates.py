@@ -25,13 +25,11 @@ from cordwood.plan.load_plan import (
     BoxDestination,
     ContiguousRuns,
     EncodedChunk,
-    Move,
     Scatter,
     byte_ranges,
     byte_strides,
     contiguous_runs,
     is_tiling,
-    scatter_buffer,
 )
 from cordwood.sharding.boxes import element_count, intersect, shape_of
 
@@ -43,14 +41,40 @@ RANGE_PRICE_BYTES = 256 << 10  # the cost of one more range: bytes read in the s
 # Templates
 
 
-class Template(NamedTuple):
-    """A LoadPlan whose sources are pieces, by number, and whose buffers are boxes, by number.
+class PieceToBox(NamedTuple):
+    """A move out of a piece into a box, both by number.
 
-    Offsets count from the start of the piece, positions from the start of the box.
+    The offset counts from the start of the piece, the position from the start of the box.
     """
 
-    moves: list[Move]
-    scatters: list[Scatter]
+    piece: int
+    offset: int
+    length: int
+    box: int
+    position: int
+
+
+class PieceRange(NamedTuple):
+    """A range of a piece, which is read for a scatter: its array has those bytes at `position`."""
+
+    piece: int
+    offset: int
+    length: int
+    position: int
+
+
+class BoxScatter(NamedTuple):
+    """A scatter whose buffers are boxes, by number, and the ranges to read for it."""
+
+    scatter: Scatter
+    ranges: list[PieceRange]
+
+
+class Template(NamedTuple):
+    """A LoadPlan whose sources are pieces, by number, and whose buffers are boxes, by number."""
+
+    moves: list[PieceToBox]
+    scatters: list[BoxScatter]
     chunks: list[EncodedChunk]
 
 
@@ -140,8 +164,8 @@ def _read(
             for piece in stored:
                 template.moves.extend(_moves(piece, part, each, steps))
         return
-    scatter = scatter_buffer(len(template.scatters))
-    template.scatters.append(Scatter(shape, item, tuple(parts)))
+    pieces: list[PieceRange] = []
+    template.scatters.append(BoxScatter(Scatter(shape, item, tuple(parts)), pieces))
     boxes = [part.box for part in parts]
     ranges: dict[int, list[tuple[int, int]]] = {}
     for piece in stored:
@@ -152,7 +176,7 @@ def _read(
         for a, b in ranges[block]:
             a, b = max(a, piece.start), min(b, piece.stop)
             if a < b:
-                template.moves.append(Move(piece.piece, a - piece.start, b - a, scatter, a))
+                pieces.append(PieceRange(piece.piece, a - piece.start, b - a, a))
 
 
 def _spans(leaf: Leaf, pieces: Sequence[Piece], item: int) -> list[_Stored]:
@@ -174,7 +198,7 @@ def _spans(leaf: Leaf, pieces: Sequence[Piece], item: int) -> list[_Stored]:
 
 def _moves(
     piece: _Stored, part: BoxDestination, runs: ContiguousRuns, steps: tuple[int, ...]
-) -> Iterator[Move]:
+) -> Iterator[PieceToBox]:
     """Yield a move for each run of a part, or for as much of it as the piece holds."""
     first = sum(map(int.__mul__, part.box.start, steps))
     for start, position in runs.starts:
@@ -182,7 +206,7 @@ def _moves(
         a, b = max(start, piece.start), min(start + runs.length, piece.stop)
         if a < b:
             at = part.position + position + a - start
-            yield Move(piece.piece, a - piece.start, b - a, part.buffer, at)
+            yield PieceToBox(piece.piece, a - piece.start, b - a, part.buffer, at)
 
 
 def _intersections(
