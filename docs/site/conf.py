@@ -63,6 +63,8 @@ nitpick_ignore_regex = [
     ("py:class", r"(.*\.)?(T|What)"),  # type variables
     # The argument `manager` of `tree_serialize_leaves`: a manager of eFormer or jax.
     ("py:class", r".*\.ArrayManager"),
+    # The bases of policies, which check arguments.
+    ("py:class", r"cordwood\.policies\.policy_arguments\..*"),
     # The dicts of options in the argument `migrations`, which `load` describes.
     ("py:class", r".*\.Migration"),
 ]
