@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -13,7 +14,6 @@ from cordwood.plan.cells import FileSizes, ShardedLeaf, assign_cells, cells_of_p
 from cordwood.plan.links import (
     MAX_BYTES_PER_LIVE_BYTE,
     MIN_UNCHANGED_BYTES,
-    UNUSED,
     StoredCell,
     comparison_order,
     linked_parts,
@@ -27,7 +27,7 @@ from cordwood.sharding.boxes import ShardGrid, single_process_grid
 SIZES = FileSizes(pack_bytes=1 << 30, max_packs=16, part_bytes=None)
 
 
-def laid_out(cells: list[tuple[int, int, int]], start: int = 100) -> list[StoredCell]:
+def laid_out(cells: Sequence[tuple[int | None, int, int]], start: int = 100) -> list[StoredCell]:
     """Cells of (leaf, cell, length), one after another."""
     laid = []
     for leaf, cell, length in cells:
@@ -62,7 +62,7 @@ def test_few_bytes_are_not_worth_a_file() -> None:
 
 def test_the_parts_of_a_linked_file() -> None:
     cells = laid_out(
-        [(2, 0, 8), (5, 0, 8), (4, 0, 8), (7, 1, 4), (9, 1, 4), (UNUSED, 0, 6), (10, 1, 2)]
+        [(2, 0, 8), (5, 0, 8), (4, 0, 8), (7, 1, 4), (9, 1, 4), (None, 0, 6), (10, 1, 2)]
     )
     whole = linked_parts(cells, [0, 1, 2, 3, 4, 6])
     assert whole == (
@@ -117,7 +117,7 @@ def test_parts_say_all_and_no_more(cells: list[tuple[int, int, int]], rng: rando
 def test_every_cell_but_the_smallest_is_looked_at_once(leaves: list[tuple[int, int]]) -> None:
     cells = laid_out([(leaf, 0, length) for leaf, length in leaves])
     sample, rest = comparison_order(cells)
-    ours = {i for i, cell in enumerate(cells) if cell.leaf != UNUSED and cell.length}
+    ours = {i for i, cell in enumerate(cells) if cell.leaf is not None and cell.length}
     seen = {*sample, *rest}
     assert len(sample) + len(rest) == len(seen)
     assert seen <= ours

@@ -16,7 +16,6 @@ from cordwood.plan.packs import Gap, PackPart
 MAX_BYTES_PER_LIVE_BYTE = 2  # a linked file has at least one byte of the tree in that many
 MAX_POOLED_BYTES_PER_LIVE_BYTE = 64  # in a store: what is sent again is at most 1/64 of a file
 MIN_UNCHANGED_BYTES = 1 << 20  # fewer unchanged bytes are not written to files of their own
-UNUSED = -1  # the leaf number of a cell that the tree does not have
 _SAMPLE = 64  # cells: if all of them have changed, no other cell is compared
 _UNCOMPARED_PART = 64  # cells with 1/64 of the bytes, the smallest, are not compared
 
@@ -24,10 +23,20 @@ _UNCOMPARED_PART = 64  # cells with 1/64 of the bytes, the smallest, are not com
 class StoredCell(NamedTuple):
     """A cell in a file, or a range of the file that belongs to no leaf of the tree."""
 
-    leaf: int  # or UNUSED
+    leaf: int | None  # None: the tree has no such leaf
     cell: int
     offset: int  # in bytes, from the start of the file
     length: int
+
+
+def cells_at(cells: Sequence[StoredCell], same: Collection[int]) -> dict[int, tuple[int, int]]:
+    """Return leaf and cell number of the cells at the positions `same`, which the tree has."""
+    result = {}
+    for i in same:
+        leaf, cell, _, _ = cells[i]
+        assert leaf is not None
+        result[i] = leaf, cell
+    return result
 
 
 def should_link(
@@ -52,7 +61,7 @@ def comparison_order(cells: Sequence[StoredCell]) -> tuple[list[int], list[int]]
     If all cells of the sample have changed, the others need no comparison. The smallest cells,
     which together hold next to nothing, are in neither list.
     """
-    order = [i for i, cell in enumerate(cells) if cell.leaf != UNUSED and cell.length]
+    order = [i for i, cell in enumerate(cells) if cell.leaf is not None and cell.length]
     order.sort(key=lambda i: (-cells[i].length, i))
     uncompared = sum([cell.length for cell in cells]) // _UNCOMPARED_PART
     while len(order) > _SAMPLE and cells[order[-1]].length <= uncompared:
@@ -68,19 +77,20 @@ def linked_parts(cells: Sequence[StoredCell], same: Collection[int]) -> tuple[Pa
         cells: all cells of the file from the end of its header on, one directly after another.
         same: the positions of the cells that the tree has.
     """
-    runs: list[tuple[int, list[int]]] = []  # a cell and its leaves, or UNUSED and the sizes
+    # A cell and its leaves, or None and the sizes of a gap.
+    runs: list[tuple[int | None, list[int]]] = []
     kept = frozenset(same)
     for i, (leaf, cell, _, length) in enumerate(cells):
-        number, item = (cell, leaf) if i in kept else (UNUSED, length)
-        if number == UNUSED and not length:
+        number, item = (None, length) if leaf is None or i not in kept else (cell, leaf)
+        if number is None and not length:
             continue
-        if runs and runs[-1][0] == number and (number == UNUSED or item > runs[-1][1][-1]):
+        if runs and runs[-1][0] == number and (number is None or item > runs[-1][1][-1]):
             runs[-1][1].append(item)
         else:
             runs.append((number, [item]))
     return tuple(
         [
-            Gap(sum(items)) if number == UNUSED else PackPart(tuple(items), number)
+            Gap(sum(items)) if number is None else PackPart(tuple(items), number)
             for number, items in runs
         ]
     )

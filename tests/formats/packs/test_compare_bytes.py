@@ -19,7 +19,7 @@ from cordwood.formats.packs.link_unchanged import (
 )
 from cordwood.index import Digests
 from cordwood.io.open_files import MemoryFile
-from cordwood.plan.links import UNUSED, StoredCell
+from cordwood.plan.links import StoredCell
 
 Array = np.ndarray[Any, Any]
 HEADER = 100
@@ -37,7 +37,7 @@ def file_of(arrays: list[Array]) -> tuple[bytearray, Digests, list[StoredCell]]:
     raw = bytearray(HEADER)
     cells = []
     for i, array in enumerate(arrays):
-        cells.append(StoredCell(UNUSED if i % 2 else i, 0, len(raw), array.nbytes))
+        cells.append(StoredCell(None if i % 2 else i, 0, len(raw), array.nbytes))
         raw += array.tobytes()
     return raw, digests_of(raw[HEADER:], start=HEADER, block_bytes=BLOCK), cells
 
@@ -48,7 +48,7 @@ def compared(
     cells: list[StoredCell],
     value_of: Callable[[int], Array],
 ) -> set[int]:
-    same = frozenset(i for i, cell in enumerate(cells) if cell.leaf != UNUSED)
+    same = frozenset(i for i, cell in enumerate(cells) if cell.leaf is not None)
     return changed_cells(MemoryFile(raw, "old"), digests, cells, same, value_of)
 
 

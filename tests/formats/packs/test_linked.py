@@ -24,7 +24,7 @@ from cordwood.formats.packs.index_item import (
 from cordwood.formats.packs.link_unchanged import base_files
 from cordwood.formats.packs.write import pack_tree
 from cordwood.index import HeaderDigest
-from cordwood.plan.links import UNUSED, StoredCell, linked_parts
+from cordwood.plan.links import StoredCell, linked_parts
 from cordwood.plan.packs import Gap, PackPart
 from cordwood.sharding.boxes import ShardGrid, single_process_grid
 from cordwood.tree.flatten import DescribedTree, flatten
@@ -89,7 +89,7 @@ def test_a_file_with_a_gap() -> None:
     assert [pack.has_gaps for pack in parsed.packs] == [True, False]
     assert list(cells_of_file(parsed, 0)) == [
         StoredCell(0, 0, 4096, 128),
-        StoredCell(UNUSED, 0, 4096 + 128, 192),
+        StoredCell(None, 0, 4096 + 128, 192),
         StoredCell(2, 0, 4096 + 128 + 192, 256),
     ]
     expectation = read_index(parsed, boxes=[(), None, (), ()])
@@ -99,7 +99,7 @@ def test_a_file_with_a_gap() -> None:
 def test_it_can_be_the_base_of_the_next() -> None:
     directory, _ = joined()
     files = base_files(directory.items[""], packed_tree(tree_of(3)), 0)
-    assert [[cell.leaf for cell in file.cells] for file in files] == [[0, UNUSED, 2], [1]]
+    assert [[cell.leaf for cell in file.cells] for file in files] == [[0, None, 2], [1]]
     assert sum(cell.length for file in files for cell in file.cells) == sum(
         len(raw) - 4096 for raw in directory.files.values()
     )
@@ -146,7 +146,7 @@ def test_a_process_may_link_what_it_has_written_and_is_to_write() -> None:
         assert {cell.cell for cell in file.cells if cell.leaf == 0} == {process}
     alone = packed_tree(tree)
     (file,) = base_files(item, alone, 0)  # of which it holds `t` as it was
-    assert [cell.leaf for cell in file.cells if cell.leaf != UNUSED] == [1]
+    assert [cell.leaf for cell in file.cells if cell.leaf is not None] == [1]
     swapped = packed_tree(tree, {0: HALVES._replace(holders=((1,), (0,)))}, 2)
     for process in (0, 1):
         for file in base_files(item, swapped, process):
@@ -173,6 +173,6 @@ def test_which_leaves_are_the_same(change: Any, same: list[str]) -> None:
         packed.described.specs[cell.leaf].key_path[0]
         for file in base_files(item, packed, 0)
         for cell in file.cells
-        if cell.leaf != UNUSED
+        if cell.leaf is not None
     ]
     assert results == same

@@ -54,7 +54,7 @@ from cordwood.index import (
 )
 from cordwood.io.open_files import ReadableFile, naming
 from cordwood.plan.cells import CellAssignment
-from cordwood.plan.links import UNUSED, StoredCell
+from cordwood.plan.links import StoredCell
 from cordwood.plan.packs import Gap, PackPart, packs_of_all
 from cordwood.threads.garbage_collector import gc_paused
 
@@ -486,10 +486,10 @@ def sealed_digests(
 
 
 def cells_of_file(item: Item, number: int) -> Iterator[StoredCell]:
-    """Yield the cells in a file of an item, in order; a gap is a cell of no leaf, UNUSED."""
+    """Yield the cells in a file of an item, in order; a gap is a cell of no leaf."""
     for part, cell, offset, stop, cell_bytes in _Layout(item).parts_of(item.packs[number]):
         if part == GAP:
-            yield StoredCell(UNUSED, 0, offset, stop - offset)
+            yield StoredCell(None, 0, offset, stop - offset)
             continue
         column = item.columns[part]
         for leaf, kind in zip(column.tolist(), item.leaf_types[column].tolist(), strict=True):

@@ -35,8 +35,8 @@ from cordwood.io.open_files import ReadableFile
 from cordwood.plan.cells import cells_of_process
 from cordwood.plan.file_plan import LeafBytes, LiteralBytes, Segment
 from cordwood.plan.links import (
-    UNUSED,
     StoredCell,
+    cells_at,
     comparison_order,
     linked_parts,
     should_link,
@@ -102,7 +102,7 @@ def link_packs(
         except (CorruptionError, FormatError, OSError) as e:
             _log_damage(store, tree.prefix, e)
             continue
-        held = {i: (stored[i].leaf, stored[i].cell) for i in same}
+        held = cells_at(stored, same)
         sizes = {held[i]: stored[i].length for i in same}
         if not should_link(stored, same):
             settled.update(sizes)
@@ -145,7 +145,8 @@ def read_item(store: Storage, prefix: str) -> Item | None:
 
 
 def _value(tree: PackedTree, file: BaseFile, leaves: Leaves, position: int) -> Array | LazyArray:
-    leaf, cell = file.cells[position][:2]
+    leaf, cell, _, _ = file.cells[position]
+    assert leaf is not None  # only cells of the tree are compared
     grid = tree.grids[leaf]
     assert grid is not None
     return leaves.view(tree.first_leaf + leaf, grid.box(cell) if grid.cell_count > 1 else None)
@@ -173,7 +174,9 @@ def _unchanged_cells(
     same: frozenset[int] = frozenset()
     if len(gone) < len(sample):
         look(rest)
-        same = frozenset([i for i, cell in enumerate(cells) if cell.leaf >= 0 and i not in gone])
+        same = frozenset(
+            [i for i, cell in enumerate(cells) if cell.leaf is not None and i not in gone]
+        )
     if not should_link(cells, same):  # otherwise all of it is read
         assert source.header_digest is not None
         check_smallest_difference(
@@ -214,37 +217,41 @@ def base_files(item: Item, tree: PackedTree, process: int) -> list[BaseFile]:
         if name is None or int(name["process"]) != process:
             continue
         cells = tuple(_cells(item, number, leaves, cells_to_write))
-        if any(cell.leaf != UNUSED for cell in cells):
+        if any(cell.leaf is not None for cell in cells):
             files.append(BaseFile(pack.source, cells))
     return files
 
 
-def _same_leaves(item: Item, tree: PackedTree) -> list[int]:
-    """Return for each leaf of the item the leaf of the tree that is stored alike, or UNUSED."""
+def _same_leaves(item: Item, tree: PackedTree) -> list[int | None]:
+    """Return for each leaf of the item the leaf of the tree that is stored alike, or None."""
     paths = leaf_paths(item.structure)
     kinds = item.leaf_types.tolist()
     stored = [i for i, kind in enumerate(kinds) if item.types[kind].grid is not None]
     names = tensor_names([paths[i] for i in stored]).names
     stored_leaves = {paths[i]: (name, i) for name, i in zip(names, stored, strict=True)}
-    leaves = [UNUSED] * len(kinds)
+    leaves: list[int | None] = [None] * len(kinds)
     ours = [leaf for leaf, tensor in enumerate(tree.tensors) if tensor is not None]
     names = tensor_names([tree.described.specs[leaf].key_path for leaf in ours]).names
     for name, leaf in zip(names, ours, strict=True):
         spec = tree.described.specs[leaf]
-        stored_name, i = stored_leaves.get(spec.key_path, ("", -1))
+        stored_leaf = stored_leaves.get(spec.key_path)
+        if stored_leaf is None:
+            continue
+        stored_name, i = stored_leaf
         packed = type_of(spec, tree.tensors[leaf], tree.grids[leaf])
-        if i >= 0 and stored_name == name and item.types[kinds[i]] == packed:
+        if stored_name == name and item.types[kinds[i]] == packed:
             leaves[i] = leaf
     return leaves
 
 
 def _cells(
-    item: Item, number: int, leaves: list[int], cells_to_write: set[tuple[int, int]]
+    item: Item, number: int, leaves: list[int | None], cells_to_write: set[tuple[int, int]]
 ) -> Iterator[StoredCell]:
     """Yield all cells of the data of a file, gaps included."""
-    for leaf, cell, offset, length in cells_of_file(item, number):
-        mine = leaf != UNUSED and (leaves[leaf], cell) in cells_to_write
-        yield StoredCell(leaves[leaf] if mine else UNUSED, cell, offset, length)
+    for stored_leaf, cell, offset, length in cells_of_file(item, number):
+        leaf = None if stored_leaf is None else leaves[stored_leaf]
+        mine = leaf is not None and (leaf, cell) in cells_to_write
+        yield StoredCell(leaf if mine else None, cell, offset, length)
 
 
 # Comparison of a file with the leaves of the tree: a few samples first, then every byte

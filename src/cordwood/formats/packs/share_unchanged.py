@@ -26,6 +26,7 @@ from cordwood.plan.cells import cells_of_process
 from cordwood.plan.file_plan import FilePlan, LiteralBytes
 from cordwood.plan.links import (
     MAX_POOLED_BYTES_PER_LIVE_BYTE,
+    cells_at,
     linked_parts,
     should_link,
     should_separate_unchanged,
@@ -116,10 +117,10 @@ def share_packs(
             [
                 i
                 for i, cell in enumerate(stored)
-                if cell.leaf >= 0 and old.get(cell.offset) == digests[cell.leaf, cell.cell]
+                if cell.leaf is not None and old.get(cell.offset) == digests[cell.leaf, cell.cell]
             ]
         )
-        held = {i: (stored[i].leaf, stored[i].cell) for i in same}
+        held = cells_at(stored, same)
         if not should_link(stored, same, bytes_per_live_byte=MAX_POOLED_BYTES_PER_LIVE_BYTE):
             settled.update({held[i]: stored[i].length for i in same})
             continue
