@@ -56,6 +56,7 @@ def test_local_paths(text: str, expected: str) -> None:
         ("s3://bucket/run/100/", "s3://bucket/run", "100"),
         ("S3://bucket/run", "S3://bucket", "run"),
         ("memory://a/b", "memory://a", "b"),
+        ("memory://a", "memory://", "a"),
     ],
 )
 def test_the_parent_and_the_children_of_a_location(text: str, parent: str, name: str) -> None:

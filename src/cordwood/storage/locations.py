@@ -31,7 +31,7 @@ class LocalPath:
 
     @property
     def parent(self) -> LocalPath:
-        """The directory that it lies in."""
+        """The directory that it lies in, by its text: a `..` is not resolved."""
         folder = self.text.rstrip("/").rpartition("/")[0]
         return LocalPath(folder or ("/" if self.text.startswith("/") else "."))
 
@@ -88,6 +88,8 @@ class Url:
     def parent(self) -> Url:
         """The URL above it; the bucket is above itself."""
         text = self.text.rstrip("/").removesuffix(f"/{self.name}")
+        if "://" not in text:  # memory://, which has no bucket
+            text = ""
         return Url(self.scheme, self.bucket, self.key.rpartition("/")[0], text)
 
     @property
