@@ -15,6 +15,7 @@ import numpy as np
 from cordwood.dtypes import to_numpy
 from cordwood.formats.format_protocol import SaveOptions
 from cordwood.formats.packs.write import plan_save
+from cordwood.formats.plan_save import write_save
 from cordwood.formats.table import PACKS
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.processes.key_value_store import SINGLE_PROCESS
@@ -63,7 +64,7 @@ def write(folder: Path, items: dict[str, tuple[Any, dict[str, str]]]) -> None:
         save_id = f"{number:x}" * 16
         options = SaveOptions(prefix, metadata)
         plan = plan_save(PACKS, LocalPath(str(folder)), tree, options, alone, save_id=save_id)
-        plan.write(Leaves(plan.leaves))
+        write_save(PACKS, plan.save, Leaves(plan.leaves), alone)
 
 
 def write_all(folder: Path) -> None:

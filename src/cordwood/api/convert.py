@@ -27,7 +27,7 @@ from cordwood.formats.format_protocol import (
     SaveOptions,
 )
 from cordwood.formats.load_format import companion_reader_of, writer_of
-from cordwood.formats.plan_save import plan_save, require_strings
+from cordwood.formats.plan_save import plan_save, require_strings, write_save
 from cordwood.formats.stored_trees import stored_trees
 from cordwood.formats.table import Format
 from cordwood.index import Index, Leaf, leaf_paths
@@ -262,7 +262,7 @@ def convert(
             purpose = f"convert to {target}"
             rendezvous = Rendezvous(SINGLE_PROCESS, purpose, timeout_seconds=TIMEOUT_SECONDS)
             plan = plan_save(to_format, target, tree, options, rendezvous)
-            plan.write(Leaves(plan.leaves))
+            write_save(to_format, plan.save, Leaves(plan.leaves), rendezvous)
         if meter is not None:
             meter.finish()
     return Conversion(

@@ -14,7 +14,7 @@ from cordwood.formats.format_protocol import (
     SaveOptions,
 )
 from cordwood.formats.load_format import writer_of
-from cordwood.formats.plan_save import plan_save
+from cordwood.formats.plan_save import plan_save, write_save
 from cordwood.formats.table import DEFAULT, Format
 from cordwood.io.buffers import release_memory, release_memory_if_short
 from cordwood.io.leaves_to_write import Leaves
@@ -137,7 +137,7 @@ def save(
                 meter = ProgressMeter(sum(sizes), report)
                 leaves.on_take = lambda leaf: meter.advance(sizes[leaf])
             try:
-                plan.write(leaves)
+                write_save(saved_format, plan.save, leaves, rendezvous)
             finally:
                 leaves.clear()
             if report is not None:
@@ -314,7 +314,7 @@ class SnapshotSave:
             snapshot = snapshot_leaves(plan.leaves)
         self._leaves = Leaves(snapshot, staging=staging)
         self._sizes = plan.sizes or [getattr(leaf, "nbytes", 0) for leaf in snapshot]
-        self._write = plan.write
+        self._save = plan.save
         self._display = progress_display(progress, "saving")
         self.is_detached = self._leaves.staging is None
         self.total_bytes = sum(self._sizes)
@@ -382,7 +382,7 @@ class SnapshotSave:
                 if self._rendezvous.index == 0:
                     writer_of(self._format).refuse_foreign(self._format, self._location)
                 leaves.on_take = advance
-                self._write(leaves)
+                write_save(self._format, self._save, leaves, self._rendezvous)
         finally:
             if leaves.staging is not None:
                 pending._is_given_up = leaves.staging.is_given_up

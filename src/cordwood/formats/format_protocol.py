@@ -215,12 +215,12 @@ class SavePlan(NamedTuple):
 
     Attributes:
         leaves: the leaves of the tree.
-        write: writes the files, given the leaves: these or snapshots of them.
+        save: a value of the writer that planned it, for its `write`; it holds no leaves.
         sizes: of each leaf, the bytes that this process writes; None: all of each.
     """
 
     leaves: Sequence[Any]
-    write: Callable[[Leaves], None]
+    save: object
     sizes: Sequence[int] | None = None
 
 
@@ -273,6 +273,16 @@ class Writer(Protocol):
             rendezvous: of the processes that save together, not entered yet.
 
         Raises what `cordwood.save` documents.
+        """
+        ...
+
+    def write(self, save: Any, leaves: Leaves, rendezvous: Rendezvous, /) -> None:
+        """Write and commit a planned save.
+
+        Args:
+            save: `SavePlan.save` of a plan of this writer.
+            leaves: the leaves of the plan, or snapshots of them.
+            rendezvous: that of the plan, not entered yet.
         """
         ...
 

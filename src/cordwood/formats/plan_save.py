@@ -1,4 +1,4 @@
-"""The plan of a save, in whichever format: its options are checked, and the format plans."""
+"""A save in whichever format: its options are checked, the format plans, and later writes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from cordwood.storage.locations import Location
 
 if TYPE_CHECKING:
     from cordwood.formats.table import Format
+    from cordwood.io.leaves_to_write import Leaves
     from cordwood.processes.rendezvous import Rendezvous
 
 
@@ -31,6 +32,18 @@ def plan_save(
     require_strings(options.metadata)
     _check_options(format, str(location), options)
     return writer_of(format).plan_save(format, location, tree, options, rendezvous)
+
+
+def write_save(format: Format, save: object, leaves: Leaves, rendezvous: Rendezvous) -> None:
+    """Write and commit a planned save.
+
+    Args:
+        format: the format that planned it.
+        save: `SavePlan.save`.
+        leaves: the leaves of the plan, or snapshots of them.
+        rendezvous: that of the plan.
+    """
+    writer_of(format).write(save, leaves, rendezvous)
 
 
 def _check_options(format: Format, path: str, options: SaveOptions) -> None:

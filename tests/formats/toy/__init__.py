@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from cordwood import dtypes
 from cordwood.encoding.json_structure import structure_from_json, structure_to_json
@@ -36,7 +36,7 @@ from cordwood.io.leaves_to_write import Leaves
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directories import list_names
 from cordwood.storage.local_directory import FileOwningDirectory, LocalDirectory
-from cordwood.storage.locations import Location, require_local
+from cordwood.storage.locations import LocalPath, Location, require_local
 from cordwood.storage.paths import path_exists
 from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
 from cordwood.storage.storage_protocol import Garbage
@@ -75,10 +75,16 @@ def open_item(format: Format, location: Location, item: str | None, options: Ope
     )
 
 
+class ToySave(NamedTuple):
+    path: LocalPath
+    specs: Sequence[LeafSpec]
+    index_bytes: bytes
+
+
 def plan_save(
     format: Format, location: Location, tree: Any, options: SaveOptions, rendezvous: Rendezvous
 ) -> SavePlan:
-    del format
+    del format, rendezvous
     flat = flatten(tree)
     specs = [describe_leaf(p, leaf) for p, leaf in zip(flat.paths, flat.leaves, strict=True)]
     index = {
@@ -87,19 +93,18 @@ def plan_save(
         "metadata": dict(options.metadata),
     }
     data = json.dumps(index).encode()
+    return SavePlan(flat.leaves, ToySave(require_local(location), specs, data))
 
-    def write(leaves: Leaves) -> None:
-        arrays = [n for n, spec in enumerate(specs) if spec.kind in ARRAY_KINDS]
-        stage = StagingDirectory(
-            require_local(location), timeout_seconds=rendezvous.timeout_seconds
-        )
-        with stage.abandon_on_error():
-            stage.begin()
-            stage.create_file(ELEMENTS_NAME, [_bytes_of(leaves.part(n), specs[n]) for n in arrays])
-            stage.create_file(INDEX_NAME, [data])
-            stage.commit(_replace_all)
 
-    return SavePlan(flat.leaves, write)
+def write(save: ToySave, leaves: Leaves, rendezvous: Rendezvous) -> None:
+    arrays = [n for n, spec in enumerate(save.specs) if spec.kind in ARRAY_KINDS]
+    elements = [_bytes_of(leaves.part(n), save.specs[n]) for n in arrays]
+    stage = StagingDirectory(save.path, timeout_seconds=rendezvous.timeout_seconds)
+    with stage.abandon_on_error():
+        stage.begin()
+        stage.create_file(ELEMENTS_NAME, elements)
+        stage.create_file(INDEX_NAME, [save.index_bytes])
+        stage.commit(_replace_all)
 
 
 def refuse_foreign(format: Format, location: Location) -> None:

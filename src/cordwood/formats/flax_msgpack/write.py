@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cordwood.formats.flax_msgpack.plan_save import plan_state
 from cordwood.formats.flax_msgpack.read_index import read_index
@@ -11,7 +11,7 @@ from cordwood.formats.format_losses import losses_in_a_state_dict
 from cordwood.formats.format_protocol import SaveOptions, SavePlan
 from cordwood.formats.single_file import refuse_foreign_file
 from cordwood.state_dict.state_dicts import to_state_dict
-from cordwood.storage.locations import Location, require_local
+from cordwood.storage.locations import LocalPath, Location, require_local
 from cordwood.storage.write_files import write_file
 from cordwood.tree.flatten import FlatTree, build_tree
 
@@ -23,18 +23,27 @@ if TYPE_CHECKING:
     from cordwood.processes.rendezvous import Rendezvous
 
 
+class MsgpackSave(NamedTuple):
+    """A planned save of a tree as a file of Flax's msgpack."""
+
+    path: LocalPath
+    plan: FilePlan
+    page_cache: bool
+
+
 def plan_save(
     format: Format, location: Location, tree: Any, options: SaveOptions, rendezvous: Rendezvous
 ) -> SavePlan:
     """Plan the file of a tree."""
     del format, rendezvous
-    path = require_local(location)
     plan, arrays = plan_tree(tree)
+    return SavePlan(arrays, MsgpackSave(require_local(location), plan, options.page_cache))
 
-    def write(leaves: Leaves) -> None:
-        write_file(path, plan, leaves, page_cache=options.page_cache)
 
-    return SavePlan(arrays, write)
+def write(save: MsgpackSave, leaves: Leaves, rendezvous: Rendezvous) -> None:
+    """Write the file."""
+    del rendezvous
+    write_file(save.path, save.plan, leaves, page_cache=save.page_cache)
 
 
 def plan_tree(tree: Any) -> tuple[FilePlan, tuple[Any, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cordwood.errors import FormatError
 from cordwood.formats.flax_msgpack.compressed_format import Compression, compression_of
@@ -13,14 +13,23 @@ from cordwood.formats.flax_msgpack.write import plan_tree
 from cordwood.formats.foreign_files import foreign_content
 from cordwood.formats.format_protocol import SaveOptions, SavePlan
 from cordwood.formats.single_file import refuse_foreign_file
-from cordwood.storage.locations import Location, require_local
+from cordwood.storage.locations import LocalPath, Location, require_local
 from cordwood.storage.write_stream import write_stream
 
 if TYPE_CHECKING:
     from cordwood.formats.table import Format
     from cordwood.io.leaves_to_write import Leaves
     from cordwood.io.open_files import ReadableFile
+    from cordwood.plan.file_plan import FilePlan
     from cordwood.processes.rendezvous import Rendezvous
+
+
+class CompressedSave(NamedTuple):
+    """A planned save of a tree as a compressed file."""
+
+    path: LocalPath
+    plan: FilePlan
+    compression: Compression
 
 
 def plan_save(
@@ -28,14 +37,15 @@ def plan_save(
 ) -> SavePlan:
     """Plan the file of a tree."""
     del options, rendezvous
-    path, compression = require_local(location), compression_of(format)
     plan, arrays = plan_tree(tree)
+    return SavePlan(arrays, CompressedSave(require_local(location), plan, compression_of(format)))
 
-    def write(leaves: Leaves) -> None:
-        buffers = plan_buffers(plan, leaves)
-        write_stream(path, compress(buffers, compression, size_bytes=plan.size_bytes))
 
-    return SavePlan(arrays, write)
+def write(save: CompressedSave, leaves: Leaves, rendezvous: Rendezvous) -> None:
+    """Write the file."""
+    del rendezvous
+    buffers = plan_buffers(save.plan, leaves)
+    write_stream(save.path, compress(buffers, save.compression, size_bytes=save.plan.size_bytes))
 
 
 def refuse_foreign(format: Format, location: Location) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cordwood.encoding.tensor_names import tensor_names
 from cordwood.errors import NotACheckpointError, UnsupportedFormatError, UnsupportedLeafError
@@ -19,11 +19,12 @@ from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.page_cache import fits_page_cache
 from cordwood.keypath import KeyPath, format_path, path_label
 from cordwood.message_text import counted, first_names
+from cordwood.plan.file_plan import FilePlan
 from cordwood.plan.shards_by_size import shards_by_size
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.atomic_file import atomic_file
 from cordwood.storage.directories import list_names
-from cordwood.storage.locations import Location, require_local
+from cordwood.storage.locations import LocalPath, Location, require_local
 from cordwood.storage.paths import kind_at
 from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
 from cordwood.storage.write_files import fill_file
@@ -43,6 +44,22 @@ def shard_name(number: int, count: int) -> str:
     if count == 1:
         return SINGLE_NAME
     return f"model-{number + 1:05}-of-{count:05}.safetensors"
+
+
+class HubSave(NamedTuple):
+    """A planned save of arrays as a directory for the hub.
+
+    Attributes:
+        path: the directory.
+        shards: the names of the files of arrays, each with its plan.
+        beside: the contents of the other files, by name: first the index, if there is one.
+        page_cache: True if the files may stay in the page cache.
+    """
+
+    path: LocalPath
+    shards: Sequence[tuple[str, FilePlan]]
+    beside: Mapping[str, bytes]
+    page_cache: bool
 
 
 def plan_save(
@@ -93,22 +110,25 @@ def plan_save(
     content = {"metadata": {"total_size": sum(sizes), **WRITER}, "weight_map": weight_map}
     index = f"{json.dumps(content, indent=2, ensure_ascii=False)}\n".encode()
 
-    def write(leaves: Leaves) -> None:
-        stage = StagingDirectory(path, timeout_seconds=rendezvous.timeout_seconds)
-        cached = options.page_cache and fits_page_cache(sum([plan.size_bytes for plan in plans]))
-        with stage.abandon_on_error():
-            stage.begin()
-            for file, plan in zip(files, plans, strict=True):
-                with atomic_file(f"{stage.path}/{file}") as temporary:
-                    fill_file(temporary, plan, leaves, direct=not cached)
-                stage.mark_unsynced(file)
-            if len(shards) > 1:
-                stage.create_file(INDEX_NAME, [index])
-            for name, data in options.files.items():
-                stage.create_file(name, [data])
-            stage.commit(_require_empty)
+    beside = {INDEX_NAME: index, **options.files} if len(shards) > 1 else options.files
+    save = HubSave(path, tuple(zip(files, plans, strict=True)), beside, options.page_cache)
+    return SavePlan(flat.leaves, save)
 
-    return SavePlan(flat.leaves, write)
+
+def write(save: HubSave, leaves: Leaves, rendezvous: Rendezvous) -> None:
+    """Write the files into a staging directory, and put it in place."""
+    stage = StagingDirectory(save.path, timeout_seconds=rendezvous.timeout_seconds)
+    size_bytes = sum([plan.size_bytes for _, plan in save.shards])
+    cached = save.page_cache and fits_page_cache(size_bytes)
+    with stage.abandon_on_error():
+        stage.begin()
+        for name, plan in save.shards:
+            with atomic_file(f"{stage.path}/{name}") as temporary:
+                fill_file(temporary, plan, leaves, direct=not cached)
+            stage.mark_unsynced(name)
+        for name, data in save.beside.items():
+            stage.create_file(name, [data])
+        stage.commit(_require_empty)
 
 
 def _require_arrays(specs: Sequence[LeafSpec], confused: Sequence[KeyPath]) -> None:

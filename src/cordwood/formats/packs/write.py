@@ -1,19 +1,17 @@
-"""Save trees into a directory of packs: their plan, the files of each process, and the commit.
-
-One file, because the plan of a save and its writing pass the same few values.
-"""
+"""Save trees into a directory of packs: their plan, the files of each process, and the commit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cordwood.encoding.leaf_table import BYTE_KINDS
 from cordwood.encoding.tensor_names import tensor_names
 from cordwood.errors import CordwoodError, NotACheckpointError, StorageError, UnsupportedLeafError
-from cordwood.formats.format_protocol import SaveOptions, SavePlan
+from cordwood.formats.format_protocol import Linking, SaveOptions, SavePlan
 from cordwood.formats.packs.cordwood_json import (
     HUGGING_FACE_NAME,
     RULES,
@@ -60,7 +58,7 @@ from cordwood.sharding.boxes import shape_of, single_process_grid
 from cordwood.storage.atomic_file import storage_error
 from cordwood.storage.locations import Location
 from cordwood.storage.paths import new_save_id, pooled_name
-from cordwood.storage.storage_protocol import IndexChange, NewDataFile, StorageTransaction
+from cordwood.storage.storage_protocol import IndexChange, NewDataFile, Storage, StorageTransaction
 from cordwood.tree.flatten import DescribedTree, describe_tree
 
 if TYPE_CHECKING:
@@ -77,6 +75,26 @@ def _check_prefix(prefix: str) -> None:
         prefix.encode()
     except UnicodeEncodeError as e:
         raise ValueError(f"prefix: {prefix!r:.80} holds a lone surrogate") from e
+
+
+class PacksSave(NamedTuple):
+    """A planned save of trees into one directory.
+
+    Attributes:
+        store: the directory.
+        trees: the trees, whose leaves lie one after another in the leaves of the save.
+        linking: what is needed to link files of an older checkpoint; None: all is written.
+        is_whole: True if trees of other prefixes are dropped.
+        page_cache: True if the files may stay in the page cache.
+        save_id: for tests; None: a new one is drawn.
+    """
+
+    store: Storage
+    trees: Sequence[PackedTree]
+    linking: Linking | None
+    is_whole: bool
+    page_cache: bool
+    save_id: str | None
 
 
 def plan_save(
@@ -135,55 +153,67 @@ def plan_save(
         leaves += described.leaves
         sizes += cell_bytes_of_leaves(tree_to_save.shares, rendezvous.index, len(described.leaves))
 
-    def write(leaves: Leaves) -> None:
-        transaction = store.transaction(
-            others_commit=rendezvous.index > 0,
-            timeout_seconds=rendezvous.timeout_seconds,
-            page_cache=page_cache,
-        )
-        with rendezvous, transaction as save:
-            common_id, base = save_id or new_save_id(), "" if linking is None else linking.base
-            if rendezvous.count > 1:
-                described = [each.described for each in packed]
-                common_id, base = begin_together(
-                    rendezvous,
-                    save,
-                    path=store.name,
-                    save_id=common_id,
-                    base=base,
-                    fingerprints=lambda: tree_fingerprints(described, leaves, rendezvous.index),
-                    specs=_specs(packed),
-                )
-            process = rendezvous.index
-            in_pool = linking is not None and store.has_pool
-            digests = [digests_of_cells(each, leaves, process) for each in packed if in_pool]
-            links = [NOTHING] * len(packed)
-            if base and in_pool:
-                links = [
-                    share_packs(store, base, each, known, process=process, leaves=leaves)
-                    for each, known in zip(packed, digests, strict=True)
-                ]
-            elif base:
-                links = [
-                    link_packs(save, store, base, each, process=process, leaves=leaves)
-                    for each in packed
-                ]
-            if linking is not None:
-                linking.linked_bytes += sum([each.size_bytes for each in links])
-            written = _write_packs(
-                save, packed, links, leaves, digests, process=process, save_id=common_id
+    save = PacksSave(store, packed, linking, items is not None, page_cache, save_id)
+    return SavePlan(leaves, save, sizes)
+
+
+def write(save: PacksSave, leaves: Leaves, rendezvous: Rendezvous) -> None:
+    """Write the files of this process and commit the save, as one of the processes that save.
+
+    Process 0 commits once all others have reported the files that they have written.
+    """
+    store, packed, linking = save.store, save.trees, save.linking
+    transaction = store.transaction(
+        others_commit=rendezvous.index > 0,
+        timeout_seconds=rendezvous.timeout_seconds,
+        page_cache=save.page_cache,
+    )
+    with rendezvous, transaction as files:
+        common_id, base = save.save_id or new_save_id(), "" if linking is None else linking.base
+        if rendezvous.count > 1:
+            described = [each.described for each in packed]
+            common_id, base = begin_together(
+                rendezvous,
+                files,
+                path=store.name,
+                save_id=common_id,
+                base=base,
+                fingerprints=lambda: tree_fingerprints(described, leaves, rendezvous.index),
+                specs=_specs(packed),
             )
+        process = rendezvous.index
+        in_pool = linking is not None and store.has_pool
+        digests = [digests_of_cells(each, leaves, process) for each in packed if in_pool]
+        links = [NOTHING] * len(packed)
+        if base and in_pool:
+            links = [
+                share_packs(store, base, each, known, process=process, leaves=leaves)
+                for each, known in zip(packed, digests, strict=True)
+            ]
+        elif base:
+            links = [
+                link_packs(files, store, base, each, process=process, leaves=leaves)
+                for each in packed
+            ]
+        if linking is not None:
+            linking.linked_bytes += sum([each.size_bytes for each in links])
+        written = _write_packs(
+            files, packed, links, leaves, digests, process=process, save_id=common_id
+        )
+        rendezvous.exchange(written, partial(_commit, files, save, common_id))
 
-            def commit(reports: list[list[list[WrittenPack]]]) -> None:
-                by_tree = list(zip(packed, zip(*reports, strict=True), strict=True))
-                alone = items is not None
-                save.commit(
-                    lambda old: _change(by_tree, old, common_id, name=store.name, alone=alone)
-                )
 
-            rendezvous.exchange(written, commit)
-
-    return SavePlan(leaves, write, sizes)
+def _commit(
+    files: StorageTransaction,
+    save: PacksSave,
+    save_id: str,
+    reports: list[list[list[WrittenPack]]],
+) -> None:
+    """Commit the files of all processes, given what each process has written by tree."""
+    by_tree = list(zip(save.trees, zip(*reports, strict=True), strict=True))
+    files.commit(
+        lambda old: _change(by_tree, old, save_id, name=save.store.name, alone=save.is_whole)
+    )
 
 
 def pack_tree(

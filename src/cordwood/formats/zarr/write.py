@@ -20,7 +20,7 @@ import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cordwood.encoding.digests import BLOCK_BYTES, DIGEST_BYTES, block_count, digest_of
 from cordwood.errors import (
@@ -74,12 +74,19 @@ _REPORT = "report.{}"  # never the path of an array: a dot in a name becomes a s
 _SIZE = struct.Struct("<Q")
 
 
+class ZarrSave(NamedTuple):
+    """A planned save of a tree as one item of a directory."""
+
+    path: LocalPath
+    item: ItemPlan
+    page_cache: bool
+
+
 def plan_save(
     format: Format, location: Location, tree: Any, options: SaveOptions, rendezvous: Rendezvous
 ) -> SavePlan:
     """Plan the save of a tree by the processes of a rendezvous; raises as `plan_item` does."""
     del format
-    path = require_local(location)
     item = plan_item(
         tree,
         prefix=options.prefix or "",
@@ -92,11 +99,12 @@ def plan_save(
     sizes = chunk_bytes_of_leaves(item.files, item.writers, rendezvous.index, len(leaves))
     # Leaves are taken when they are written; until then nothing here holds them.
     item = item._replace(tree=item.tree._replace(leaves=()))
+    return SavePlan(leaves, ZarrSave(require_local(location), item, options.page_cache), sizes)
 
-    def write(leaves: Leaves) -> None:
-        save_item(path, item, leaves, rendezvous, page_cache=options.page_cache)
 
-    return SavePlan(leaves, write, sizes)
+def write(save: ZarrSave, leaves: Leaves, rendezvous: Rendezvous) -> None:
+    """Write and commit the item. Raises as `save_item`."""
+    save_item(save.path, save.item, leaves, rendezvous, page_cache=save.page_cache)
 
 
 def save_item(
