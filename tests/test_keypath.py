@@ -20,14 +20,14 @@ paths = st.lists(keys, max_size=5).map(tuple)
 
 
 @given(paths)
-def test_round_trip(path: KeyPath) -> None:
+def test_a_formatted_path_parses_to_the_same_keys(path: KeyPath) -> None:
     back = parse_path(format_path(path))
     assert back == path
     assert [type(key) for key in back] == [type(key) for key in path]
 
 
 @given(paths, paths)
-def test_injective(a: KeyPath, b: KeyPath) -> None:
+def test_different_paths_have_different_texts(a: KeyPath, b: KeyPath) -> None:
     assert (format_path(a) == format_path(b)) == (repr(a) == repr(b))  # 0 equals False
 
 
@@ -48,7 +48,7 @@ def test_injective(a: KeyPath, b: KeyPath) -> None:
         ((DictKey((-(16**4000),)), "b"), f"((-0x1{'0' * 4000},))/b"),
     ],
 )
-def test_forms(path: KeyPath, string: str) -> None:
+def test_each_kind_of_key_has_its_text(path: KeyPath, string: str) -> None:
     assert format_path(path) == string
     assert parse_path(string) == path
 
@@ -64,6 +64,6 @@ def test_forms(path: KeyPath, string: str) -> None:
         ("%FF", "percent-encoded UTF-8"),
     ],
 )
-def test_refused(string: str, message: str) -> None:
+def test_a_text_that_is_no_path_is_refused(string: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_path(string)

@@ -98,7 +98,9 @@ def test_elements_that_are_not_finite(tmp_path: Path) -> None:
         (np.array([3], ml_dtypes.int4), np.array([-2], ml_dtypes.int4), (-5.0, -5.0), 5.0),
     ],
 )
-def test_extremes(tmp_path: Path, a: Any, b: Any, ends: Any, mean: float | None) -> None:
+def test_extreme_values_have_finite_histograms_and_strips(
+    tmp_path: Path, a: Any, b: Any, ends: Any, mean: float | None
+) -> None:
     result = compared(tmp_path, a, b, bins=2)
     histogram = result.histogram
     assert histogram is not None
@@ -109,14 +111,14 @@ def test_extremes(tmp_path: Path, a: Any, b: Any, ends: Any, mean: float | None)
         assert result.strip[0] == mean
 
 
-def test_empty(tmp_path: Path) -> None:
+def test_empty_arrays_have_no_histogram(tmp_path: Path) -> None:
     result = compared(tmp_path, np.ones((0, 3)), np.ones((0, 3)))
     assert (result.histogram, result.strip, result.complete) == (None, (), True)
     assert result.difference.size == 0
 
 
 @pytest.mark.parametrize("kind", ["a.safetensors", "zarr"])
-def test_a_sample(tmp_path: Path, kind: str) -> None:
+def test_a_sample_estimates_the_whole(tmp_path: Path, kind: str) -> None:
     a, b = arrays((32, 1 << 18))  # 32 MiB
     with pair(tmp_path, a, b, kind) as (one, two):
         sample = compare_leaves(one, 0, two, 0, sample=True)
@@ -135,7 +137,7 @@ def test_a_sample(tmp_path: Path, kind: str) -> None:
     assert small.complete
 
 
-def test_another_dtype(tmp_path: Path) -> None:
+def test_arrays_of_different_dtypes_are_compared(tmp_path: Path) -> None:
     a, b = arrays((50,))
     result = compared(tmp_path, a, b.astype(ml_dtypes.bfloat16))
     assert result.difference.what == "dtype"

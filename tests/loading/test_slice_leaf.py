@@ -49,7 +49,9 @@ def in_memory(array: np.ndarray[Any, Any], how: str) -> Checkpoint:
 
 
 @given(st.data(), SHAPES, st.sampled_from(["raw", "swapped", "encoded"]), st.sampled_from([1, 50]))
-def test_basic_indices(data: st.DataObject, shape: tuple[int, ...], how: str, skip: int) -> None:
+def test_basic_indices_give_what_numpy_gives(
+    data: st.DataObject, shape: tuple[int, ...], how: str, skip: int
+) -> None:
     array = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
     key = data.draw(basic_indices(shape, allow_newaxis=True, allow_ellipsis=True))
     with pytest.MonkeyPatch.context() as patch, in_memory(array, how) as checkpoint:
@@ -75,7 +77,7 @@ def test_basic_indices(data: st.DataObject, shape: tuple[int, ...], how: str, sk
     ids=str,
 )  # fmt: skip
 @pytest.mark.parametrize("how", ["raw", "encoded"])
-def test_advanced_indices(key: Any, how: str) -> None:
+def test_advanced_indices_give_what_numpy_gives(key: Any, how: str) -> None:
     array = np.arange(4 * 6 * 3, dtype=np.int32).reshape(4, 6, 3)
     with in_memory(array, how) as checkpoint:
         result = checkpoint[""][key]
@@ -87,7 +89,7 @@ def test_advanced_indices(key: Any, how: str) -> None:
 @pytest.mark.parametrize(
     "key", [4, -5, (0, 6), (0, 0, 0, 0), "x", 1.0, [4], (..., ...), np.ones(3, bool)], ids=str
 )
-def test_numpys_errors(key: Any) -> None:
+def test_invalid_indices_raise_the_errors_of_numpy(key: Any) -> None:
     array = np.zeros((4, 6, 3), np.int32)
     with in_memory(array, "raw") as checkpoint:
         with pytest.raises(IndexError) as expected:

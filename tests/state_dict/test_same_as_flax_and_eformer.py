@@ -28,13 +28,13 @@ peers = pytest.mark.parametrize("peer", PEERS, ids=["flax", "eformer"])
 
 @settings(max_examples=2000)
 @given(tree=flax_trees())
-def test_as_flax(tree: Any) -> None:
+def test_any_tree_of_flax_agrees_with_flax(tree: Any) -> None:
     agree(flax_serialization, tree)
 
 
 @settings(max_examples=2000)
 @given(tree=plain_trees())
-def test_as_eformer(tree: Any) -> None:
+def test_any_plain_tree_agrees_with_eformer(tree: Any) -> None:
     agree(eformer_serialization, tree)
 
 

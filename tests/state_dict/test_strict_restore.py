@@ -95,7 +95,7 @@ def test_one_difference(target: Any, state: Any, line: str) -> None:
         ([], {}),
     ],
 )
-def test_what_fits(target: Any, state: Any) -> None:
+def test_state_that_fits_is_restored_as_without_strict(target: Any, state: Any) -> None:
     lenient = from_state_dict({"a": target}, {"a": state})
     strict = from_state_dict({"a": target}, {"a": state}, strict=True)
     assert type(strict["a"]) is type(lenient["a"])
@@ -125,7 +125,7 @@ def test_every_difference_at_once() -> None:
     ]
 
 
-def test_the_root() -> None:
+def test_a_difference_at_the_root_is_named() -> None:
     assert differences([1], 5) == ["(root): expected a list of 1 entry, found an int"]
     assert differences(F32, F32[0]) == ["(root): expected float32[4,8], found float32[8]"]
 

@@ -45,7 +45,7 @@ def sample(size_bytes: int) -> bytes:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size_bytes", [0, 1, 1000, (1 << 20) - 1, (3 << 20) + 1])
-def test_round_trip(kind: str, size_bytes: int) -> None:
+def test_a_compressed_stream_decompresses_to_its_data(kind: str, size_bytes: int) -> None:
     data = sample(size_bytes)
     stream = packed(data, kind)
     assert unpacked(stream, kind) == data
@@ -107,7 +107,7 @@ def test_chunks_are_asked_for_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_truncated(kind: str) -> None:
+def test_every_truncation_is_refused(kind: str) -> None:
     stream = packed(sample(1000), kind)
     for length in range(len(stream)):
         with pytest.raises((TruncatedError, CompressedDataError), match=r"^x: "):
@@ -171,14 +171,14 @@ CASES: dict[str, tuple[str, bytes, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_refused(case: str) -> None:
+def test_a_damaged_stream_is_refused(case: str) -> None:
     kind, data, error, message = CASES[case]
     with pytest.raises(error, match=re.escape(message)):
         unpacked(data, kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_bombs(kind: str) -> None:
+def test_a_bomb_is_refused_in_little_memory(kind: str) -> None:
     bomb = b"".join(compress((bytes(1 << 20) for _ in range(256)), kind))
     assert len(bomb) < 300_000
     with (

@@ -57,13 +57,15 @@ def database(folder: Path) -> Path:
     return folder
 
 
-def test_the_good_one(tmp_path: Path) -> None:
+def test_the_unchanged_database_is_read(tmp_path: Path) -> None:
     result = read(database(tmp_path))
     assert result == {"w/.zarray": b"{}", "w/0": VALUE, "w/1": b"x"}
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_every_byte(tmp_path: Path, name: str) -> None:
+def test_each_changed_byte_gives_values_or_an_error_in_little_memory(
+    tmp_path: Path, name: str
+) -> None:
     """Keys and values, or an error of cordwood's that names the file, in little memory."""
     path = database(tmp_path)
     magic, body = GOOD[name]
@@ -82,7 +84,7 @@ def test_every_byte(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_every_cut(tmp_path: Path, name: str) -> None:
+def test_every_truncation_is_refused(tmp_path: Path, name: str) -> None:
     path = database(tmp_path)
     magic, body = GOOD[name]
     for i in range(len(body)):
@@ -92,7 +94,7 @@ def test_every_cut(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 0x7F, 0x80, 1 << 31, 1 << 62, (1 << 64) - 1])
-def test_lengths_of_nodes(tmp_path: Path, size: int) -> None:
+def test_a_wrong_length_of_a_node_is_refused(tmp_path: Path, size: int) -> None:
     path = database(tmp_path)
     (path / "manifest.ocdbt").write_bytes(manifest(size, height=1))
     if size == 0:

@@ -272,7 +272,7 @@ ITEMS: dict[str, tuple[Callable[[Any], None], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("name", ITEMS)
-def test_items_that_lie(name: str) -> None:
+def test_a_forged_item_is_refused(name: str) -> None:
     change, error, message = ITEMS[name]
     item = json.loads(json.dumps(base()))
     change(item)
