@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -22,6 +23,13 @@ from tests.cli.conftest import Run
 
 TREE = {"w": np.arange(4)}
 DEPTH = 1200
+
+
+@pytest.fixture(autouse=True)
+def _remove_deep_directories(tmp_path: Path) -> Iterator[None]:
+    """Remove what pytest cannot: it calls itself for each level of directories."""
+    yield
+    subprocess.run(["rm", "-rf", tmp_path], check=True)  # noqa: S607
 
 
 def nested_directories(folder: Path) -> None:
