@@ -29,7 +29,7 @@ DEPTH = 1200
 def _remove_deep_directories(tmp_path: Path) -> Iterator[None]:
     """Remove what pytest cannot: it calls itself for each level of directories."""
     yield
-    subprocess.run(["rm", "-rf", tmp_path], check=True)  # noqa: S607
+    subprocess.run(["rm", "-rf", tmp_path], check=True)
 
 
 def nested_directories(folder: Path) -> None:
