@@ -45,7 +45,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "cordwood"))
 
 
 # Without this, a disk that becomes full fails thousands of tests in ways that do not say why.
-FREE_BYTES = 6 << 30
+FREE_BYTES = 3 << 30
 
 
 def pytest_sessionstart() -> None:
