@@ -233,10 +233,11 @@ def test_every_theme_and_width(browser: Browser, url: str) -> None:
         browser.open(f"{url}#/run?step=1400")
         browser.wait_text("Step 1400", ".step-facts h3")
         browser.screenshot(f"run-{theme}")
-    wider = "const e = arguments[0]; return e.scrollWidth > e.clientWidth"
+    table = "document.querySelector(\".table-scroller[aria-label='Steps']\")"
     for width in (1000, 1200):
         browser.size(width, 900)
-        assert not browser.run(wider, browser.find(".table-scroller[aria-label='Steps']"))
+        browser.wait(f"const e = {table}; return innerWidth === {width} && e.clientWidth > 0")
+        browser.wait(f"const e = {table}; return e.scrollWidth <= e.clientWidth")
     browser.size(390, 844)
     browser.open(f"{url}#/run?step=1400")
     browser.wait_text("Step 1400", ".step-facts h3")
