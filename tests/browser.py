@@ -188,11 +188,9 @@ class Browser:
         path.write_bytes(base64.b64decode(picture["data"]))
         return path
 
-    def has_horizontal_scroll(self) -> bool:
-        """Return True if the page is wider than the window."""
-        return bool(
-            self.run("const e = document.documentElement; return e.scrollWidth > e.clientWidth")
-        )
+    def wait_for_fit(self) -> None:
+        """Wait until the page is not wider than the window: its layout follows a new size."""
+        self.wait("const e = document.documentElement; return e.scrollWidth <= e.clientWidth")
 
     def console(self) -> list[str]:
         """Return the warnings and errors of the console since the last call."""

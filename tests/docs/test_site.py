@@ -137,7 +137,7 @@ def test_a_page_in_chromium(
     background = browser.run("return getComputedStyle(document.body).backgroundColor")
     brightness = sum(map(int, re.findall(r"\d+", background)[:3]))
     assert (brightness > 384) == (theme == "light")
-    assert not browser.has_horizontal_scroll()
+    browser.wait_for_fit()
     assert browser.console() == []
     browser.screenshot(f"site_{name}_{width}_{theme}", full=False)
 

@@ -82,7 +82,7 @@ def test_it_is_drawn_in_both_themes_and_on_narrow_screens(browser: Browser, url:
             browser.size(width, 900)
             browser.open(url)
             browser.find(".treemap[data-items]")
-            assert not browser.has_horizontal_scroll()
+            browser.wait_for_fit()
             assert browser.run("return document.querySelector('.table-scroller').scrollWidth") <= (
                 browser.run("return document.querySelector('.table-scroller').clientWidth")
             )

@@ -62,9 +62,9 @@ def test_the_verdict_names_the_frozen_block_and_the_one_with_nans(
     assert title.endswith(" · cordwood")
     browser.size(1280, 800)
     scroller = browser.find(".table-scroller")
-    assert browser.run("return arguments[0].scrollWidth <= arguments[0].clientWidth", scroller)
+    browser.wait("return arguments[0].scrollWidth <= arguments[0].clientWidth", scroller)
     browser.size(400, 800)
-    assert not browser.has_horizontal_scroll()
+    browser.wait_for_fit()
     browser.screenshot("diff-narrow")
 
 
