@@ -22,7 +22,8 @@ from cordwood.manager.add_metrics import add_metrics
 from cordwood.manager.argument_hints import refuse_arguments
 from cordwood.manager.delete_steps import delete_steps, plan_deletions
 from cordwood.manager.restore_step import missing_step_error
-from cordwood.manager.save_queue import SaveDecider, SaveQueue, SaveReport
+from cordwood.manager.save_decider import SaveDecider
+from cordwood.manager.save_queue import SaveQueue, SaveReport
 from cordwood.manager.step_items import collect_states, join_items, states_tree
 from cordwood.manager.step_reader import Items, StepReader
 from cordwood.policies.keep_policies import KeepWhat, as_keep_policy

@@ -3,8 +3,8 @@
 Any number of frames are decompressed, a few MiB at a time, and their checksums are checked. One
 frame is written; equal input gives equal output: the gzip header has no time and no system.
 
-One file because gzip and zstd share a loop: zstd's decoder has no limit of what it returns at once,
-so that loop counts the blocks of a frame (RFC 8878) before it feeds them.
+gzip and zstd share a loop: zstd's decoder has no limit of what it returns at once, so that loop
+counts the blocks of a frame (RFC 8878) before it feeds them.
 """
 
 from __future__ import annotations
