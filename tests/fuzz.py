@@ -165,7 +165,7 @@ def folder_reader(name: str) -> Callable[[bytes], None]:
     """Return the function that reads an input of several files."""
     import cordwood
     from cordwood.errors import CordwoodError
-    from cordwood.formats.orbax.ocdbt import OcdbtValues
+    from cordwood.formats.ocdbt.values import OcdbtValues
     from cordwood.storage.local_directory import LocalDirectory
 
     def write(folder: str, data: bytes) -> None:
@@ -189,7 +189,7 @@ def folder_reader(name: str) -> Callable[[bytes], None]:
                     checkpoint.load(to="numpy", mmap=True)
 
     def read_database(data: bytes) -> None:
-        from tests.formats.orbax.test_ocdbt import MANIFEST, NODE, wrapped
+        from tests.formats.ocdbt.test_ocdbt import MANIFEST, NODE, wrapped
 
         manifest, _, node = data.partition(DIVIDER)
         with tempfile.TemporaryDirectory() as folder, contextlib.suppress(CordwoodError):
@@ -206,9 +206,9 @@ def folder_reader(name: str) -> Callable[[bytes], None]:
 def folder_seeds(name: str) -> Iterator[bytes]:
     from tests.formats.hostile_files import changed
     from tests.formats.hugging_face.test_hostile import ONE
+    from tests.formats.ocdbt.test_hostile import LEAF
+    from tests.formats.ocdbt.test_ocdbt import CONFIG, NODE, numbers, table, wrapped
     from tests.formats.orbax.test_hostile import GOOD2, GOOD3, ZARR2
-    from tests.formats.orbax.test_hostile_ocdbt import LEAF
-    from tests.formats.orbax.test_ocdbt import CONFIG, NODE, numbers, table, wrapped
 
     def joined(files: dict[str, bytes]) -> bytes:
         return DIVIDER.join([files.get(path, b"") for path in FOLDERS[name]])

@@ -60,11 +60,16 @@ LAZY = {
 
 # A format is no other's business, but the directories hold their trees as safetensors files do,
 # and Orbax's arrays are zarr's, and those of its older versions Flax's msgpack too.
-# Its databases are those of Levanter and jax.
+# `ocdbt` is no format by itself: Orbax, Levanter and jax have databases of arrays.
 SHARED = {
     "cordwood.formats.hugging_face": ("cordwood.formats.safetensors.",),
-    "cordwood.formats.ocdbt_arrays": ("cordwood.formats.orbax.", "cordwood.formats.zarr."),
-    "cordwood.formats.orbax": ("cordwood.formats.zarr.", "cordwood.formats.flax_msgpack."),
+    "cordwood.formats.ocdbt": ("cordwood.formats.zarr.",),
+    "cordwood.formats.ocdbt_arrays": (
+        *("cordwood.formats.ocdbt.", "cordwood.formats.orbax.", "cordwood.formats.zarr."),
+    ),
+    "cordwood.formats.orbax": (
+        *("cordwood.formats.flax_msgpack.", "cordwood.formats.ocdbt.", "cordwood.formats.zarr."),
+    ),
     "cordwood.formats.packs": ("cordwood.formats.safetensors.",),
 }
 

@@ -12,7 +12,9 @@ from cordwood.encoding.json_structure import MAX_KEY_DEPTH
 from cordwood.encoding.tensor_names import MAX_NAME_BYTES
 from cordwood.formats.numpy_files import read_npy
 from cordwood.formats.numpy_files.read_npz import MAX_RATIO
-from cordwood.formats.orbax import ocdbt
+from cordwood.formats.ocdbt.body_reader import MAX_KEY_BYTES
+from cordwood.formats.ocdbt.envelope import MAX_NODE_BYTES
+from cordwood.formats.ocdbt.values import MAX_TREE_BYTES
 from cordwood.formats.packs import cordwood_json, index_item
 from cordwood.formats.safetensors import header
 from cordwood.formats.safetensors.header import CODES, MAX_HEADER_BYTES, stored_dtype
@@ -73,13 +75,13 @@ def test_limits_and_constants_of_the_zarr_layout() -> None:
 
 
 def test_limits_of_orbax_checkpoints() -> None:
-    assert f"2^{ocdbt.MAX_NODE_BYTES.bit_length() - 1}\nbytes each (`MAX_NODE_BYTES`)" in TEXT
-    assert f"2^{ocdbt.MAX_TREE_BYTES.bit_length() - 1} together (`MAX_TREE_BYTES`)" in TEXT
+    assert f"2^{MAX_NODE_BYTES.bit_length() - 1}\nbytes each (`MAX_NODE_BYTES`)" in TEXT
+    assert f"2^{MAX_TREE_BYTES.bit_length() - 1} together (`MAX_TREE_BYTES`)" in TEXT
     assert (
         f"2^{array_reader.MAX_UNSTORED_CHUNKS.bit_length() - 1} chunks of an array may be" in TEXT
     )
     assert f"2^{array_reader.MAX_SHARD_INDEX_BYTES.bit_length() - 1} bytes (`MAX_SHARD_I" in TEXT
-    assert f"2^{ocdbt.MAX_KEY_BYTES.bit_length() - 1} bytes\n(`MAX_KEY_BYTES`)" in TEXT
+    assert f"2^{MAX_KEY_BYTES.bit_length() - 1} bytes\n(`MAX_KEY_BYTES`)" in TEXT
     golden = DOCS.parent / "tests" / "foreign_files" / "golden"
     versions = {each.name.removeprefix("orbax-") for each in golden.glob("orbax-*")}
     assert WRITTEN_BY in versions

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from cordwood.errors import CorruptionError, FormatError
 from cordwood.formats.format_protocol import Opened, OpenOptions
+from cordwood.formats.ocdbt.values import OcdbtValues
 from cordwood.formats.ocdbt_arrays.pytreedef import MAX_TREE_BYTES, TREE_NAME, parse_tree_file
-from cordwood.formats.orbax.ocdbt import OcdbtValues
 from cordwood.formats.orbax.read_index import MESSAGES
 from cordwood.formats.table import Format
 from cordwood.formats.zarr.array_metadata import METADATA3_NAME, METADATA_NAME

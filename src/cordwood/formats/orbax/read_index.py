@@ -12,6 +12,8 @@ from cordwood import dtypes
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import CorruptionError, FormatError, LimitError
 from cordwood.formats.format_protocol import Opened, OpenOptions
+from cordwood.formats.ocdbt.manifest import MANIFEST_NAME
+from cordwood.formats.ocdbt.values import OcdbtValues
 from cordwood.formats.orbax.aggregate_file import (
     read_aggregate,
     tree_of,
@@ -20,7 +22,6 @@ from cordwood.formats.orbax.aggregate_file import (
 )
 from cordwood.formats.orbax.array_item import array_tree, as_array, is_saved_as_array, is_single
 from cordwood.formats.orbax.locate_trees import inspect_tree, item_kind, select_tree
-from cordwood.formats.orbax.ocdbt import MANIFEST_NAME, OcdbtValues
 from cordwood.formats.orbax.tree_metadata import (
     MAX_TREE_FILE_BYTES,
     SHARDINGS_NAME,

@@ -1,7 +1,7 @@
 """The metadata and chunks of arrays as values of keys: files, and chunks that were not stored.
 
 A key is the path of an array and, after a slash, the name of its metadata or of one of its chunks.
-`formats.orbax.ocdbt` has the values of a database.
+`formats.ocdbt.values` has the values of a database.
 
 TensorStore does not store chunks that equal the array's fill value, unless an option asks for it.
 Orbax sets that option since it writes `store_array_data_equal_to_fill_value`. A new optimizer state

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cordwood.errors import CordwoodError
-from tests.formats.orbax.test_ocdbt import (
+from tests.formats.ocdbt.test_ocdbt import (
     CONFIG,
     MANIFEST,
     NODE,

@@ -20,15 +20,11 @@ from cordwood.errors import (
     LimitError,
     TruncatedError,
 )
-from cordwood.formats.orbax.ocdbt import (
-    INLINE_NAME,
-    MAX_NODE_BYTES,
-    DataFile,
-    NodeReference,
-    OcdbtValues,
-    parse_manifest,
-    parse_node,
-)
+from cordwood.formats.ocdbt.data_files import DataFile
+from cordwood.formats.ocdbt.envelope import MAX_NODE_BYTES
+from cordwood.formats.ocdbt.manifest import parse_manifest
+from cordwood.formats.ocdbt.nodes import NodeReference, parse_node
+from cordwood.formats.ocdbt.values import INLINE_NAME, OcdbtValues
 from cordwood.formats.zarr.array_reader import ends_in_crc32c
 from cordwood.storage.local_directory import LocalDirectory
 from tests.formats.orbax.orbax_trees import copied

@@ -1,0 +1,4 @@
+"""OCDBT, TensorStore's database of keys and values: its files, read only.
+
+The format: https://google.github.io/tensorstore/kvstore/ocdbt/index.html
+"""
