@@ -65,7 +65,7 @@ def prepare(tree: Any, folder: Path) -> dict[str, Path]:
     for name in ("msgpack", *_COMPRESSED):
         cordwood.save(places[name], host)
     cordwood.save(places["packs"], tree)
-    cordwood.save(places["zarr"], tree, layout="zarr")
+    cordwood.save(places["zarr"], tree, format="zarr")
     handler = ocp.PyTreeCheckpointHandler(use_ocdbt=False, use_zarr3=True, use_compression=False)
     with ocp.Checkpointer(handler) as checkpointer:
         checkpointer.save(places["orbax"].resolve(), args=ocp.args.PyTreeSave(tree))
@@ -86,7 +86,7 @@ def contenders(places: Mapping[str, Path]) -> dict[str, Callable[[Path], Any]]:
     for source, target in PAIRS:
         options: dict[str, Any] = {"overwrite": True}
         if target == "zarr":
-            options["layout"] = "zarr"
+            options["format"] = "zarr"
         if target == "msgpack":
             options["lossy"] = True
         calls[f"{source} to {target}"] = partial(cordwood.convert, places[source], **options)

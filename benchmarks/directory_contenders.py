@@ -110,7 +110,7 @@ def saves(job: Job, bare: dict[str, tuple[int, memoryview]]) -> dict[str, Callab
     """
     calls: dict[str, Callable[[Path], Any]] = {
         PACKS: lambda path: cordwood.save(path, job.tree),
-        ZARR: lambda path: cordwood.save(path, job.tree, layout="zarr"),
+        ZARR: lambda path: cordwood.save(path, job.tree, format="zarr"),
         ORBAX: lambda path: _orbax_save(job, ORBAX, path)(),
         ORBAX_RAW: lambda path: _orbax_save(job, ORBAX_RAW, path)(),
         ORBAX_RAW_FILES: lambda path: _orbax_save(job, ORBAX_RAW_FILES, path)(),

@@ -61,7 +61,7 @@ def prepare(tree: Any, folder: Path) -> dict[str, Path]:
         ".msgpack": folder / "tree.msgpack",
     }
     for name, path in places.items():
-        options: dict[str, Any] = {"layout": "zarr"} if name == "zarr" else {}
+        options: dict[str, Any] = {"format": "zarr"} if name == "zarr" else {}
         cordwood.save(path, jax.device_get(tree) if name == ".msgpack" else tree, **options)
     os.sync()
     return places

@@ -91,7 +91,7 @@ def test_every_flip_in_a_directory(tmp_path: Path) -> None:
 def test_every_flip_in_a_directory_of_zarr_arrays(tmp_path: Path, compression: Any) -> None:
     path = tmp_path / "tree"
     small = {name: leaf for name, leaf in tree().items() if name != "big"}
-    cordwood.save(path, small, layout="zarr", compression=compression, metadata={"k": "v"})
+    cordwood.save(path, small, format="zarr", compression=compression, metadata={"k": "v"})
     report = flip_bits(path, cordwood.load, count=3000)
     assert report.all_caught, report
     assert len(report.detected) > 2900, report

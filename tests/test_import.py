@@ -146,7 +146,7 @@ assert again["w"].dtype == jnp.bfloat16 and bool((again["w"] == 1).all())
 assert jax.random.key_data(again["key"]).tolist() == [0, 0]
 for compression in (None, "zstd", "blosc"):
     path = f"{sys.argv[1]}/zarr-{compression}"
-    cordwood.save(path, tree, layout="zarr", compression=compression)
+    cordwood.save(path, tree, format="zarr", compression=compression)
     again = cordwood.load(path, like=tree)
     assert again["w"].dtype == jnp.bfloat16 and bool((again["w"] == 1).all())
 """

@@ -23,9 +23,9 @@ from tests.shardings import SHARDINGS
 # The name, and how it is saved, of every format that holds such a tree.
 FORMATS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "packs": ("c", {}),
-    "zarr": ("c", {"layout": "zarr"}),
-    "zarr with zstd": ("c", {"layout": "zarr", "compression": "zstd"}),
-    "zarr with blosc": ("c", {"layout": "zarr", "compression": "blosc"}),
+    "zarr": ("c", {"format": "zarr"}),
+    "zarr with zstd": ("c", {"format": "zarr", "compression": "zstd"}),
+    "zarr with blosc": ("c", {"format": "zarr", "compression": "blosc"}),
     "safetensors": ("c.safetensors", {}),
     "msgpack": ("c.msgpack", {}),
     "msgpack.zst": ("c.msgpack.zst", {}),

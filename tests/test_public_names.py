@@ -68,11 +68,11 @@ NAMES = [(module, name) for module, names in NAMESPACES.items() for name in name
 
 SIGNATURES = {
     "save": [
-        *["path", "tree", "*", "format", "layout", "compression", "prefix"],
+        *["path", "tree", "*", "format", "compression", "prefix"],
         *["max_shard_bytes", "metadata", "page_cache", "progress", "timeout_seconds"],
     ],
     "save_async": [
-        *["path", "tree", "*", "format", "layout", "compression", "prefix", "metadata"],
+        *["path", "tree", "*", "format", "compression", "prefix", "metadata"],
         *["page_cache", "staging_bytes", "device_copies", "progress", "timeout_seconds"],
     ],
     "load": [
@@ -82,7 +82,7 @@ SIGNATURES = {
     ],
     "convert": [
         *["source", "destination", "*", "select", "rename", "transpose", "cast", "lossy"],
-        *["format", "layout", "compression", "metadata", "prefix"],
+        *["format", "compression", "metadata", "prefix"],
         *["to_prefix", "overwrite", "max_shard_bytes", "max_bytes", "scratch", "progress"],
     ],
     "copy": ["source", "destination", "*", "verify", "progress"],

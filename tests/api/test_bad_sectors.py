@@ -59,7 +59,7 @@ def saved(folder: Path, kind: str) -> tuple[Path, Path]:
     """Save the tree; return the checkpoint, and the file that holds the elements of `b`."""
     path = folder / kind
     if kind == "zarr":
-        cordwood.save(path, TREE, layout="zarr")
+        cordwood.save(path, TREE, format="zarr")
         return path, path / "b/0"
     cordwood.save(path, TREE)
     if kind == "packs":
@@ -157,7 +157,7 @@ def test_the_index_is_named_too(
     verb: Callable[[Path], object],
     break_sector: Callable[..., None],
 ) -> None:
-    cordwood.save(tmp_path / "step", TREE, layout=layout)
+    cordwood.save(tmp_path / "step", TREE, format=layout)
     index = tmp_path / "step" / name
     break_sector(index, 0, 10)
     with pytest.raises(OSError, match="Input/output error") as e:

@@ -29,7 +29,7 @@ SAVED: dict[str, tuple[str, dict[str, Any]]] = {
     "safetensors": ("x.safetensors", {}),
     "msgpack": ("x.msgpack", {}),
     "packs": ("packs", {}),
-    "zarr": ("zarr", {"layout": "zarr"}),
+    "zarr": ("zarr", {"format": "zarr"}),
 }
 
 

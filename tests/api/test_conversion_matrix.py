@@ -28,9 +28,9 @@ TARGETS: dict[str, dict[str, Any]] = {
     "b.safetensors": {},
     "b.msgpack": {},
     "b.msgpack.zst": {},
-    "packs": {"layout": "packs"},
-    "zarr": {"layout": "zarr"},
-    "zarr-zstd": {"layout": "zarr", "compression": "zstd"},
+    "packs": {"format": "packs"},
+    "zarr": {"format": "zarr"},
+    "zarr-zstd": {"format": "zarr", "compression": "zstd"},
 }
 
 

@@ -35,7 +35,7 @@ STATE_DICTS = [".msgpack", ".msgpack.zst", ".msgpack.gz"]
 
 def options(kind: str) -> dict[str, Any]:
     layout, _, compression = kind.partition("-")
-    return {} if kind.startswith(".") else {"layout": layout, "compression": compression or None}
+    return {} if kind.startswith(".") else {"format": layout, "compression": compression or None}
 
 
 def place(folder: Path, kind: str, name: str) -> Path:
@@ -320,7 +320,7 @@ def test_any_tree(tree: Any, small: int) -> None:
         source, middle, path = (Path(folder) / name for name in ("a.safetensors", "b", "c"))
         cordwood.save(source, tree)
         cordwood.convert(source, middle)
-        cordwood.convert(middle, path, layout="zarr")
+        cordwood.convert(middle, path, format="zarr")
         assert_trees_equal(cordwood.load(path, like=tree), tree)
 
 
@@ -441,7 +441,7 @@ def test_damage_is_found_wherever_it_is(tmp_path: Path, layout: Any) -> None:
     """Also in what lies in a block of digests beside what is read."""
     source, path = tmp_path / "a", tmp_path / "b"
     tree = {name: np.arange(n) for name, n in [("w", 900_000), ("v", 60_000), ("u", 5)]}
-    cordwood.save(source, tree, layout=layout)
+    cordwood.save(source, tree, format=layout)
     name = next(file for file in source.rglob("*") if file.stat().st_size > 7_000_000)
     data = name.read_bytes()
     where = re.escape(str(name.relative_to(tmp_path)))
@@ -548,7 +548,7 @@ def test_a_part_of_an_orbax_checkpoint(tmp_path: Path) -> None:
 def test_never_into_itself_by_whatever_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    options: Any = {"layout": name} if "." not in name else {}
+    options: Any = {"format": name} if "." not in name else {}
     cordwood.save(tmp_path / name, {"a": 1, "b": 2}, **options)
     (tmp_path / "link").mkdir()
     (tmp_path / "link" / name).symlink_to(tmp_path / name)

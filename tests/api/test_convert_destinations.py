@@ -20,7 +20,7 @@ KINDS = ["a.safetensors", "a.msgpack", "a.msgpack.zst", "packs", "zarr"]
 
 
 def options(name: str) -> dict[str, Any]:
-    return {} if "." in name else {"layout": name}
+    return {} if "." in name else {"format": name}
 
 
 @pytest.fixture
@@ -165,9 +165,9 @@ def test_all_trees_of_a_directory(tmp_path: Path, kind: Any, name: Any) -> None:
         "opt": {"mu": np.zeros(5)},
     }
     for prefix, tree in trees.items():
-        cordwood.save(source, tree, prefix=prefix, metadata={"of": str(prefix)}, layout=kind)
+        cordwood.save(source, tree, prefix=prefix, metadata={"of": str(prefix)}, format=kind)
     seen: list[Progress] = []
-    done = cordwood.convert(source, path, layout=name, cast="f32", progress=seen.append)
+    done = cordwood.convert(source, path, format=name, cast="f32", progress=seen.append)
     assert (done.leaves, done.size_bytes, done.prefixes) == (3, 32, ("", "opt", "params"))
     assert (seen[-1].done_bytes, seen[-1].total_bytes) == (64, 64)
     assert cordwood.load(path) == {"n": 1}
@@ -225,11 +225,11 @@ def test_all_trees_of_an_orbax_composite(tmp_path: Path, caplog: pytest.LogCaptu
 @pytest.mark.parametrize("name", ["big.foo", "big.ckpt"])
 def test_a_directory_is_not_named_like_a_file(tmp_path: Path, source: Path, name: str) -> None:
     path = tmp_path / name
-    with pytest.raises(UnsupportedFormatError, match=r"expected \.safetensors, .*--layout packs"):
+    with pytest.raises(UnsupportedFormatError, match=r"expected \.safetensors, .*--format packs"):
         cordwood.convert(source, path)
     assert not path.exists()
     cordwood.convert(source, f"{path}/")
     cordwood.convert(source, path, overwrite=True)  # where a directory is, one is meant
-    cordwood.convert(source, tmp_path / f"second-{name}", layout="packs")
+    cordwood.convert(source, tmp_path / f"second-{name}", format="packs")
     cordwood.convert(source, tmp_path / "run-1.5")
     cordwood.convert(source, tmp_path / "model.v2")

@@ -24,15 +24,15 @@ def test_one_tree_where_the_destination_holds_one(tmp_path: Path, kind: str, nam
     layout: Any = "hugging_face" if name == "hub" else None
     if kind in UNNAMED:  # no tree is the default
         with pytest.raises(PrefixError, match="prefix='default'"):
-            cordwood.convert(source, path, layout=layout)
+            cordwood.convert(source, path, format=layout)
     else:
         with pytest.raises(LossError, match=r"and lose the tree 'ema': choose .* prefix="):
-            cordwood.convert(source, path, layout=layout)
-        done = cordwood.convert(source, path, layout=layout, lossy=True, metadata={})
+            cordwood.convert(source, path, format=layout)
+        done = cordwood.convert(source, path, format=layout, lossy=True, metadata={})
         assert done.lost[0] == "the tree 'ema'"
         assert str(done).startswith("lost: the tree 'ema'\n")
     chosen = cordwood.convert(
-        source, tmp_path / f"ema-{name}", layout=layout, prefix="ema", metadata={}
+        source, tmp_path / f"ema-{name}", format=layout, prefix="ema", metadata={}
     )
     assert chosen.lost == chosen.left_out == ()
     loaded = cordwood.load(tmp_path / f"ema-{name}", nest=True)
@@ -44,7 +44,7 @@ def test_one_tree_where_the_destination_holds_one(tmp_path: Path, kind: str, nam
 def test_all_trees_go_along_to_a_directory(tmp_path: Path, kind: str, layout: Any) -> None:
     source, path = tmp_path / "run/1", tmp_path / "out"
     SAVES[kind](source, {"": weights(), "ema": weights(2)})
-    done = cordwood.convert(source, path, layout=layout)
+    done = cordwood.convert(source, path, format=layout)
     assert done.prefixes == (UNNAMED.get(kind, ""), "ema")
     assert cordwood.diff(source, path).equal
 

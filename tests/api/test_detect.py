@@ -143,7 +143,7 @@ def test_files_of_no_known_format(tmp_path: Path, name: str) -> None:
 
 def test_directories(tmp_path: Path) -> None:
     cordwood.save(tmp_path / "packs", TREE)
-    cordwood.save(tmp_path / "zarr", TREE, layout="zarr")
+    cordwood.save(tmp_path / "zarr", TREE, format="zarr")
     for name in ("packs", "zarr"):
         assert cordwood.detect(tmp_path / name).format == name
     assert cordwood.detect(f"file://{tmp_path}/packs").path == f"{tmp_path}/packs"
@@ -245,7 +245,7 @@ def test_steps_that_are_files(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_with_numbers_in_it_is_no_directory_of_steps(tmp_path: Path) -> None:
-    cordwood.save(tmp_path, {"0": np.ones(1), "1": np.ones(2)}, layout="zarr")
+    cordwood.save(tmp_path, {"0": np.ones(1), "1": np.ones(2)}, format="zarr")
     assert (tmp_path / "0").is_dir()
     assert cordwood.detect(tmp_path).format == "zarr"
 

@@ -29,7 +29,7 @@ def save(folder: Path, kind: str, tree: Any, name: str) -> Path:
     else:
         layout, _, compression = kind.partition("-")
         path = folder / f"{name}-{kind}"
-        options: Any = {"layout": layout, "compression": compression or None}
+        options: Any = {"format": layout, "compression": compression or None}
         cordwood.save(path, tree, **options)
     return path
 

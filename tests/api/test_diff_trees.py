@@ -25,7 +25,7 @@ def weights(scale: float = 1.0) -> dict[str, Any]:
 
 def save_prefixes(path: Path, trees: Trees, layout: Any) -> None:
     for prefix, tree in trees.items():
-        cordwood.save(path, tree, prefix=prefix or None, layout=layout)
+        cordwood.save(path, tree, prefix=prefix or None, format=layout)
 
 
 def save_packs(path: Path, trees: Trees) -> None:

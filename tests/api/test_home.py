@@ -44,7 +44,7 @@ def save_step(root: str) -> None:
 USES: dict[str, Callable[[], object]] = {
     "save": lambda: cordwood.save("~/new/a.safetensors", TREE),
     "save a directory": lambda: cordwood.save("~/new/a", TREE),
-    "save zarr": lambda: cordwood.save("~/new/a", TREE, layout="zarr"),
+    "save zarr": lambda: cordwood.save("~/new/a", TREE, format="zarr"),
     "save a path object": lambda: cordwood.save(Path("~/new/a"), TREE),
     "save_async": lambda: save_and_wait("~/new/a.msgpack"),
     "manager": lambda: save_step("~/new"),

@@ -62,7 +62,7 @@ def test_show_prints_the_data_of_a_key(tmp_path: Path, run: Run) -> None:  # noq
 
 def test_ls_groups_dotted_names(tmp_path: Path, run: Run) -> None:  # noqa: F811
     tree = {"a": {"v": np.ones(2), "w": np.ones(2)}, "b": np.ones(2)}
-    cordwood.save(tmp_path / "hub", tree, layout="hugging_face")
+    cordwood.save(tmp_path / "hub", tree, format="hugging_face")
     ran = run("ls", tmp_path / "hub", "--depth", "1")
     lines = [line.split()[:2] for line in ran.out.splitlines()]
     assert lines[:2] == [["a", "2"], ["b", "float64[2]"]]

@@ -38,7 +38,7 @@ def test_many_shards(tmp_path: Path) -> None:
     """They load, also one tensor of them, and every other call reads them."""
     run(
         """
-    cordwood.save(path, tree, layout="hugging_face", max_shard_bytes=8)
+    cordwood.save(path, tree, format="hugging_face", max_shard_bytes=8)
     limit(128)
     assert cordwood.load(path, select=["l7"])["l7"].tolist() == [7, 7]
     assert [value[0] for value in cordwood.load(path).values()] == list(range(300))
@@ -58,7 +58,7 @@ def test_more_shards_than_may_be_open_are_written_and_read(tmp_path: Path) -> No
         """
     cordwood.save(path, tree)
     limit(128)
-    cordwood.convert(path, other, layout="hugging_face", max_shard_bytes=8)
+    cordwood.convert(path, other, format="hugging_face", max_shard_bytes=8)
     assert len(cordwood.load(other)) == 300
     """,
         tmp_path,
@@ -70,7 +70,7 @@ def test_many_files_of_zarr(tmp_path: Path) -> None:
         """
     limit(256)
     for _ in range(2):
-        cordwood.save(path, tree, layout="zarr")
+        cordwood.save(path, tree, format="zarr")
     assert len(cordwood.load(path)) == 400
     assert cordwood.verify(path).leaves == 400
     assert cordwood.diff(path, path).equal
@@ -112,7 +112,7 @@ def test_too_many_packs_are_refused_and_fewer_are_written(tmp_path: Path) -> Non
 
 def test_a_shard_that_changes_while_it_is_not_open(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    cordwood.save(path, tree_of(), layout="hugging_face", max_shard_bytes=8)
+    cordwood.save(path, tree_of(), format="hugging_face", max_shard_bytes=8)
     with cordwood.open(path) as checkpoint:
         shard = path / "model-00008-of-00300.safetensors"
         shard.write_bytes(shard.read_bytes()[:-1] + b"?")

@@ -186,7 +186,7 @@ def test_overwriting_a_compressed_file_reads_only_its_beginning(tmp_path: Path) 
 
 @pytest.mark.parametrize("name", ["packs", "zarr", "x.safetensors"])
 def test_one_that_outlives_the_interpreter_is_closed_in_silence(tmp_path: Path, name: str) -> None:
-    options: dict[str, Any] = {"layout": "zarr"} if name == "zarr" else {}
+    options: dict[str, Any] = {"format": "zarr"} if name == "zarr" else {}
     cordwood.save(tmp_path / name, {"x": np.arange(3)}, **options)
     code = """
         import os, sys

@@ -34,7 +34,7 @@ def calls(path: Path, other: Path) -> dict[str, Callable[[Any], object]]:
 @pytest.mark.parametrize("verb", ["save", "load", "verify", "convert"])
 def test_the_counts_of_progress(tmp_path: Path, kind: str, verb: str) -> None:
     path = tmp_path / kind
-    options: Any = {"layout": kind} if "." not in kind else {}
+    options: Any = {"format": kind} if "." not in kind else {}
     cordwood.save(path, TREE, **options)
     messages: list[Progress] = []
     calls(path, tmp_path / "b.safetensors")[verb](messages.append)

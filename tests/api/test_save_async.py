@@ -187,7 +187,7 @@ def test_the_tree_of_the_call_is_saved_as_zarr(
     tree = make()
     jax.block_until_ready(tree)
     expected = values(tree)
-    pending = cordwood.save_async(tmp_path / "x", tree, layout="zarr")
+    pending = cordwood.save_async(tmp_path / "x", tree, format="zarr")
     assert gate.reached.wait(60)
     kept = act(tree)
     gate.open_now.set()
@@ -219,7 +219,7 @@ def test_jax_arrays_over_the_callers_numpy_memory(
     assert_trees_equal(cordwood.load(tmp_path / f"x{suffix}", to="numpy"), expected)
 
 
-@pytest.mark.parametrize("options", [{}, {"layout": "packs"}, {"layout": "zarr"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"format": "packs"}, {"format": "zarr"}], ids=str)
 @pytest.mark.parametrize("make", [on_one_device, on_eight_devices])
 def test_nothing_stays_on_the_callers_arrays(
     tmp_path: Path, make: Callable[[], Any], options: dict[str, Any]
@@ -449,7 +449,7 @@ def test_relative_paths_are_those_of_the_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     (tmp_path / "a").mkdir()
-    options: Any = {"layout": name} if "." not in name else {}
+    options: Any = {"format": name} if "." not in name else {}
     cordwood.save(tmp_path / "b" / name, {"precious": 1}, **options)
     save_and_go(monkeypatch, tmp_path, name, **options)
     assert cordwood.load(tmp_path / "a" / name) == {"w": 2}

@@ -111,8 +111,8 @@ def test_open_with_scratch(tmp_path: Path, made: list[Any], suffix: str) -> None
 @each_suffix
 @pytest.mark.parametrize("layout", ["packs", "zarr"])
 def test_a_tree_of_a_directory_by_its_prefix(tmp_path: Path, suffix: str, layout: Any) -> None:
-    cordwood.save(tmp_path / "run", {"w": np.ones(3)}, prefix="params", layout=layout)
-    cordwood.save(tmp_path / "run", {"mu": np.ones(3)}, prefix="opt", layout=layout)
+    cordwood.save(tmp_path / "run", {"w": np.ones(3)}, prefix="params", format=layout)
+    cordwood.save(tmp_path / "run", {"mu": np.ones(3)}, prefix="opt", format=layout)
     path = tmp_path / f"a{suffix}"
     cordwood.convert(tmp_path / "run", path, prefix="opt")
     assert set(cordwood.load(path)) == {"mu"}

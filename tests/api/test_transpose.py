@@ -58,7 +58,7 @@ def save_as(folder: Path, kind: str, saved: Any) -> Path:
         cordwood.save(path, saved)
         return path
     layout, _, compression = kind.partition("-")
-    options: Any = {"layout": layout, "compression": compression or None}
+    options: Any = {"format": layout, "compression": compression or None}
     cordwood.save(folder / kind, saved, **options)
     return folder / kind
 
@@ -160,7 +160,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for kind in ("x.safetensors", "x.msgpack", "packs"):
         cordwood.save(folder / kind, {"w": CUBE})
     on_devices = jax.device_put(CUBE, sharding(P("x", "y"), 4, 2))
-    cordwood.save(folder / "zarr", {"w": on_devices}, layout="zarr")
+    cordwood.save(folder / "zarr", {"w": on_devices}, format="zarr")
     return {kind: folder / kind for kind in ("x.safetensors", "x.msgpack", "packs", "zarr")}
 
 
@@ -233,7 +233,7 @@ def test_conversions(store: Store, tmp_path: Path, other: str) -> None:
     layout, _, compression = other.partition("-")
     options: dict[str, Any] = {}
     if not other.startswith("."):
-        options = {"layout": layout, "compression": compression or None}
+        options = {"format": layout, "compression": compression or None}
     path = tmp_path / f"converted{other}"
     done = cordwood.convert(
         store(tree()), path, transpose="**/kernel", cast={"embedding": "f16"}, **options

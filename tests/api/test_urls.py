@@ -170,7 +170,7 @@ def test_objects_cannot_be_mapped(object_url: str) -> None:
         ("zz://bucket/x", {}, "expected a path, or a URL of one of az://, file://, gs://, http"),
         ("memory://bucket/x.safetensors", {}, "an object store holds directories"),
         ("memory://bucket/x", {"format": "safetensors"}, "an object store holds directories"),
-        ("memory://bucket/x", {"layout": "zarr"}, "the layout 'zarr' needs a local path"),
+        ("memory://bucket/x", {"format": "zarr"}, "the format 'zarr' needs a local path"),
         ("memory://bucket/../x", {}, "expected names between the slashes"),
         (Path("gs://bucket/x"), {}, "pass a str such as 'gs://bucket/x'"),
     ],
@@ -179,7 +179,7 @@ def test_what_is_refused(url: Any, options: dict[str, Any], message: str) -> Non
     with pytest.raises(UnsupportedFormatError) as caught:
         cordwood.save(url, {"w": 1}, **options)
     assert message in str(caught.value)
-    if "layout" not in options:
+    if "format" not in options:
         with pytest.raises(UnsupportedFormatError) as caught:
             cordwood.load(url, **options)
         assert message in str(caught.value)

@@ -158,5 +158,5 @@ def test_what_is_as_good(path: str) -> None:
     tree = cordwood.load(path, mesh=mesh_of(4, 2), rules=rules, cast="f32")
     assert tree["a"].sharding.spec == P()
     assert cordwood.verify(path, sample=np.float32(0.5)).verified_bytes > 0  # type: ignore[arg-type]
-    cordwood.save(f"{path}.safetensors/", TREE, layout="packs")
+    cordwood.save(f"{path}.safetensors/", TREE, format="packs")
     assert os.path.isdir(f"{path}.safetensors")

@@ -51,7 +51,7 @@ def tree() -> dict[str, Any]:
 @pytest.fixture(params=["a.safetensors", "a.msgpack", "packs", "zarr"])
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     target = tmp_path / request.param
-    options: Any = {"layout": request.param} if "." not in request.param else {}
+    options: Any = {"format": request.param} if "." not in request.param else {}
     cordwood.save(target, tree(), **options)
     return target
 
@@ -138,8 +138,8 @@ def test_info_lists_the_trees_of_a_directory_of_several(
     run: Run, tmp_path: Path, layout: Any
 ) -> None:
     path = tmp_path / "composite"
-    cordwood.save(path, {"w": np.zeros(4, np.float32)}, prefix="state", layout=layout)
-    cordwood.save(path, {"w": np.zeros(8, np.float32), "n": 1}, prefix="ema", layout=layout)
+    cordwood.save(path, {"w": np.zeros(4, np.float32)}, prefix="state", format=layout)
+    cordwood.save(path, {"w": np.zeros(8, np.float32), "n": 1}, prefix="ema", format=layout)
     code, out, _ = run("info", path)
     assert code == 0
     assert "\ntree ema    2 leaves, 32 B\n" in out
@@ -153,7 +153,7 @@ def test_info_lists_the_trees_of_a_directory_of_several(
         code, _, err = run(verb[0], path, *verb[1:])
         assert code == 3
         assert "--prefix '" in err
-    cordwood.save(path, {"m": np.zeros(2, np.float32)}, layout=layout)
+    cordwood.save(path, {"m": np.zeros(2, np.float32)}, format=layout)
     document = json.loads(run("info", path, "--json").out)
     assert document["leaves"] == 1
     assert len(document["trees"]) == 2
@@ -310,7 +310,7 @@ HOSTILE = "a\x9b31m\u202eb\u2066"  # C1's CSI, and two bidirectional controls
 @pytest.mark.parametrize("name", ["a.safetensors", "packs", "zarr"])
 def test_no_command_prints_control_characters(run: Run, tmp_path: Path, name: str) -> None:
     path, other, absent = tmp_path / name, tmp_path / f"o{name}", tmp_path / f"{HOSTILE}/b"
-    options: Any = {"layout": name} if "." not in name else {}
+    options: Any = {"format": name} if "." not in name else {}
     saved = {HOSTILE: np.zeros(2, np.float32), "s": HOSTILE}
     cordwood.save(path, saved, metadata={HOSTILE: HOSTILE}, **options)
     cordwood.save(other, {HOSTILE: np.ones(2, np.float32), "s": "x" + HOSTILE}, **options)
@@ -455,7 +455,7 @@ def test_verify_reports_damage(run: Run, tmp_path: Path) -> None:
 def test_verify_resumes(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, record = tmp_path / "z", tmp_path / "record"
     arrays = {f"x{i}": np.full(1000, i) for i in range(8)}
-    cordwood.save(path, arrays, layout="zarr")
+    cordwood.save(path, arrays, format="zarr")
     from cordwood.io import check_digests, check_files
 
     calls: list[str] = []
@@ -929,7 +929,7 @@ def test_ls_imports_neither_jax_nor_numpy(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     count = 500 if name == "zarr" else 20_000  # each is a directory that is flushed
     leaves = {f"layer{i}": {"w": np.zeros(2, np.float32)} for i in range(count)}
-    options: Any = {"layout": "zarr"} if name == "zarr" else {}
+    options: Any = {"format": "zarr"} if name == "zarr" else {}
     cordwood.save(path, {**leaves, "x": jnp.ones(3, jnp.bfloat16)}, **options)
     out = run_python(IMPORTS, str(path))
     assert out.splitlines()[-1].startswith(f"{count + 1} leaves, ")
@@ -946,7 +946,7 @@ def test_ls_by_the_index_is_ls_by_opening(
     odd: dict[str, Any] = {"key": jax.random.key(0), "i4": jnp.ones(3, jnp.int4), "n": None}
     odd |= {"s": "x" * 5000, "c": np.ones(2, np.complex256), "scalar": np.float64(2), "e": {}}
     for prefix in ("a", "b"):
-        cordwood.save(path, {**tree(), **odd}, layout=layout, prefix=prefix)
+        cordwood.save(path, {**tree(), **odd}, format=layout, prefix=prefix)
     quick = list_leaves.list_leaves(path, prefix="a")
     monkeypatch.setattr(list_leaves, "quick_look", lambda *_, **__: None)
     assert quick == list_leaves.list_leaves(path, prefix="a")

@@ -76,7 +76,7 @@ def test_a_checkpoint(
 ) -> None:
     """Every call reads and writes the checkpoint all the same, and `rm` says why it does not."""
     path = tmp_path / "step"
-    cordwood.save(path, TREE, layout=layout)
+    cordwood.save(path, TREE, format=layout)
     add(path)
     assert cordwood.load(path)["w"].tolist() == [0, 1, 2, 3]
     assert cordwood.verify(path).leaves == 1
@@ -91,7 +91,7 @@ def test_a_checkpoint(
         assert run(command, path).code == 0
     with pytest.raises((LimitError, NotACheckpointError), match=r"no part of it|special|deep"):
         plan_removal(path)
-    cordwood.save(path, {"w": np.zeros(2)}, layout=layout)
+    cordwood.save(path, {"w": np.zeros(2)}, format=layout)
     assert cordwood.load(path)["w"].tolist() == [0, 0]
 
 

@@ -50,13 +50,13 @@ def flax_run(root: Path) -> None:
 
 def zarr_run(root: Path) -> None:
     for step in (1, 2):
-        cordwood.save(root / f"step_{step}", TREE, layout="zarr")
+        cordwood.save(root / f"step_{step}", TREE, format="zarr")
 
 
 def hub_run(root: Path) -> None:
     for step in (1, 2):
         cordwood.save(root / "source", TREE)
-        cordwood.convert(root / "source", root / f"checkpoint-{step}", layout="hugging_face")
+        cordwood.convert(root / "source", root / f"checkpoint-{step}", format="hugging_face")
         shutil.rmtree(root / "source")
         (root / f"checkpoint-{step}" / "trainer_state.json").write_text("{}")
 
@@ -272,9 +272,9 @@ def test_what_has_come_since_it_was_shown_is_not_removed(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", ["a.msgpack", "a"])
 def test_a_newer_save_of_the_same_size_is_not_removed(tmp_path: Path, name: str) -> None:
     layout: Literal["zarr"] | None = None if "." in name else "zarr"
-    cordwood.save(tmp_path / name, TREE, layout=layout)
+    cordwood.save(tmp_path / name, TREE, format=layout)
     plan = plan_removal(tmp_path / name)
-    cordwood.save(tmp_path / name, {**TREE, "b": np.full(3, 7.0)}, layout=layout)
+    cordwood.save(tmp_path / name, {**TREE, "b": np.full(3, 7.0)}, format=layout)
     before = contents(tmp_path)
     with pytest.raises(NotACheckpointError, match="it has changed since it was shown"):
         remove(plan)

@@ -25,7 +25,7 @@ MIB = 1 << 20
 @contextmanager
 def pair(tmp_path: Path, a: Any, b: Any, kind: str = "a.safetensors") -> Iterator[Any]:
     layout, _, compression = kind.partition("-")
-    options: Any = {"layout": layout, "compression": compression or None}
+    options: Any = {"format": layout, "compression": compression or None}
     paths = [tmp_path / f"{side}-{kind}" for side in "ab"]
     for path, array in zip(paths, (a, b), strict=True):
         cordwood.save(path, {"w": array}, **({} if "." in kind else options))

@@ -26,7 +26,7 @@ KINDS = ["a.safetensors", "a.msgpack", "packs", "zarr", "zarr-zstd"]
 def save(path: Path, tree: Any) -> Path:
     layout, _, compression = path.name.partition("-")
     options: Any = (
-        {} if "." in path.name else {"layout": layout, "compression": compression or None}
+        {} if "." in path.name else {"format": layout, "compression": compression or None}
     )
     cordwood.save(path, tree, **options)
     return path

@@ -325,7 +325,7 @@ def test_jax_arrays_and_formats(tmp_path: Path) -> None:
     other = {"w": tree["w"].at[0, 1].set(-4), "n": tree["n"]}
     results = set()
     for name in ("a.safetensors", "a.msgpack", "packs", "zarr"):
-        layout: Any = {} if "." in name else {"layout": name}
+        layout: Any = {} if "." in name else {"format": name}
         cordwood.save(tmp_path / name, other, **layout)
         (leaf,) = cordwood.diff(tree, tmp_path / name).leaves
         results.add(leaf)

@@ -82,7 +82,7 @@ QUESTIONS = [
     ("hard links size", "docs/how-to/disk-space", "steps share their files by hard links"),
     # 18. PyTorch: save, load, what can it read?
     ("pytorch", "docs/how-to/pytorch", "PyTorch wants flat names joined by dots"),
-    ("state_dict torch", "docs/how-to/pytorch", '`layout="hugging_face"` joins the names by dots'),
+    ("state_dict torch", "docs/how-to/pytorch", '`format="hugging_face"` joins the names by dots'),
     ("pytorch load", "docs/how-to/pytorch", "What else PyTorch can read"),
     (".pt pickle", "docs/how-to/pytorch", "are pickles, which can run any code"),
     # 19. How do I average the last five?

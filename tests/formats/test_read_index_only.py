@@ -29,7 +29,7 @@ def said(call: Callable[..., Any], path: Path, error: type[Exception], **options
 
 @LAYOUTS
 def test_an_index_past_the_limit_is_not_read(tmp_path: Path, layout: Any) -> None:
-    cordwood.save(tmp_path / "c", {"w": np.ones(3)}, layout=layout)
+    cordwood.save(tmp_path / "c", {"w": np.ones(3)}, format=layout)
     assert [row.key_path for row in list_leaves(tmp_path / "c").rows] == ["w"]
     index, most = tmp_path / "c" / INDEXES[layout].INDEX_NAME, INDEXES[layout].MAX_INDEX_BYTES
     with index.open("r+b") as file:
@@ -45,7 +45,7 @@ def test_an_index_past_the_limit_is_not_read(tmp_path: Path, layout: Any) -> Non
 @pytest.mark.parametrize("prefix", [None, "", "zz"])
 def test_a_prefix_that_is_not_there(tmp_path: Path, layout: Any, prefix: str | None) -> None:
     for name in ("a", "b"):
-        cordwood.save(tmp_path / "c", {"w": np.ones(3)}, layout=layout, prefix=name)
+        cordwood.save(tmp_path / "c", {"w": np.ones(3)}, format=layout, prefix=name)
     message = said(list_leaves, tmp_path / "c", PrefixError, prefix=prefix)
     assert "['a', 'b']" in message
     assert message == said(cordwood.open, tmp_path / "c", PrefixError, prefix=prefix)
@@ -59,7 +59,7 @@ def test_an_index_without_items(tmp_path: Path) -> None:
 
 @LAYOUTS
 def test_an_index_that_is_a_link(tmp_path: Path, layout: Any) -> None:
-    cordwood.save(tmp_path / "c", {"w": np.ones(3)}, layout=layout)
+    cordwood.save(tmp_path / "c", {"w": np.ones(3)}, format=layout)
     index = tmp_path / "c" / INDEXES[layout].INDEX_NAME
     index.rename(tmp_path / "elsewhere")
     index.symlink_to(tmp_path / "elsewhere")

@@ -65,9 +65,9 @@ def test_the_directory_decides_the_format_of_the_next_save(path: Path) -> None:
     cordwood.save(path, {"x": 1})
     assert cordwood.detect(path)[:2] == ("toy", "a toy of the tests")
     assert cordwood.load(path) == {"x": 1}
-    with pytest.raises(NotACheckpointError, match="of the layout 'toy'"):
+    with pytest.raises(NotACheckpointError, match="of the format 'toy'"):
         cordwood.save(path, TREE, format="packs")
-    cordwood.save(path, {"x": 2}, layout="toy")  # type: ignore[arg-type]
+    cordwood.save(path, {"x": 2}, format="toy")
     cordwood.save_async(path, {"x": 3}).wait()
     assert cordwood.load(path, format="toy") == {"x": 3}
     with pytest.raises(IncompleteCheckpointError, match=r"no cordwood\.json"):

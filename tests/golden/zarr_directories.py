@@ -36,7 +36,7 @@ def write(folder: Path) -> None:
     items = (("", TREE, None), ("ema", COMPRESSED, "zstd"))
     for prefix, tree, compression in items:
         cordwood.save(
-            folder, tree, layout="zarr", compression=compression, prefix=prefix, metadata=METADATA
+            folder, tree, format="zarr", compression=compression, prefix=prefix, metadata=METADATA
         )
 
 

@@ -37,7 +37,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
         elif kind.startswith("."):
             cordwood.save(path, tree)
         else:
-            cordwood.save(path, tree, layout=kind)
+            cordwood.save(path, tree, format=kind)
         return path
 
     return write

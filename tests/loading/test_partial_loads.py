@@ -37,7 +37,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
         else:
             layout, _, compression = kind.partition("-")
             path = tmp_path / "directory"
-            cordwood.save(path, tree, layout=layout, compression=compression or None)
+            cordwood.save(path, tree, format=layout, compression=compression or None)
         return path
 
     return write

@@ -107,7 +107,7 @@ def test_chunks_of_zarr_arrays(tmp_path: Path, codec: str, order: str) -> None:
 @pytest.mark.parametrize("compression", ["zstd", "blosc"])
 def test_chunks_that_cordwood_wrote(tmp_path: Path, compression: Any) -> None:
     array = RANDOM.standard_normal((50, 60)).astype(ml_dtypes.bfloat16)
-    cordwood.save(tmp_path / "x", {"a": array}, layout="zarr", compression=compression)
+    cordwood.save(tmp_path / "x", {"a": array}, format="zarr", compression=compression)
     np.testing.assert_array_equal(parts_of(tmp_path / "x", "a"), array)
 
 

@@ -62,7 +62,7 @@ def _dotted(path: Path, tree: Any) -> Path:
 # than names and arrays.
 WRITERS: Mapping[str, Writer] = {
     "packs": _saved("packs"),
-    "zarr": _saved("zarr", layout="zarr"),
+    "zarr": _saved("zarr", format="zarr"),
     "safetensors": _saved("ours.safetensors"),
     "msgpack": _saved("ours.msgpack"),
     "msgpack.zst": _saved("ours.msgpack.zst"),

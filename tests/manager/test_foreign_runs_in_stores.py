@@ -134,7 +134,7 @@ def test_steps_of_levanter_are_named(url: str) -> None:
 
 
 def test_a_run_of_eformer(url: str, tmp_path: Path) -> None:
-    cordwood.save(tmp_path / "run-7", {"w": np.arange(3.0)}, layout="zarr", prefix="model")
+    cordwood.save(tmp_path / "run-7", {"w": np.arange(3.0)}, format="zarr", prefix="model")
     (tmp_path / "run-7" / "metadata.json").write_text("{}")
     upload(tmp_path, url)
     restored = StepReader(url).restore()

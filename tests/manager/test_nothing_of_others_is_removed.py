@@ -113,7 +113,7 @@ def step_of_orbax(
 def step_of_eformer(
     root: str, name: str, files: MutableMapping[str, bytes], dice: random.Random
 ) -> None:
-    cordwood.save(f"{root}/{name}/", TREE, layout="zarr")
+    cordwood.save(f"{root}/{name}/", TREE, format="zarr")
     put(files, name, {"metadata.json": b"{}"})
 
 

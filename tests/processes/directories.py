@@ -170,7 +170,7 @@ def save_keys(path: str) -> None:
     """Save an array of PRNG keys that is spread over all processes."""
     sharding = NamedSharding(mesh(1), P("x"))
     keys = jax.jit(lambda: jax.random.split(jax.random.key(5), 16), out_shardings=sharding)()
-    cordwood.save(path, {"keys": keys}, layout="zarr")
+    cordwood.save(path, {"keys": keys}, format="zarr")
     loaded = cordwood.load(path, like={"keys": keys})
     for one, other in zip(loaded["keys"].addressable_shards, keys.addressable_shards, strict=True):
         assert_trees_equal(jax.random.key_data(one.data), jax.random.key_data(other.data))
@@ -179,7 +179,7 @@ def save_keys(path: str) -> None:
 def save_otherwise(path: str) -> None:
     """Save with options that differ."""
     compression: Any = (None, "zstd")[jax.process_index()]
-    cordwood.save(path, {"w": np.ones(3)}, layout="zarr", compression=compression)
+    cordwood.save(path, {"w": np.ones(3)}, format="zarr", compression=compression)
 
 
 def save_leaves(

@@ -54,7 +54,7 @@ def test_saves_in_the_background_of_several_prefixes(tmp_path: Path, two: Group)
 def test_trees_that_differ(
     tmp_path: Path, four: Group, layout: str, what: str, expected: str
 ) -> None:
-    arguments = {"path": str(tmp_path / "x"), "what": what, "layout": layout}
+    arguments = {"path": str(tmp_path / "x"), "what": what, "format": layout}
     for index, text in enumerate(four.fail("directories.save_differing", **arguments)):
         if what == "odd" and index == 1:
             assert text.startswith("UnsupportedLeafError: local/odd: a value of type builtins.obj")
@@ -68,7 +68,7 @@ def test_trees_that_differ(
 def test_arrays_on_each_processs_own_devices(tmp_path: Path, two: Group, layout: str) -> None:
     path = tmp_path / "x"
     expected = ["both", "key", "one"]
-    result = two.run("directories.save_own_arrays", path=str(path), layout=layout)
+    result = two.run("directories.save_own_arrays", path=str(path), format=layout)
     assert result == [(0, expected), (1, expected)]
 
 
@@ -86,7 +86,7 @@ def test_a_file_system_that_is_not_shared(tmp_path: Path, two: Group, layout: st
     for index in range(2):
         (tmp_path / str(index)).mkdir()
     two.run("directories.hasten", silence_seconds=60.0, probe_seconds=0.2)
-    for text in two.fail("directories.save_apart", folder=str(tmp_path), layout=layout):
+    for text in two.fail("directories.save_apart", folder=str(tmp_path), format=layout):
         assert "checkpoint is not one directory for all processes: process 1 (on " in text
     assert [names(tmp_path / str(index)) for index in range(2)] == [[], []]
 

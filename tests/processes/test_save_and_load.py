@@ -15,8 +15,8 @@ from tests.processes.spread_trees import reference
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "packs": {},
-    "zarr": {"layout": "zarr"},
-    "zarr with zstd": {"layout": "zarr", "compression": "zstd"},
+    "zarr": {"format": "zarr"},
+    "zarr with zstd": {"format": "zarr", "compression": "zstd"},
 }
 
 

@@ -25,7 +25,7 @@ ROWS = 512  # 17 MB
 
 
 def save(group: Group, path: Path, step: int, **options: Any) -> None:
-    group.run("spread_trees.save", path=str(path), step=step, layout="zarr", **options)
+    group.run("spread_trees.save", path=str(path), step=step, format="zarr", **options)
 
 
 def load(group: Group, path: Path, step: int, **options: Any) -> None:
@@ -46,7 +46,7 @@ def test_the_bytes_do_not_depend_on_the_number_of_processes(tmp_path: Path, four
     tree = reference(1)
     for name, spec in SPECS.items():
         tree[name] = jax.device_put(tree[name], jax.NamedSharding(mesh, spec))
-    cordwood.save(tmp_path / "one", tree, layout="zarr")
+    cordwood.save(tmp_path / "one", tree, format="zarr")
     four_wrote, one_wrote = files(tmp_path / "four"), files(tmp_path / "one")
     for result in (four_wrote, one_wrote):
         del result["tensorstore_index.json"], result["partly/.zarray"]  # each process has all of it
@@ -97,7 +97,7 @@ def test_a_process_whose_disk_fails(tmp_path: Path, two: Group, process: int, ca
     path = tmp_path / "x"
     save(two, path, 1)
     before = files(path)
-    arguments: dict[str, Any] = {"process": process, "call": call, "step": 2, "layout": "zarr"}
+    arguments: dict[str, Any] = {"process": process, "call": call, "step": 2, "format": "zarr"}
     texts = two.fail("directories.save_failing", path=str(path), **arguments)
     assert texts[process].startswith("StorageError: ")
     other = texts[1 - process]
@@ -113,7 +113,7 @@ def test_a_process_whose_disk_fails(tmp_path: Path, two: Group, process: int, ca
 @pytest.mark.parametrize("process", range(2))
 def test_a_process_that_waits_is_interrupted(tmp_path: Path, two: Group, process: int) -> None:
     path = tmp_path / "x"
-    texts = two.run("directories.save_interrupted", path=str(path), process=process, layout="zarr")
+    texts = two.run("directories.save_interrupted", path=str(path), process=process, format="zarr")
     assert texts[process] == "KeyboardInterrupt: "
     expected = f"ProcessError: process {process} failed to save {path} as zarr: StoppedError: it"
     assert texts[1 - process].startswith(expected)
@@ -130,7 +130,7 @@ def test_a_process_dies_while_it_writes(tmp_path: Path, call: str) -> None:
         save(group, path, 1)
         before = files(path)
         arguments: dict[str, Any] = {"path": str(path), "process": 2, "call": call, "step": 2}
-        group.start("directories.save_dying", layout="zarr", **arguments)
+        group.start("directories.save_dying", format="zarr", **arguments)
         for index, result in enumerate(group.results()):
             assert result.dead == (index == 2)
             if index != 2:
@@ -155,7 +155,7 @@ def test_a_process_is_killed_in_the_middle_of_a_save(tmp_path: Path) -> None:
             assert os.listdir(tmp_path) == ["x"]  # nothing of the one before
             victim = rng.randrange(group.count)
             wait = rng.uniform(0.2, 1.0) * took
-            options: dict[str, Any] = {"rows": ROWS, "layout": "zarr", "timeout_seconds": 15.0}
+            options: dict[str, Any] = {"rows": ROWS, "format": "zarr", "timeout_seconds": 15.0}
             group.start("spread_trees.save", path=str(path), step=held + 2, **options)
             time.sleep(wait)
             group.kill(victim)

@@ -130,7 +130,7 @@ def _serialize_leaves() -> CrashCase:
 def _save_for_hub(max_shard_bytes: int | None) -> CrashCase:
     def call(root: str) -> None:
         path = f"{root}/new/hub"
-        cw.save(path, tree_of(2), layout="hugging_face", max_shard_bytes=max_shard_bytes)
+        cw.save(path, tree_of(2), format="hugging_face", max_shard_bytes=max_shard_bytes)
 
     name = f"save to the hub's layout{'' if max_shard_bytes is None else ', in shards'}"
     return CrashCase(name, _nothing, call, _trees("new/hub"), refusal=NotACheckpointError)
@@ -296,7 +296,7 @@ def _deletions() -> list[CrashCase]:
 def _removals() -> list[CrashCase]:
     def prepare(root: str) -> None:
         _run(root, range(1, 3))
-        cw.save(f"{root}/z", tree_of(1), layout="zarr")
+        cw.save(f"{root}/z", tree_of(1), format="zarr")
         cw.save(f"{root}/m.msgpack", tree_of(1))
 
     trees = (*_steps(1, 2), Tree("z"), Tree("m.msgpack"))

@@ -197,7 +197,7 @@ def test_works_where_directories_cannot_be_flushed(tmp_path: Path) -> None:
     with syscalls.override(NoFlush(errno.EINVAL)):
         write_stream(tmp_path / "new/f", [b"data"])
         cordwood.save(tmp_path / "packs", {"a": 1})
-        cordwood.save(tmp_path / "zarr", {"a": 1}, layout="zarr")
+        cordwood.save(tmp_path / "zarr", {"a": 1}, format="zarr")
     assert (tmp_path / "new/f").read_bytes() == b"data"
     assert cordwood.load(tmp_path / "packs") == cordwood.load(tmp_path / "zarr") == {"a": 1}
 

@@ -30,7 +30,7 @@ def file_url(folder: Path) -> Storage:
 
 def zarr(folder: Path) -> Storage:
     """Return a directory of the layout whose saves replace the old directory."""
-    return Storage(folder / "a", FolderFiles(folder / "a"), {"layout": "zarr"})
+    return Storage(folder / "a", FolderFiles(folder / "a"), {"format": "zarr"})
 
 
 def memory(folder: Path) -> Storage:

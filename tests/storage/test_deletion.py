@@ -78,7 +78,7 @@ def deleted_tree(root: Path) -> tuple[Path, Callable[[], object]]:
 def stage_of_a_killed_save(root: Path) -> tuple[Path, Callable[[], object]]:
     leftover = root / f".1.cordwood-{'0' * 16}.stage"
     fill(leftover)
-    return leftover / "sub", lambda: cordwood.save(root / "1", TREE, layout="zarr")
+    return leftover / "sub", lambda: cordwood.save(root / "1", TREE, format="zarr")
 
 
 def stage_found_by_gc(root: Path) -> tuple[Path, Callable[[], object]]:
@@ -106,15 +106,15 @@ def stage_of_a_save_that_fails(root: Path) -> tuple[Path, Callable[[], object]]:
 
 
 def directory_that_a_save_replaces(root: Path) -> tuple[Path, Callable[[], object]]:
-    cordwood.save(root / "1", TREE, layout="zarr")
+    cordwood.save(root / "1", TREE, format="zarr")
     (root / "1/0").touch()  # goes first
-    return root / ".1.*.stage/c", lambda: cordwood.save(root / "1", TREE, layout="zarr")
+    return root / ".1.*.stage/c", lambda: cordwood.save(root / "1", TREE, format="zarr")
 
 
 def directory_renamed_away(root: Path) -> tuple[Path, Callable[[], object]]:
-    cordwood.save(root / "1", TREE, layout="zarr")
+    cordwood.save(root / "1", TREE, format="zarr")
     fill(root / ".1.cordwood-old")
-    return root / ".1.cordwood-old/sub", lambda: cordwood.save(root / "1", TREE, layout="zarr")
+    return root / ".1.cordwood-old/sub", lambda: cordwood.save(root / "1", TREE, format="zarr")
 
 
 KINDS = [
@@ -225,7 +225,7 @@ def test_the_next_save_sweeps_the_stage_of_a_first_one_that_was_killed(
     tmp_path: Path, layout: Literal["packs", "zarr"]
 ) -> None:
     fill(tmp_path / f".1.cordwood-{'0' * 16}.stage")
-    cordwood.save(tmp_path / "1", TREE, layout=layout)
+    cordwood.save(tmp_path / "1", TREE, format=layout)
     assert os.listdir(tmp_path) == ["1"]
 
 
@@ -268,7 +268,7 @@ _AS_NOBODY = """
 
     def work(root):
         LocalStepStorage(LocalPath(root), RULES).remove_leftovers()
-        cordwood.save(root + "/1", {"w": np.ones(3)}, layout="zarr")
+        cordwood.save(root + "/1", {"w": np.ones(3)}, format="zarr")
         return cordwood.gc(root + "/1")
 
     work(sys.argv[2])  # imports all: another user may not reach the modules

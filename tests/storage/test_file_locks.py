@@ -257,7 +257,7 @@ def test_a_save_waits_no_longer_than_its_timeout_and_names_who_holds_the_lock(
     tmp_path: Path, layout: Literal["packs", "zarr"]
 ) -> None:
     path = tmp_path / "step"
-    cordwood.save(path, {"a": 1}, layout=layout)
+    cordwood.save(path, {"a": 1}, format=layout)
     lock = path / ".cordwood.json.cordwood-lock"
     if layout == "zarr":
         lock = tmp_path / ".step.cordwood-lock"
@@ -311,7 +311,7 @@ def test_inode_numbers_that_change_from_look_to_look(
         Renumbering(patch)
         for layout in ("packs", "zarr"):
             for number in range(2):
-                cordwood.save(tmp_path / layout, {"a": np.arange(number)}, layout=layout)
+                cordwood.save(tmp_path / layout, {"a": np.arange(number)}, format=layout)
     for layout in ("packs", "zarr"):
         assert cordwood.load(tmp_path / layout)["a"].shape == (1,)
     assert sorted(os.listdir(tmp_path)) == ["packs", "zarr"]

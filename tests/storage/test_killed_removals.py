@@ -28,7 +28,7 @@ def save_packs(path: Path) -> None:
 
 
 def save_zarr(path: Path) -> None:
-    cordwood.save(path, TREE, layout="zarr")
+    cordwood.save(path, TREE, format="zarr")
 
 
 def save_file(path: Path) -> None:

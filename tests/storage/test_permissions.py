@@ -183,7 +183,7 @@ def test_modes_that_cannot_be_changed(
         for number in range(2):
             for name in ("m.safetensors", "m.msgpack"):
                 cordwood.save(tmp_path / name, {"a": number})
-            cordwood.save(tmp_path / "ckpt", {"a": number}, layout=layout)
+            cordwood.save(tmp_path / "ckpt", {"a": number}, format=layout)
     assert cordwood.load(tmp_path / "ckpt") == cordwood.load(tmp_path / "m.msgpack") == {"a": 1}
 
 
@@ -262,7 +262,7 @@ def test_small_files_of_a_directory_stay_private(tmp_path: Path) -> None:
 @needs_root
 def test_the_zarr_layout_keeps_mode_group_and_acl_of_its_directory(tmp_path: Path) -> None:
     path = tmp_path / "ckpt"
-    cordwood.save(path, TREE, layout="zarr")
+    cordwood.save(path, TREE, format="zarr")
     os.chown(path, -1, 1234)
     path.chmod(0o2750)
     set_acl(path, ACL, acl(4321, 5, group=5, mask=5, other=0))
@@ -282,7 +282,7 @@ def test_a_private_directory_is_private_while_it_is_saved(
     tmp_path: Path, layout: Literal["packs", "zarr"]
 ) -> None:
     path = tmp_path / "ckpt"
-    cordwood.save(path, TREE, layout=layout)
+    cordwood.save(path, TREE, format=layout)
     path.chmod(0o700)
     exposed: list[str] = []
 

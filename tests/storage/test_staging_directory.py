@@ -481,9 +481,9 @@ def test_a_forked_child_keeps_no_lock(tmp_path: Path) -> None:
 
         path = {str(tmp_path / "c")!r}
         with syscalls.override(Forking()):
-            cordwood.save(path, {{"a": np.ones(3)}}, layout="zarr")
+            cordwood.save(path, {{"a": np.ones(3)}}, format="zarr")
         try:
-            cordwood.save(path, {{"a": np.ones(4)}}, layout="zarr")
+            cordwood.save(path, {{"a": np.ones(4)}}, format="zarr")
             print(cordwood.load(path)["a"].shape, sorted(os.listdir({str(tmp_path)!r})))
         finally:
             for child in Forking.children:

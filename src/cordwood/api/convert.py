@@ -83,7 +83,6 @@ def convert(
     cast: Cast | None = None,
     lossy: bool = False,
     format: str | None = None,
-    layout: Literal["packs", "zarr", "hugging_face"] | None = None,
     compression: Literal["zstd", "blosc"] | None = None,
     metadata: Mapping[str, str] | None = None,
     prefix: str | None = None,
@@ -132,7 +131,6 @@ def convert(
             directory of safetensors files as on the Hugging Face hub, `model.safetensors` or
             `model-00001-of-00004.safetensors` and so on with their index. It holds arrays only,
             named by their key paths joined with dots.
-        layout: another name for `format`, for directories.
         compression: with format="zarr", "zstd" or "blosc", as in `save`.
         metadata: strings to store beside the tree. None: those of the source.
         prefix: the tree of the source, as in `load`. None: all trees, each under its own prefix,
@@ -178,12 +176,12 @@ def convert(
     ('packs', 8)
     """
     target = parse_location(destination)
-    to_format = format_for_saving(target, format=format, layout=layout, prefix=None, exports=True)
+    to_format = format_for_saving(target, format=format, prefix=None, exports=True)
     is_directory = to_format.is_directory
     holds_many = "prefix" in to_format.save_options
     if to_prefix is not None and not holds_many:
         raise ValueError(f"{target}: to_prefix= is for directories; a file holds one tree")
-    if is_directory and (format, layout) == (None, None) and isinstance(target, LocalPath):
+    if is_directory and format is None and isinstance(target, LocalPath):
         refuse_unknown_suffix(target)
     folder = None if scratch is None else parse_local_path(scratch, purpose="for scratch=")
     origin = source if isinstance(source, Checkpoint) else locate_checkpoint(parse_location(source))

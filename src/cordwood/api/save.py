@@ -45,7 +45,6 @@ def save(
     tree: Any,
     *,
     format: str | None = None,
-    layout: Literal["packs", "zarr", "hugging_face"] | None = None,
     compression: Literal["zstd", "blosc"] | None = None,
     prefix: str | None = None,
     max_shard_bytes: int | None = None,
@@ -80,7 +79,6 @@ def save(
             Hugging Face hub, of arrays alone, named by their key paths joined with dots, which one
             process writes. None: the suffix decides, or the checkpoint that is in the directory; a
             new directory has the format "packs".
-        layout: another name for `format`, for directories.
         compression: with format="zarr", "zstd", or "blosc", which is faster and compresses less;
             useful on slow disks. None: no compression; such chunks load at the speed of the disk.
         prefix: the name of this tree in a directory of several; trees of other prefixes stay.
@@ -114,9 +112,7 @@ def save(
     >>> save("step-7", {"w": np.ones(3, np.float32)}, prefix="params")
     """
     location = parse_location(path)
-    saved_format = format_for_saving(
-        location, format=format, layout=layout, prefix=prefix, exports=True
-    )
+    saved_format = format_for_saving(location, format=format, prefix=prefix, exports=True)
     strings = {} if metadata is None else metadata
     require_page_cache_option(page_cache)
     options = SaveOptions(prefix, strings, compression, max_shard_bytes, page_cache=page_cache)
@@ -151,7 +147,6 @@ def save_async(
     tree: Any,
     *,
     format: str | None = None,
-    layout: Literal["packs", "zarr", "hugging_face"] | None = None,
     compression: Literal["zstd", "blosc"] | None = None,
     prefix: str | None = None,
     metadata: Mapping[str, str] | None = None,
@@ -183,7 +178,6 @@ def save_async(
         path: the destination, as in `save`.
         tree: the tree to save, as in `save`.
         format: the name of the format, as in `save`.
-        layout: another name for `format`, for directories.
         compression: with format="zarr", "zstd" or "blosc", as in `save`.
         prefix: the name of this tree in a directory of several.
         metadata: strings to store beside the tree.
@@ -228,7 +222,6 @@ def save_async(
             tree,
             options,
             format=format,
-            layout=layout,
             staging=checked_options(staging_bytes, device_copies),
             progress=progress,
             timeout_seconds=timeout_seconds,
@@ -244,14 +237,11 @@ def _save_async(
     options: SaveOptions,
     *,
     format: str | None,
-    layout: Literal["packs", "zarr", "hugging_face"] | None,
     staging: StagingOptions,
     progress: ProgressOption,
     timeout_seconds: float,
 ) -> PendingSave:
-    saved_format = format_for_saving(
-        location, format=format, layout=layout, prefix=options.prefix, exports=True
-    )
+    saved_format = format_for_saving(location, format=format, prefix=options.prefix, exports=True)
     require_progress_option(progress)
     with (
         after_interrupted_saves(str(location)),

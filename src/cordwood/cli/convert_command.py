@@ -55,11 +55,6 @@ Examples:
     help="The format to write: safetensors, msgpack, packs, zarr, hugging_face, ...",
 )
 @click.option(
-    "--layout",
-    type=click.Choice(["packs", "zarr", "hugging_face"]),
-    help="The same as --format, for directory formats.",
-)
-@click.option(
     "--max-shard-bytes",
     type=click.IntRange(min=1),
     help="The largest size of the arrays in one safetensors file.",

@@ -35,7 +35,6 @@ def format_for_saving(
     location: Location,
     *,
     format: str | None,
-    layout: str | None,
     prefix: str | None,
     exports: bool = False,
 ) -> Format:
@@ -44,17 +43,16 @@ def format_for_saving(
     Args:
         location: the destination.
         format: the name of a format, if the caller gave one.
-        layout: the same, of a directory format.
         prefix: the name of the tree, if the caller gave one.
         exports: allow formats that do not hold all of a tree.
 
     Raises:
-        UnsupportedFormatError: the suffix, `format` or `layout` names no format that is written.
+        UnsupportedFormatError: the suffix or `format` names no format that is written.
         NotACheckpointError: there is a checkpoint of another format, or of another tool.
         ValueError: the arguments contradict each other.
     """
     text = str(location)
-    named = _named(text, format, layout, exports=exports)
+    named = _named(text, format, exports=exports)
     if named in EXPORTS:
         return _export(location, named)
     if isinstance(location, Url):
@@ -69,7 +67,7 @@ def format_for_saving(
     if named is None and text.endswith("/") and by_suffix(text[:-1]):
         raise ValueError(
             f"{text}: the suffix means a file, and the slash at the end a directory: leave one "
-            "out, or say layout="
+            "out, or say format="
         )
     if not (is_directory_name(text) if named is None else named.is_directory):
         refuse_prefix(text, prefix)
@@ -78,33 +76,20 @@ def format_for_saving(
         kind_at(location)
         return named
     if named is not None and text.endswith(tuple(suffixes_of(file_formats(writable=True)))):
-        which = "layout=" if layout is not None else f"format={format!r}"
         raise ValueError(
-            f"{text}: {which} is for directories, and a name with the suffix of a file means a file"
+            f"{text}: format={format!r} is for directories, and a name with the suffix of a file "
+            "means a file"
         )
     return _of_directory(location, named)
 
 
-def _named(text: str, format: str | None, layout: str | None, *, exports: bool) -> Format | None:
+def _named(text: str, format: str | None, *, exports: bool) -> Format | None:
     """Return the format that the caller has named; None where there is no name."""
-    directories = [format for format in directory_formats() if format.is_writable]
-    directories += EXPORTS if exports else ()
-    if layout is not None:
-        named = next((each for each in directories if each.name == layout), None)
-        if format not in (None, layout):
-            other = by_name(format or "")
-            raise ValueError(
-                f"{text}: format={format!r} and layout={layout!r} name two formats: leave one out"
-                if other is not None and other.is_directory
-                else f"{text}: layout= is for directories, and format={format!r} means a file"
-            )
-        if named is None:
-            names = ", ".join([repr(each.name) for each in directories])
-            raise UnsupportedFormatError(f"layout {layout!r} is unknown; expected one of {names}")
-        return named
     if format is None:
         return None
     chosen = by_name(format)
+    directories = [each for each in directory_formats() if each.is_writable]
+    directories += EXPORTS if exports else ()
     writable = [each.name for each in (*file_formats(writable=True), *directories)]
     if chosen is None or (chosen in EXPORTS and not exports):
         raise unknown_name(format, writable)
@@ -132,7 +117,7 @@ def _export(location: Location, format: Format) -> Format:
             f"{location}: {format.description} is local; upload it from there"
         )
     writer_of(format).refuse_foreign(format, location)
-    format_for_saving(location, format=None, layout=DEFAULT.name, prefix=None)
+    format_for_saving(location, format=DEFAULT.name, prefix=None)
     return format
 
 
@@ -153,7 +138,7 @@ def _of_directory(path: LocalPath, named: Format | None) -> Format:
         _refuse_to_hide(place, asked=text)
     elif existing is not named:
         raise NotACheckpointError(
-            f"{text} is a checkpoint of the layout {existing.name!r}: save with layout="
+            f"{text} is a checkpoint of the format {existing.name!r}: save with format="
             f"{existing.name!r}, remove it, or save to another path"
         )
     return named

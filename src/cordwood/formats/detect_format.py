@@ -224,7 +224,7 @@ def format_in_object_store(url: Url, named: Format | None) -> Format:
         )
     if named is not None and named is not DEFAULT:
         raise UnsupportedFormatError(
-            f"{url}: the layout {named.name!r} needs a local path; an object store holds "
+            f"{url}: the format {named.name!r} needs a local path; an object store holds "
             f"{DEFAULT.name!r}"
         )
     return DEFAULT

@@ -56,7 +56,7 @@ def _check_options(format: Format, path: str, options: SaveOptions) -> None:
         if type(size) is not int or size < 1:
             raise ValueError(f"max_shard_bytes: expected an int of at least 1, found {size!r:.80}")
     if options.compression is not None and "compression" not in takes:
-        raise ValueError(f'{path}: compression= is for layout="zarr"')
+        raise ValueError(f'{path}: compression= is for format="zarr"')
     if options.metadata and "metadata" not in takes:
         raise ValueError(f"{path}: the {format.name} format has no place for metadata")
     for name in ("prefix", "linking", "items"):

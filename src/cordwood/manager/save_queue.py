@@ -216,7 +216,7 @@ class SaveQueue:
             prefix: the prefix by which this job has restored the tree; None: none.
         """
         location = self._steps.storage.location_of(step_name(record.step))
-        saved_format = format_for_saving(location, format=None, layout="packs", prefix=None)
+        saved_format = format_for_saving(location, format="packs", prefix=None)
         if self.last is not None:
             self.last_good = self.last.step
         is_first = self._group.index == 0

@@ -29,7 +29,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_they_are_copied_to_another_directory_of_the_hub(tmp_path: Path, model: Path) -> None:
-    done = cordwood.convert(model, tmp_path / "out", layout="hugging_face", cast="bf16")
+    done = cordwood.convert(model, tmp_path / "out", format="hugging_face", cast="bf16")
     assert done.files == COPIED
     assert done.left_out == ("modeling_model.py", "onnx/", "pytorch_model.bin")
     for name in COPIED:
@@ -60,7 +60,7 @@ def test_links_of_the_cache_are_followed_and_no_others(tmp_path: Path, model: Pa
     (tmp_path / "secret").write_text("secret")
     (snapshot / "tokenizer.json").symlink_to(tmp_path / "secret")
     (snapshot / "vocab.txt").symlink_to("nowhere")
-    done = cordwood.convert(snapshot, tmp_path / "out", layout="hugging_face")
+    done = cordwood.convert(snapshot, tmp_path / "out", format="hugging_face")
     assert done.files == ("config.json",)
     assert done.left_out == ("tokenizer.json",)
 
@@ -70,5 +70,5 @@ def test_a_large_file_is_left_out(
 ) -> None:
     monkeypatch.setattr(files_beside_weights, "MAX_FILE_BYTES", 100)
     (model / "tokenizer.json").write_bytes(bytes(101))
-    done = cordwood.convert(model, tmp_path / "out", layout="hugging_face")
+    done = cordwood.convert(model, tmp_path / "out", format="hugging_face")
     assert "tokenizer.json" in done.left_out

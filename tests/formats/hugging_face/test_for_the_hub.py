@@ -70,7 +70,7 @@ def equal(found: Any) -> bool:
 
 def test_one_file(tmp_path: Path, source: Path) -> None:
     path = tmp_path / "hub"
-    done = cordwood.convert(source, path, layout="hugging_face")
+    done = cordwood.convert(source, path, format="hugging_face")
     assert (done.format, done.leaves, done.lost) == ("hugging_face", 5, ())
     assert files(path) == ["model.safetensors"]
     assert equal(safetensors.numpy.load_file(path / "model.safetensors"))
@@ -81,7 +81,7 @@ def test_one_file(tmp_path: Path, source: Path) -> None:
 
 def test_several_files(tmp_path: Path, source: Path) -> None:
     path = tmp_path / "hub"
-    cordwood.convert(source, path, layout="hugging_face", max_shard_bytes=2000)
+    cordwood.convert(source, path, format="hugging_face", max_shard_bytes=2000)
     shards = [f"model-0000{n}-of-00002.safetensors" for n in (1, 2)]
     index_name = "model.safetensors.index.json"
     assert files(path) == [*shards, index_name]
@@ -105,7 +105,7 @@ def test_several_files(tmp_path: Path, source: Path) -> None:
 
 def test_all_of_it_is_verified(tmp_path: Path, source: Path) -> None:
     path = tmp_path / "hub"
-    cordwood.convert(source, path, layout="hugging_face", max_shard_bytes=2000)
+    cordwood.convert(source, path, format="hugging_face", max_shard_bytes=2000)
     assert cordwood.verify(path).unverified_bytes == 0
     for shard in sorted(path.glob("*.safetensors")):
         data = bytearray(shard.read_bytes())
@@ -121,7 +121,7 @@ def test_all_of_it_is_verified(tmp_path: Path, source: Path) -> None:
 def test_what_others_downloaded(tmp_path: Path) -> None:
     """From hub to hub: names and metadata stay."""
     path = tmp_path / "hub"
-    cordwood.convert(FOLDER, path, layout="hugging_face", cast="bf16", max_shard_bytes=20)
+    cordwood.convert(FOLDER, path, format="hugging_face", cast="bf16", max_shard_bytes=20)
     assert len(files(path)) > 2
     assert list(cordwood.load(path)) == list(cordwood.load(FOLDER))
     with cordwood.open(path) as theirs:
@@ -133,18 +133,18 @@ def test_what_has_no_place(tmp_path: Path) -> None:
     tree = {"w": np.ones(3), "step": 7, "none": None, "key": jax.random.key(1), "text": "a" * 9000}
     cordwood.save(source, tree, metadata={"who": "me"})
     with pytest.raises(LossError) as error:
-        cordwood.convert(source, path, layout="hugging_face")
+        cordwood.convert(source, path, format="hugging_face")
     lines = str(error.value).splitlines()[1:]
     assert lines[0].startswith("  2 values that are no arrays: ")
     assert "step" in lines[0]
     assert lines[1] == "  1 PRNG key array, of which only the key data stays: key"
     assert not path.exists()
-    done = cordwood.convert(source, path, layout="hugging_face", lossy=True)
+    done = cordwood.convert(source, path, format="hugging_face", lossy=True)
     assert len(done.lost) == 2
     assert set(cordwood.load(path)) == {"w", "key"}
     cordwood.save(tmp_path / "i4", {"q": jnp.arange(4).astype(jnp.int4)})
     with pytest.raises(UnsupportedLeafError, match="q: safetensors has no int4: cast it"):
-        cordwood.convert(tmp_path / "i4", tmp_path / "other", layout="hugging_face")
+        cordwood.convert(tmp_path / "i4", tmp_path / "other", format="hugging_face")
     assert not (tmp_path / "other").exists()
 
 
@@ -154,9 +154,9 @@ def test_names_that_collide(tmp_path: Path) -> None:
     with pytest.raises(
         LossError, match=r"1 name that the hub's tools would mix up: .* as 'a\.b~2'"
     ):
-        cordwood.convert(source, upload, layout="hugging_face")
+        cordwood.convert(source, upload, format="hugging_face")
     assert not upload.exists()
-    done = cordwood.convert(source, upload, layout="hugging_face", lossy=True)
+    done = cordwood.convert(source, upload, format="hugging_face", lossy=True)
     assert len(done.lost) == 1
     names = sorted(safetensors.numpy.load_file(upload / "model.safetensors"))
     assert names == ["a.b", "a.b~2", "c"]
@@ -166,7 +166,7 @@ def test_the_record_of_a_run_stays_at_home(tmp_path: Path) -> None:
     with cordwood.CheckpointManager(tmp_path / "run", save=1) as manager:
         manager.save(5, {"w": np.ones(3)}, metrics={"loss": 0.5})
     for name in ("hub", "5"):
-        cordwood.convert(tmp_path / "run" / "5", tmp_path / name, layout="hugging_face")
+        cordwood.convert(tmp_path / "run" / "5", tmp_path / name, format="hugging_face")
         with cordwood.open(tmp_path / name) as checkpoint:
             assert dict(checkpoint.metadata) == {"format": "pt"}
 
@@ -174,18 +174,18 @@ def test_the_record_of_a_run_stays_at_home(tmp_path: Path) -> None:
 def test_nothing_is_replaced(tmp_path: Path, source: Path) -> None:
     path = tmp_path / "hub"
     path.mkdir()
-    cordwood.convert(source, path, layout="hugging_face")  # empty
+    cordwood.convert(source, path, format="hugging_face")  # empty
     for overwrite in (False, True):
         with pytest.raises(NotACheckpointError, match="not replaced or added to"):
-            cordwood.convert(source, path, layout="hugging_face", overwrite=overwrite)
+            cordwood.convert(source, path, format="hugging_face", overwrite=overwrite)
     with pytest.raises(UnsupportedFormatError, match="Hugging Face hub is local"):
-        cordwood.convert(source, "memory://hub", layout="hugging_face")
-    with pytest.raises(ValueError, match="layout= is for directories"):
-        cordwood.convert(source, tmp_path / "a.safetensors", layout="hugging_face")
+        cordwood.convert(source, "memory://hub", format="hugging_face")
+    with pytest.raises(ValueError, match="format='hugging_face' is for directories"):
+        cordwood.convert(source, tmp_path / "a.safetensors", format="hugging_face")
     with pytest.raises(ValueError, match="to_prefix= is for directories"):
-        cordwood.convert(source, tmp_path / "b", layout="hugging_face", to_prefix="p")
-    with pytest.raises(ValueError, match='compression= is for layout="zarr"'):
-        cordwood.convert(source, tmp_path / "b", layout="hugging_face", compression="zstd")
+        cordwood.convert(source, tmp_path / "b", format="hugging_face", to_prefix="p")
+    with pytest.raises(ValueError, match='compression= is for format="zarr"'):
+        cordwood.convert(source, tmp_path / "b", format="hugging_face", compression="zstd")
     assert files(tmp_path) == ["hub", "source"]
 
 
@@ -208,7 +208,7 @@ def test_a_failure_leaves_nothing(tmp_path: Path, source: Path) -> None:
         path = tmp_path / f"hub-{at}"
         try:
             with syscalls.override(Failing(at)):
-                cordwood.convert(source, path, layout="hugging_face", max_shard_bytes=2000)
+                cordwood.convert(source, path, format="hugging_face", max_shard_bytes=2000)
         except OSError as e:
             failures += 1
             assert path.name in str(e)  # noqa: PT017
@@ -240,7 +240,7 @@ def test_the_size_of_data_files(tmp_path: Path, place: str) -> None:
 def test_sizes_are_of_directories(tmp_path: Path, name: str) -> None:
     for call in (
         lambda: cordwood.save(tmp_path / name, {"w": 1}, max_shard_bytes=100),
-        lambda: cordwood.save(tmp_path / "z", {"w": 1}, layout="zarr", max_shard_bytes=100),
+        lambda: cordwood.save(tmp_path / "z", {"w": 1}, format="zarr", max_shard_bytes=100),
     ):
         with pytest.raises(ValueError, match="is for directories of safetensors files"):
             call()
@@ -258,7 +258,7 @@ def test_an_interrupt_ends_it_and_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "hub"
 
     def convert() -> None:
-        options: Any = {"layout": "hugging_face", "max_shard_bytes": 2 << 20}
+        options: Any = {"format": "hugging_face", "max_shard_bytes": 2 << 20}
         cordwood.convert(tmp_path / "source", path, **options)
         shutil.rmtree(path)
 

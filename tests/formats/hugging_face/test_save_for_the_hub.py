@@ -21,10 +21,8 @@ TREE: dict[str, Any] = {
 NAMES = {"layers.0.w", "layers.1.w", "head"}
 
 
-@pytest.mark.parametrize("option", ["layout", "format"])
-def test_one_file(tmp_path: Path, option: str) -> None:
-    options: dict[str, Any] = {option: "hugging_face"}
-    cordwood.save(tmp_path / "hub", TREE, **options)
+def test_one_file(tmp_path: Path) -> None:
+    cordwood.save(tmp_path / "hub", TREE, format="hugging_face")
     assert [each.name for each in (tmp_path / "hub").iterdir()] == ["model.safetensors"]
     loaded = safetensors.numpy.load_file(tmp_path / "hub" / "model.safetensors")
     assert set(loaded) == NAMES
@@ -35,12 +33,12 @@ def test_one_file(tmp_path: Path, option: str) -> None:
 
 def test_several_files_in_the_background(tmp_path: Path) -> None:
     path = tmp_path / "hub"
-    cordwood.save(path, TREE, layout="hugging_face", max_shard_bytes=24, metadata={"of": "me"})
+    cordwood.save(path, TREE, format="hugging_face", max_shard_bytes=24, metadata={"of": "me"})
     names = sorted(each.name for each in path.iterdir())
     assert names[0] == "model-00001-of-00003.safetensors"
     assert names[-1] == "model.safetensors.index.json"
     assert cordwood.open(path).metadata == {"format": "pt", "of": "me"}
-    cordwood.save_async(tmp_path / "later", TREE, layout="hugging_face").wait()
+    cordwood.save_async(tmp_path / "later", TREE, format="hugging_face").wait()
     assert cordwood.diff(path, tmp_path / "later").equal
 
 
@@ -55,18 +53,18 @@ def test_several_files_in_the_background(tmp_path: Path) -> None:
 )
 def test_what_is_no_array_is_refused(tmp_path: Path, tree: Any, message: str) -> None:
     with pytest.raises(UnsupportedLeafError, match=message):
-        cordwood.save(tmp_path / "hub", tree, layout="hugging_face")
+        cordwood.save(tmp_path / "hub", tree, format="hugging_face")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_replaced(tmp_path: Path) -> None:
-    cordwood.save(tmp_path / "hub", TREE, layout="hugging_face")
+    cordwood.save(tmp_path / "hub", TREE, format="hugging_face")
     with pytest.raises(NotACheckpointError, match="is not replaced or added to"):
-        cordwood.save(tmp_path / "hub", TREE, layout="hugging_face")
+        cordwood.save(tmp_path / "hub", TREE, format="hugging_face")
 
 
 def test_a_store_and_a_prefix_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedFormatError, match="is local; upload it from there"):
-        cordwood.save("memory://hub/model", TREE, layout="hugging_face")
+        cordwood.save("memory://hub/model", TREE, format="hugging_face")
     with pytest.raises(ValueError, match="has no prefix"):
-        cordwood.save(tmp_path / "hub", TREE, layout="hugging_face", prefix="ema")
+        cordwood.save(tmp_path / "hub", TREE, format="hugging_face", prefix="ema")

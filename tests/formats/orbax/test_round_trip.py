@@ -282,7 +282,7 @@ def test_nothing_is_saved_over(tmp_path: Path, layout: str) -> None:
     path = tmp_path / "c"
     shutil.copytree(GOLDEN / layout, path)
     before = sorted(path.rglob("*"))
-    for options in ({}, {"layout": "packs"}, {"layout": "zarr"}, {"prefix": "state"}):
+    for options in ({}, {"format": "packs"}, {"format": "zarr"}, {"prefix": "state"}):
         with pytest.raises(NotACheckpointError, match=r"/c holds what Orbax has written, which"):
             cordwood.save(path, {"a": 1}, **options)  # type: ignore[arg-type]
     for prefix, write_index in ((None, True), ("state", True), (None, False)):
@@ -297,7 +297,7 @@ def test_nor_over_a_run(run: Path) -> None:
         with pytest.raises(NotACheckpointError, match="holds what Orbax has written"):
             cordwood.save(path, {"a": 1})
         with pytest.raises(NotACheckpointError, match="holds what Orbax has written"):
-            cordwood.save_async(path, {"a": 1}, layout="zarr").wait()
+            cordwood.save_async(path, {"a": 1}, format="zarr").wait()
         with pytest.raises(NotACheckpointError, match="holds what Orbax has written"):
             cordwood.tree_serialize_leaves(path, {"a": np.ones(1)}, GlobalAsyncCheckpointManager())
         assert not list(run.parent.rglob("*cordwood*"))

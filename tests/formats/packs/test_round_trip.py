@@ -170,20 +170,18 @@ def test_refused_prefixes_and_metadata(tmp_path: Path) -> None:
         cordwood.save(tmp_path / "a", {}, metadata={"cordwood.x": ""})
     with pytest.raises(ValueError, match=r"prefix= is for directories; a file holds one tree"):
         cordwood.save(tmp_path / "a.safetensors", {}, prefix="p")
-    with pytest.raises(ValueError, match=r"layout= is for directories, and format='msgpack' means"):
-        cordwood.save(tmp_path / "a", {}, format="msgpack", layout="packs")
     with pytest.raises(ValueError, match=r"and a name with the suffix of a file means a file"):
-        cordwood.save(tmp_path / "a.safetensors", {}, layout="packs")
-    with pytest.raises(UnsupportedFormatError, match="layout 'tar' is unknown; expected"):
-        cordwood.save(tmp_path / "a", {}, layout="tar")  # type: ignore[arg-type]
+        cordwood.save(tmp_path / "a.safetensors", {}, format="packs")
+    with pytest.raises(UnsupportedFormatError, match="format 'tar' is unknown; expected"):
+        cordwood.save(tmp_path / "a", {}, format="tar")
     assert not list(tmp_path.iterdir())
     cordwood.save(tmp_path / "a.safetensors", {})
     with pytest.raises(ValueError, match="prefix= is for directories"):
         cordwood.load(tmp_path / "a.safetensors", prefix="p")
 
 
-def test_a_layout_makes_any_name_a_directory(tmp_path: Path) -> None:
-    cordwood.save(tmp_path / "model.npz", {"a": 1}, layout="packs")
+def test_a_directory_format_makes_any_name_a_directory(tmp_path: Path) -> None:
+    cordwood.save(tmp_path / "model.npz", {"a": 1}, format="packs")
     assert cordwood.load(tmp_path / "model.npz") == {"a": 1}
 
 

@@ -36,14 +36,14 @@ import os
 import cordwood
 
 if not os.path.isdir(path) and not os.path.isdir(os.path.dirname(path) + "/.c.cordwood-old"):
-    cordwood.save(path, {"other": np.ones(3)}, layout="zarr", prefix="other")
+    cordwood.save(path, {"other": np.ones(3)}, format="zarr", prefix="other")
     with open(path + "/note", "w") as note:
         note.write("mine")
         os.fsync(note.fileno())
     directory = os.open(path, os.O_RDONLY)
     os.fsync(directory)
     os.close(directory)
-cordwood.save(path, tree, layout="zarr"OPTIONS)
+cordwood.save(path, tree, format="zarr"OPTIONS)
 """
 LOAD = """
 from pathlib import Path

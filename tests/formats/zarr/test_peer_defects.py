@@ -149,7 +149,7 @@ def test_b23_every_flipped_bit_of_a_chunk_is_noticed(tmp_path: Path, compression
     import cordwood
 
     tree = {"w": np.linspace(0, 1, 7, dtype=np.float32)}
-    cordwood.save(tmp_path / "c", tree, layout="zarr", compression=compression)
+    cordwood.save(tmp_path / "c", tree, format="zarr", compression=compression)
     chunk = tmp_path / "c" / "w" / "0"
     data = chunk.read_bytes()
     unnoticed = 0
@@ -392,7 +392,7 @@ def test_b37_no_chunk_is_too_large_and_a_part_is_read_without_the_rest(
     eformer.tree_serialize_leaves(tmp_path / "theirs", tree)
     assert names_in(tmp_path / "theirs" / "w") == [".zarray", "0.0"]
     monkeypatch.setattr(plan_save, "MAX_CHUNK_BYTES", {None: 4096, "zstd": 1024})
-    cordwood.save(tmp_path / "ours", tree, layout="zarr", compression="zstd")
+    cordwood.save(tmp_path / "ours", tree, format="zarr", compression="zstd")
     assert len(names_in(tmp_path / "ours" / "w")) == 1 + 16
     tree_serialize_leaves(tmp_path / "raw", tree)
     assert len(names_in(tmp_path / "raw" / "w")) == 1 + 4

@@ -19,7 +19,7 @@ LAYOUTS = ["packs", "zarr"]
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_b41_a_load_checks_what_it_reads(tmp_path: Path, layout: Any) -> None:
-    cordwood.save(tmp_path / "c", {"w": np.arange(10_000, dtype=np.float32)}, layout=layout)
+    cordwood.save(tmp_path / "c", {"w": np.arange(10_000, dtype=np.float32)}, format=layout)
     file = max((tmp_path / "c").rglob("*"), key=lambda path: path.stat().st_size)
     content = bytearray(file.read_bytes())
     content[-5] ^= 1
@@ -31,7 +31,7 @@ def test_b41_a_load_checks_what_it_reads(tmp_path: Path, layout: Any) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_b42_a_cast_that_is_asked_for_is_made(tmp_path: Path, layout: Any) -> None:
     tree = {"w": jnp.linspace(0, 1, 64), "step": jnp.int32(3)}
-    cordwood.save(tmp_path / "c", tree, layout=layout)
+    cordwood.save(tmp_path / "c", tree, format=layout)
     loaded = cordwood.load(tmp_path / "c", cast="bf16")
     assert loaded["w"].dtype == jnp.bfloat16
     assert (loaded["w"] == tree["w"].astype(jnp.bfloat16)).all()
@@ -40,7 +40,7 @@ def test_b42_a_cast_that_is_asked_for_is_made(tmp_path: Path, layout: Any) -> No
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_b45_another_shape_is_no_reason_to_keep_what_is_there(tmp_path: Path, layout: Any) -> None:
-    cordwood.save(tmp_path / "c", {"w": jnp.ones((4, 8))}, layout=layout)
+    cordwood.save(tmp_path / "c", {"w": jnp.ones((4, 8))}, format=layout)
     for missing in ("error", "keep"):
         with pytest.raises(
             MismatchError, match=r"w: expected float32\[8,8\], found float32\[4,8\]"
@@ -51,9 +51,9 @@ def test_b45_another_shape_is_no_reason_to_keep_what_is_there(tmp_path: Path, la
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_b46_a_tree_without_arrays(tmp_path: Path, layout: Any) -> None:
     tree = {"name": "run", "lr": 0.5, "steps": [1, 2], "nothing": {}, "none": None}
-    cordwood.save(tmp_path / "c", tree, layout=layout)
+    cordwood.save(tmp_path / "c", tree, format=layout)
     assert cordwood.load(tmp_path / "c", like=tree) == tree
-    cordwood.save(tmp_path / "empty", {}, layout=layout)
+    cordwood.save(tmp_path / "empty", {}, format=layout)
     assert cordwood.load(tmp_path / "empty") == {}
 
 

@@ -43,7 +43,7 @@ EVERY: list[Compression] = [None, "zstd", "blosc"]
 def test_any_tree_comes_back(compression: Compression, tree: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "c"
-        cordwood.save(path, {"root": tree}, layout="zarr", compression=compression)
+        cordwood.save(path, {"root": tree}, format="zarr", compression=compression)
         cordwood.verify(path)
         assert_trees_equal(cordwood.load(path, like={"root": tree}), {"root": tree})
 
@@ -61,7 +61,7 @@ def test_saved_under_one_sharding_and_loaded_under_others(
 ) -> None:
     path = tmp_path / "c"
     tree = jax.device_put(EXPECTED, SHARDINGS[number])
-    cordwood.save(path, tree, layout="zarr", compression=compression)
+    cordwood.save(path, tree, format="zarr", compression=compression)
     for step in (0, 1, 11):  # each sharding meets three, itself among them
         expectation = SHARDINGS[(number + step) % len(SHARDINGS)]
         loaded = cordwood.load(path, shardings=expectation)
@@ -78,23 +78,23 @@ def test_saved_under_one_sharding_and_loaded_under_others(
 
 def test_the_layout_of_what_is_there_stays(tmp_path: Path) -> None:
     path = tmp_path / "c"
-    cordwood.save(path, {"w": np.ones(3)}, layout="zarr", metadata={"step": "1"})
+    cordwood.save(path, {"w": np.ones(3)}, format="zarr", metadata={"step": "1"})
     cordwood.save(path, {"w": np.zeros(3)})
     assert (path / "w" / "0").exists()
-    with pytest.raises(NotACheckpointError, match="is a checkpoint of the layout 'zarr': save"):
-        cordwood.save(path, {}, layout="packs")
+    with pytest.raises(NotACheckpointError, match="is a checkpoint of the format 'zarr': save"):
+        cordwood.save(path, {}, format="packs")
     cordwood.save(tmp_path / "p", {"w": np.ones(3)})
-    with pytest.raises(NotACheckpointError, match="is a checkpoint of the layout 'packs'"):
-        cordwood.save(tmp_path / "p", {}, layout="zarr")
-    with pytest.raises(ValueError, match='compression= is for layout="zarr"'):
+    with pytest.raises(NotACheckpointError, match="is a checkpoint of the format 'packs'"):
+        cordwood.save(tmp_path / "p", {}, format="zarr")
+    with pytest.raises(ValueError, match='compression= is for format="zarr"'):
         cordwood.save(tmp_path / "p", {}, compression="zstd")
-    with pytest.raises(ValueError, match='compression= is for layout="zarr"'):
+    with pytest.raises(ValueError, match='compression= is for format="zarr"'):
         cordwood.save(tmp_path / "f.safetensors", {}, compression="zstd")
 
 
 def test_items(tmp_path: Path) -> None:
     path = tmp_path / "c"
-    cordwood.save(path, {"w": np.ones(3)}, layout="zarr", prefix="model", metadata={"a": "b"})
+    cordwood.save(path, {"w": np.ones(3)}, format="zarr", prefix="model", metadata={"a": "b"})
     assert cordwood.load(path)["w"].tolist() == [1, 1, 1]  # the only one
     cordwood.save(path, {"w": np.zeros(2)}, prefix="opt")
     with pytest.raises(PrefixError, match=r"No prefix specified. Available prefixes: \['model'"):
@@ -117,7 +117,7 @@ def test_save_async(tmp_path: Path) -> None:
         "step": 7,
         "key": jax.random.key(0),
     }
-    pending = cordwood.save_async(path, tree, layout="zarr", compression="zstd")
+    pending = cordwood.save_async(path, tree, format="zarr", compression="zstd")
     tree["n"] += 1
     tree["w"].delete()
     pending.wait()
@@ -127,7 +127,7 @@ def test_save_async(tmp_path: Path) -> None:
     assert loaded["n"].tolist() == [0, 1, 2]
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "mine.txt").write_text("mine")
-    pending = cordwood.save_async(tmp_path / "notes", {"a": 1}, layout="zarr")
+    pending = cordwood.save_async(tmp_path / "notes", {"a": 1}, format="zarr")
     with pytest.raises(NotACheckpointError, match=r"mine\.txt"):
         pending.wait()
 
@@ -136,7 +136,7 @@ def test_mapped_leaves(tmp_path: Path) -> None:
     path = tmp_path / "c"
     whole = np.arange(64, dtype=np.float32).reshape(8, 8)
     spread = jax.device_put(whole, sharding(jax.P("x"), 8))
-    cordwood.save(path, {"one": whole, "many": spread}, layout="zarr")
+    cordwood.save(path, {"one": whole, "many": spread}, format="zarr")
     loaded = cordwood.load(path, mmap=True, to="numpy")
     assert not loaded["one"].flags.writeable
     cordwood.save(path, {"one": whole + 1})  # the mapping stays what it was
@@ -146,7 +146,7 @@ def test_mapped_leaves(tmp_path: Path) -> None:
 
 def test_an_open_checkpoint_stays_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "c"
-    cordwood.save(path, {f"w{i}": np.full(9, i) for i in range(100)}, layout="zarr")
+    cordwood.save(path, {f"w{i}": np.full(9, i) for i in range(100)}, format="zarr")
     with cordwood.open(path) as checkpoint:
         cordwood.save(path, {"v": np.ones(1)})
         assert len(os.listdir(tmp_path)) == 2  # the old one is held
@@ -175,7 +175,7 @@ def test_gc_removes_leftovers_of_killed_saves_beside(tmp_path: Path) -> None:
 
 def test_without_exchange_a_checkpoint_is_found_where_it_stands(tmp_path: Path) -> None:
     path = tmp_path / "c"
-    cordwood.save(path, {"w": np.ones(3)}, layout="zarr")
+    cordwood.save(path, {"w": np.ones(3)}, format="zarr")
     path.rename(tmp_path / ".c.cordwood-old")  # a save that died between two renames
     assert cordwood.load(path)["w"].tolist() == [1, 1, 1]
     with cordwood.open(path) as checkpoint:
@@ -190,7 +190,7 @@ def test_without_exchange_a_checkpoint_is_found_where_it_stands(tmp_path: Path) 
 def test_verify_names_leaf_file_and_offset(tmp_path: Path) -> None:
     path = tmp_path / "c"
     large = np.arange(3 << 18, dtype=np.float32)
-    cordwood.save(path, {"a": {"b": large}, "c": np.ones(3)}, layout="zarr")
+    cordwood.save(path, {"a": {"b": large}, "c": np.ones(3)}, format="zarr")
     cordwood.save(path, [np.ones(2)], prefix="opt")
     verification = cordwood.verify(path)
     assert verification.format == "zarr"
@@ -248,20 +248,20 @@ def test_a_directory_that_is_no_checkpoint_is_not_filled(
         r"has no tensorstore_index.json, and contains a.txt, b.txt, c.txt and 1 more; remove it"
     )
     with pytest.raises(NotACheckpointError, match=expected):
-        save(path, {"w": np.ones(3)}, layout="zarr")
+        save(path, {"w": np.ones(3)}, format="zarr")
     assert sorted(os.listdir(path)) == ["a.txt", "b.txt", "c.txt", "d.txt"]
     assert os.listdir(tmp_path) == ["work"]
     tree_serialize_leaves(path, {"w": np.ones(3)})  # as eFormer's does
-    cordwood.save(path, {"w": np.zeros(3)}, layout="zarr")
+    cordwood.save(path, {"w": np.zeros(3)}, format="zarr")
     assert (path / "a.txt").read_text() == "a diary"
     (tmp_path / "empty").mkdir()
-    cordwood.save(tmp_path / "empty", {"w": np.ones(3)}, layout="zarr")
+    cordwood.save(tmp_path / "empty", {"w": np.ones(3)}, format="zarr")
 
 
 def test_an_index_that_lies(tmp_path: Path) -> None:
     """Paths out of the directory, and arrays that no memory could hold."""
     path = tmp_path / "c"
-    cordwood.save(path, {"w": np.ones(3)}, layout="zarr")
+    cordwood.save(path, {"w": np.ones(3)}, format="zarr")
     (tmp_path / "outside").mkdir()
     (path / "w").rename(tmp_path / "outside" / "w")
     index = stored_index(path)

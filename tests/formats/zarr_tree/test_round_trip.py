@@ -160,7 +160,7 @@ def very_deep(path: Path) -> None:
 
 
 def a_checkpoint_within(path: Path) -> None:
-    cordwood.save(path / "run", {"a": np.ones(2)}, layout="zarr")
+    cordwood.save(path / "run", {"a": np.ones(2)}, format="zarr")
 
 
 def a_pack_within(path: Path) -> None:
@@ -266,7 +266,7 @@ def test_a_directory_is_looked_at_for_orbax_once_for_each_question(
 
 
 def test_arrays_of_cordwoods_that_have_lost_their_index(tmp_path: Path) -> None:
-    cordwood.save(tmp_path / "x", {"a": np.ones(3)}, layout="zarr")
+    cordwood.save(tmp_path / "x", {"a": np.ones(3)}, format="zarr")
     (tmp_path / "x/tensorstore_index.json").unlink()
     with pytest.raises(CorruptionError, match="cordwood wrote this array"):
         cordwood.load(tmp_path / "x")
@@ -295,5 +295,5 @@ def test_no_save_takes_its_place(tmp_path: Path) -> None:
     write(path / "w", np.full(3, 5, np.float32))
     for tree in ({"w": np.ones(3)}, {"other": np.ones(3)}):
         with pytest.raises(NotACheckpointError, match="which cordwood only reads"):
-            cordwood.save(path, tree, layout="zarr")
+            cordwood.save(path, tree, format="zarr")
     assert cordwood.load(path)["w"].tolist() == [5, 5, 5]

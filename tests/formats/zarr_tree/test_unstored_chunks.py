@@ -55,7 +55,7 @@ def test_a_whole_tree_gives_no_warning(tmp_path: Path) -> None:
 
 def test_a_missing_chunk_of_eformers_directories_stays_an_error(tmp_path: Path) -> None:
     """A missing file there is lost: eFormer stores every chunk."""
-    cordwood.save(tmp_path / "x", {"w": np.zeros(3)}, layout="zarr")
+    cordwood.save(tmp_path / "x", {"w": np.zeros(3)}, format="zarr")
     (tmp_path / "x/w/0").unlink()
     with pytest.raises(CorruptionError, match="0 is missing: the checkpoint is incomplete"):
         cordwood.load(tmp_path / "x")

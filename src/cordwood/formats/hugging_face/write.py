@@ -86,7 +86,7 @@ def plan_save(
     if rendezvous.count > 1:
         raise UnsupportedFormatError(
             f"{path}: one process writes a directory for the hub, and there are "
-            f'{rendezvous.count}: save with layout="packs", and convert that in one process'
+            f'{rendezvous.count}: save with format="packs", and convert that in one process'
         )
     flat = flatten(tree)
     specs = [describe_leaf(p, leaf) for p, leaf in zip(flat.paths, flat.leaves, strict=True)]
