@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterator
+
 from cordwood.api.copy_step import Copier
 from cordwood.api.verify import verify as verify_checkpoint
 from cordwood.errors import (
@@ -11,18 +14,18 @@ from cordwood.errors import (
 from cordwood.formats.detect_format import format_of
 from cordwood.formats.table import suffix_of
 from cordwood.io.open_files import LocalFile, ReadableFile
-from cordwood.io.progress import METER
+from cordwood.io.progress import METER, ProgressMeter
 from cordwood.storage.atomic_file import atomic_file, finish_file
 from cordwood.storage.locations import LocalPath, Location, Url
 from cordwood.storage.paths import kind_at
-from cordwood.threads.stop_check import check_stop
+from cordwood.storage.write_stream import write_chunks
 
 _UNIT_BYTES = 8 << 20
 
 
 def copy_file(source: LocalPath, destination: Location) -> Copier:
     """Copy a single local file to another local path."""
-    copied, meter = Copier(verify=False, in_pool=False), METER.get()
+    copied = Copier(verify=False, in_pool=False)
     suffix = suffix_of(source.text)
     if isinstance(destination, Url):
         raise UnsupportedFormatError(
@@ -46,13 +49,7 @@ def copy_file(source: LocalPath, destination: Location) -> Copier:
             copied.steps_there, copied.skipped_bytes = [""], file.size_bytes
             return copied
         with atomic_file(destination) as temporary:
-            for start in range(0, file.size_bytes, _UNIT_BYTES):
-                check_stop()
-                data = file.read(start, min(_UNIT_BYTES, file.size_bytes - start))
-                temporary.write(memoryview(data), start)
-                if meter is not None:
-                    meter.advance(len(data), source.text)
-            temporary.require_size(file.size_bytes)
+            write_chunks(temporary, _chunks_of(file, METER.get()))
             try:
                 verify_checkpoint(temporary.path, format=format)
             except CordwoodError:
@@ -62,12 +59,17 @@ def copy_file(source: LocalPath, destination: Location) -> Copier:
     return copied
 
 
+def _chunks_of(file: ReadableFile, meter: ProgressMeter | None = None) -> Iterator[bytes]:
+    """Read a file from its start to its end; `meter` counts the bytes once they are used."""
+    for start in range(0, file.size_bytes, _UNIT_BYTES):
+        data = file.read(start, min(_UNIT_BYTES, file.size_bytes - start))
+        yield data
+        if meter is not None:
+            meter.advance(len(data), file.name)
+
+
 def _same_bytes(file: ReadableFile, path: LocalPath) -> bool:
     with LocalFile(path) as other:
-        if other.size_bytes != file.size_bytes:
-            return False
-        for start in range(0, file.size_bytes, _UNIT_BYTES):
-            length = min(_UNIT_BYTES, file.size_bytes - start)
-            if file.read(start, length) != other.read(start, length):
-                return False
-    return True
+        return other.size_bytes == file.size_bytes and all(
+            map(operator.eq, _chunks_of(file), _chunks_of(other))
+        )

@@ -77,8 +77,8 @@ def format_for_saving(
         return named
     if named is not None and text.endswith(tuple(suffixes_of(file_formats(writable=True)))):
         raise ValueError(
-            f"{text}: format={format!r} is for directories, and a name with the suffix of a file "
-            "means a file"
+            f"{text}: the format is one of directories, and a name with the suffix of a file means "
+            "a file"
         )
     return _of_directory(location, named)
 
