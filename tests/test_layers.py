@@ -85,7 +85,7 @@ FOR_EVERY_FORMAT = (
     "stored_step",
     "table",
 )
-KNOW_EVERY_FORMAT = ("choose_format", "detect_format", "plan_save", "stored_trees")
+KNOW_EVERY_FORMAT = ("choose_format", "detect_format", "plan_save", "stored_trees", "tool_steps")
 
 # Modules for files, processes, threads, sockets.
 MACHINE = {

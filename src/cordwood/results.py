@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cordwood.comparing.leaf_diff import LeafDiff as LeafDiff
     from cordwood.io.progress import Progress as Progress
     from cordwood.manager.resplit_states import Resplittable as Resplittable
-    from cordwood.manager.restore_step import Restored as Restored
+    from cordwood.manager.restored import Restored as Restored
     from cordwood.manager.save_queue import SaveReport as SaveReport
     from cordwood.manager.step_items import Stateful as Stateful
     from cordwood.policies.retention_plan import PlannedStep as PlannedStep
@@ -37,7 +37,7 @@ _MODULE_OF = {
     "PlannedStep": "cordwood.policies.retention_plan",
     "Progress": "cordwood.io.progress",
     "Resplittable": "cordwood.manager.resplit_states",
-    "Restored": "cordwood.manager.restore_step",
+    "Restored": "cordwood.manager.restored",
     "RetentionPlan": "cordwood.policies.retention_plan",
     "SaveReport": "cordwood.manager.save_queue",
     "Stateful": "cordwood.manager.step_items",

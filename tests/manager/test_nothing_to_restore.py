@@ -17,7 +17,7 @@ import pytest
 
 import cordwood
 from cordwood import CheckpointManager, StepReader
-from cordwood.manager.steps import other_checkpoints
+from cordwood.manager.other_checkpoints import other_checkpoints
 
 TREE = {"w": np.ones(3, np.float32)}
 

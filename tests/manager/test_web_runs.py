@@ -11,7 +11,7 @@ import pytest
 
 import cordwood
 from cordwood import CheckpointManager, StepReader
-from cordwood.manager.steps import summarize_steps
+from cordwood.manager.step_summaries import summarize_steps
 from cordwood.storage.locations import parse_location
 from tests.storage.web_stores import Request, WebStore, web_store
 from tests.threads import until

@@ -12,7 +12,7 @@ import pytest
 
 import cordwood
 from cordwood import CheckpointManager
-from cordwood.manager.steps import summarize_steps
+from cordwood.manager.step_summaries import summarize_steps
 from cordwood.viewer.page import export_page
 from cordwood.viewer.resources import Resources
 from cordwood.viewer.sources import OpenArguments, open_sources

@@ -33,7 +33,7 @@ from cordwood.message_text import counted, printable, size_text
 from cordwood.threads.garbage_collector import gc_paused
 
 if TYPE_CHECKING:
-    from cordwood.manager.steps import StepSummary
+    from cordwood.manager.step_summaries import StepSummary
     from cordwood.storage.locations import Location
 
 LS_EXAMPLES = """
@@ -275,7 +275,7 @@ def steps_command(path: str, as_json: bool) -> None:
     step is not complete.
     """
     from cordwood.api.detect import detect
-    from cordwood.manager.steps import summarize_steps
+    from cordwood.manager.step_summaries import summarize_steps
     from cordwood.storage.locations import parse_location
 
     detected = detect(path)

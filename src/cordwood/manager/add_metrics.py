@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from cordwood.errors import CordwoodError
 from cordwood.formats.packs.packs_storage import store_at
 from cordwood.formats.packs.step_metrics import change_of_metrics
-from cordwood.manager.restore_step import missing_step_error
+from cordwood.manager.missing_steps import finished_step, missing_step_error
 from cordwood.manager.steps import Steps
 from cordwood.storage.storage_protocol import IndexChange
 from cordwood.threads.log import log
@@ -35,9 +35,7 @@ def add_metrics(
         overwrite: True to replace values that are there.
         timeout_seconds: the longest wait for the lock of another save of the step.
     """
-    step = steps.at(number)
-    if step is None or not step.finished:
-        raise missing_step_error(steps, number)
+    step = finished_step(steps, number)
     step.require_known()
     store = store_at(step.location, to_save=True)
 

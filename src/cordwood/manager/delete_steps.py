@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
 
@@ -10,7 +9,8 @@ from cordwood.errors import CordwoodError, StepError
 from cordwood.formats.load_format import collector_of
 from cordwood.formats.stored_step import listed
 from cordwood.formats.table import DEFAULT
-from cordwood.manager.steps import OURS, Step, Steps, best_of_each
+from cordwood.manager.step import Step, best_of_each
+from cordwood.manager.steps import Steps
 from cordwood.message_text import printable
 from cordwood.policies.best_step import metric_problems
 from cordwood.policies.keep_policies import KeepPolicy
@@ -48,7 +48,7 @@ def delete_steps(steps: Steps, start: int, stop: int | None) -> list[int]:
     in use, one of another tool, or one with files that cordwood did not write.
     """
     entries = steps.entries(start=start, stop=stop)[::-1]
-    reasons = {each.entry: _of_another_tool(each) for each in entries if is_of_another_tool(each)}
+    reasons = {each.entry: _of_another_tool(each) for each in entries if each.is_of_another_tool}
     result = steps.storage.remove([each.entry for each in entries if each.entry not in reasons])
     steps.storage.remove_leftovers()  # of a call that was killed
     numbers = {each.entry: each.step for each in entries}
@@ -79,20 +79,10 @@ def delete_steps(steps: Steps, start: int, stop: int | None) -> list[int]:
 _MOVE_AWAY = "move that away, and delete the step again; if it is no step, keep it out of this root"
 
 
-def is_of_another_tool(step: Step) -> bool:
-    """Return True for a step that cordwood did not write, and that no manager deletes."""
-    return step.tool not in ("", OURS)
-
-
-def removal_command(step: Step) -> str:
-    """Return the command that removes a step of any tool."""
-    return shlex.join(["cordwood", "rm", step.path])
-
-
 def _of_another_tool(step: Step) -> str:
     return (
         f"it was saved by {step.tool}, and a manager deletes only what cordwood wrote; to remove "
-        f"it: {removal_command(step)}"
+        f"it: {step.removal_command}"
     )
 
 

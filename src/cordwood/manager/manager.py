@@ -21,7 +21,7 @@ from cordwood.io.staging_memory import checked_options
 from cordwood.manager.add_metrics import add_metrics
 from cordwood.manager.argument_hints import refuse_arguments
 from cordwood.manager.delete_steps import delete_steps, plan_deletions
-from cordwood.manager.restore_step import missing_step_error
+from cordwood.manager.missing_steps import missing_step_error
 from cordwood.manager.save_decider import SaveDecider
 from cordwood.manager.save_queue import SaveQueue, SaveReport
 from cordwood.manager.step_items import collect_states, join_items, states_tree

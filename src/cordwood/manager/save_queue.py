@@ -23,8 +23,9 @@ from cordwood.formats.stored_step import (
 )
 from cordwood.io.progress import ProgressOption
 from cordwood.io.staging_memory import StagingOptions
-from cordwood.manager.delete_steps import StepCleaner, is_of_another_tool, removal_command
-from cordwood.manager.steps import Step, Steps, best_of_each
+from cordwood.manager.delete_steps import StepCleaner
+from cordwood.manager.step import Step, best_of_each
+from cordwood.manager.steps import Steps
 from cordwood.message_text import size_text
 from cordwood.policies.keep_policies import KeepPolicy
 from cordwood.processes.key_value_store import current_processes
@@ -337,7 +338,7 @@ class SaveQueue:
         whole = [each.step for each in entries if each.whole]
         if whole and whole[-1] == number:
             there = [each for each in entries if each.step == number and each.whole]
-            commands = [removal_command(each) for each in there if is_of_another_tool(each)]
+            commands = [each.removal_command for each in there if each.is_of_another_tool]
             replace = f"call manager.delete({number}) first"
             if commands:
                 replace = f"remove what another tool saved first: {'; '.join(commands)}"

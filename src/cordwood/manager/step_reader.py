@@ -1,16 +1,10 @@
-"""StepReader: everything that a job does with steps except saving: list, restore, wait, pin.
-
-One file, as it is one public class: most of its lines are the docstrings of its methods.
-"""
+"""StepReader: everything that a job does with steps except saving: list, restore, wait, pin."""
 
 from __future__ import annotations
 
-import errno
 import os
-import time
-from collections.abc import Hashable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from operator import itemgetter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, TypeVar, Unpack, overload
 
 from cordwood.errors import MismatchError
@@ -19,18 +13,15 @@ from cordwood.formats.stored_step import step_number
 from cordwood.io.progress import ProgressOption
 from cordwood.io.progress_bar import require_progress_option
 from cordwood.manager.argument_hints import no_attribute, refuse_arguments
-from cordwood.manager.restore_step import (
-    LoadedStep,
-    Restored,
-    RestoreOptions,
-    RestoreRequest,
-    missing_step_error,
-    restore_newest,
-    restore_step,
-    text_without_steps,
-)
+from cordwood.manager.load_step import LoadedStep
+from cordwood.manager.missing_steps import finished_step, text_without_steps
+from cordwood.manager.pin_step import pinned
+from cordwood.manager.restore_request import RestoreOptions, RestoreRequest
+from cordwood.manager.restore_step import restore_newest, restore_step
+from cordwood.manager.restored import Restored
 from cordwood.manager.step_items import is_stateful, require_mapping, set_state
-from cordwood.manager.steps import Step, Steps
+from cordwood.manager.step_watcher import StepWatcher
+from cordwood.manager.steps import Steps
 from cordwood.message_text import printable
 from cordwood.policies.best_step import best_step
 from cordwood.policies.keep_policies import KeepPolicy
@@ -46,7 +37,6 @@ Items: TypeAlias = Mapping[str, Any] | None  # trees, and `Stateful` objects
 _NEWEST = object()
 _OPTIONS = RestoreOptions.__annotations__.keys()
 _RESTORE = ["step", "like", "items", "required", *_OPTIONS]  # parameters of `restore`
-_Seen: TypeAlias = set[tuple[int, Hashable]]  # steps and their stamps, which saving again changes
 _LOAD_SECONDS = 6 * 3600  # how much longer one process may load than another
 
 
@@ -108,7 +98,7 @@ class StepReader:
             FileNotFoundError: there is no such step.
             CorruptionError: the directory holds another step.
         """
-        entry = self._finished(step_number(step))
+        entry = finished_step(self._steps, step_number(step))
         entry.require_known()
         return entry.metrics
 
@@ -305,25 +295,8 @@ class StepReader:
             UnsupportedFormatError: the root is in an object store, or in a file system without
                 locks, where a pin has no effect.
         """
-        entry = self._finished(step_number(step))
-        with ExitStack() as stack:
-            try:
-                if entry.format is None:  # no manager deletes files, which other tools save
-                    stack.enter_context(self._steps.storage.pin(entry.entry))
-                self._finished(entry.step)
-            except FileNotFoundError as e:  # it has just been deleted
-                raise missing_step_error(self._steps, entry.step) from e
-            except OSError as e:
-                if e.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-                    raise
-                raise PermissionError(
-                    errno.EACCES,
-                    f"step {entry.step} cannot be pinned: a pin is a file in its directory, made "
-                    "under a lock in the root, so it needs write permission in both; or read a "
-                    "copy",
-                    entry.path,
-                ) from e
-            yield entry.path
+        with pinned(self._steps, step_number(step)) as path:
+            yield path
 
     def wait_for_new_step(
         self, timeout_seconds: float | None = None, *, poll_seconds: float = 1.0
@@ -357,13 +330,6 @@ class StepReader:
         ) is not None:
             yield new_step
 
-    def _finished(self, number: int) -> Step:
-        """Return a finished step. Raises the error of a missing or unfinished step."""
-        step = self._steps.at(number)
-        if step is not None and step.finished:
-            return step
-        raise missing_step_error(self._steps, number)
-
     if not TYPE_CHECKING:  # else type checkers would accept every attribute
 
         def __getattr__(self, name: str) -> Any:
@@ -380,65 +346,3 @@ class StepReader:
 
     def _after_restoring_step(self, number: int) -> None:
         """Do what must be done after a step was restored in this process; for subclasses."""
-
-
-class StepWatcher:
-    """The steps of a root that a reader has seen. Process 0 looks for all processes."""
-
-    def __init__(self, steps: Steps, group: ProcessGroup) -> None:
-        self._steps = steps
-        self._group = group
-        self._seen: _Seen | None = None  # only existing steps; None: it has not looked yet
-        self._restored: tuple[int, Hashable] | None = None  # since the last look
-
-    def restored(self, number: int) -> None:
-        """Count a step as seen, and all earlier steps that exist."""
-        step = self._steps.at(number)
-        self._restored = None if step is None else (number, step.identity)
-
-    def wait(
-        self, *, newest: bool, timeout_seconds: float | None, poll_seconds: float
-    ) -> int | None:
-        """Wait for a step that has not been seen, and return it; None if none came in time.
-
-        Args:
-            newest: True to return the newest of several, and count the others as seen. False to
-                return the oldest; but the first look returns the newest if nothing was restored.
-            timeout_seconds: how long to wait; None: for ever.
-            poll_seconds: how often to look.
-        """
-        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-
-        def remaining_seconds() -> float:
-            return poll_seconds if deadline is None else deadline - time.monotonic()
-
-        def look() -> tuple[int | None, bool]:
-            number = self._look(newest=newest)
-            return number, number is None and remaining_seconds() <= 0
-
-        while True:
-            number, has_timed_out = self._group.agree("look for a new step of", look)
-            if number is not None or has_timed_out:
-                return number
-            time.sleep(max(0.0, min(poll_seconds, remaining_seconds())))
-
-    def _look(self, *, newest: bool) -> int | None:
-        existing: _Seen = {
-            (step.step, step.identity) for step in self._steps.all() if step.whole and step.is_read
-        }
-        seen = self._seen
-        if self._restored is not None:
-            number = self._restored[0]
-            # The restored step may be deleted, which never happens to the newest step: then the run
-            # has saved later steps, or has gone back to an earlier one.
-            has_later = seen is None and any(each[0] > number for each in existing)
-            if self._restored in existing or has_later:
-                seen = (seen or set()) | {each for each in existing if each[0] <= number}
-        self._restored = None
-        newest = newest or seen is None
-        self._seen = existing & (seen or set())
-        new = sorted(existing - self._seen, key=itemgetter(0))
-        if not new:
-            return None
-        self._seen |= set(new) if newest else {new[0]}
-        return new[-1 if newest else 0][0]

@@ -22,7 +22,7 @@ from cordwood.index import Inline, Leaf, size_in_memory
 from cordwood.io.progress import ProgressMeter, Report
 from cordwood.keypath import format_path, format_paths
 from cordwood.loading.checkpoint import Checkpoint
-from cordwood.manager.steps import StepSummary, summarize_steps
+from cordwood.manager.step_summaries import StepSummary, summarize_steps
 from cordwood.plan.split_arrays import Part, all_boxes, chunks_of, group_parts
 from cordwood.sharding.boxes import element_count
 from cordwood.storage.directories import linked_bytes
