@@ -211,7 +211,7 @@ def load_from_file(target: Any, filepath: str | os.PathLike[str]) -> Any:
     from cordwood.formats.format_protocol import Opened
     from cordwood.io.open_files import LocalFile
     from cordwood.loading.leaf_reader import LeafReader
-    from cordwood.loading.load_request import default_targets
+    from cordwood.loading.load_target import default_targets
     from cordwood.loading.restore_targets import restore_targets
 
     with LocalFile(parse_local_path(filepath, purpose=_FOR_A_FILE)) as file:

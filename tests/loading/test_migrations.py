@@ -14,7 +14,7 @@ import pytest
 import cordwood
 from cordwood.errors import MismatchError
 from cordwood.testing import assert_trees_equal
-from tests.loading.test_moved_subtrees import CHANGES, adam, numbered, state_of
+from tests.loading.matching.test_moved_subtrees import CHANGES, adam, numbered, state_of
 from tests.loading.tree_writers import WRITERS, Writer
 
 WRAP = {"rename": {"opt/**": "opt/1/**"}}

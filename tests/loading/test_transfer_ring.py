@@ -19,7 +19,7 @@ import cordwood
 from cordwood.devices import device_memory, private_jax, put_arrays
 from cordwood.io.open_files import LocalFile
 from cordwood.loading import transfer_ring
-from cordwood.loading.load_request import default_targets
+from cordwood.loading.load_target import default_targets
 from cordwood.loading.restore_targets import restore_targets
 from cordwood.testing import assert_trees_equal
 from tests.devices.fake_accelerator import fake_accelerator as make_fake_accelerator

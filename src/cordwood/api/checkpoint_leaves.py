@@ -18,7 +18,7 @@ from cordwood.io.read_units import read_moves
 from cordwood.keypath import format_path
 from cordwood.loading.cast import convert_dtype, transpose_copy
 from cordwood.loading.checkpoint import Checkpoint
-from cordwood.loading.load_request import Target
+from cordwood.loading.load_target import Target
 from cordwood.loading.stored_leaf import StoredLeaf
 from cordwood.plan.load_plan import contiguous_extents, plan_extent_moves
 from cordwood.plan.select_leaves import SelectedLeaves, permute_shape, stored_box

@@ -36,7 +36,7 @@ from cordwood.io.progress import ProgressMeter, ProgressOption
 from cordwood.io.progress_bar import progress_display
 from cordwood.loading.cast import cast_dtypes
 from cordwood.loading.checkpoint import Checkpoint, open_at
-from cordwood.loading.load_request import Cast
+from cordwood.loading.load_options import Cast
 from cordwood.loading.locate_step import locate_checkpoint
 from cordwood.loading.unreadable_leaves import require_readable, unreadable_names
 from cordwood.message_text import counted, first_names, printable

@@ -11,10 +11,10 @@ from cordwood.errors import CordwoodError, MismatchError
 from cordwood.formats.format_protocol import OpenOptions
 from cordwood.io.progress import ProgressOption
 from cordwood.io.stale_handles import retry_stale
-from cordwood.loading.leaf_reader import open_reader
-from cordwood.loading.load_request import Cast, Extra, LoadOptions, Missing, OpenAndReadOptions
+from cordwood.loading.load_options import Cast, Extra, LoadOptions, Missing, OpenAndReadOptions
 from cordwood.loading.load_tree import load_tree
 from cordwood.loading.migrations import Migration
+from cordwood.loading.open_reader import open_reader
 from cordwood.plan.path_patterns import Rename, Select
 from cordwood.plan.select_leaves import Transpose
 from cordwood.sharding.partition_rules import Rules

@@ -26,8 +26,8 @@ from cordwood.io.source_digests import SourceDigests
 from cordwood.io.stale_handles import retry_stale
 from cordwood.io.verify_sample import VerifySample
 from cordwood.keypath import format_path
-from cordwood.loading.leaf_reader import explaining_format
 from cordwood.loading.locate_step import locate_checkpoint
+from cordwood.loading.open_reader import explaining_format
 from cordwood.message_text import counted, first_names, printable, size_text
 from cordwood.public_names import document_fields
 from cordwood.storage.directories import size_on_disk

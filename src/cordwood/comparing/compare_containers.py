@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cordwood.index import Index, Naming
 from cordwood.keypath import path_label
-from cordwood.loading.match_containers import Container, containers_by_name, kinds_differ
-from cordwood.loading.match_names import match_name
+from cordwood.loading.matching.match_containers import Container, containers_by_name, kinds_differ
+from cordwood.loading.matching.match_names import match_name
 from cordwood.plan.select_leaves import SelectedLeaves
 
 

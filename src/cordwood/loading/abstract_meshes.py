@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from cordwood.devices.device_memory import sharding_of
-from cordwood.loading.load_request import Target
+from cordwood.loading.load_target import Target
 
 
 def has_abstract_mesh(value: Any) -> bool:

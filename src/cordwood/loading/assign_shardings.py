@@ -10,12 +10,9 @@ from typing import Any
 from cordwood.errors import MismatchError
 from cordwood.index import LeafKind
 from cordwood.keypath import DictKey, KeyPath, format_path, path_label
-from cordwood.loading.abstract_meshes import (
-    has_abstract_mesh,
-    mesh_for_abstract,
-    with_devices,
-)
-from cordwood.loading.load_request import LoadOptions, Target
+from cordwood.loading.abstract_meshes import has_abstract_mesh, mesh_for_abstract, with_devices
+from cordwood.loading.load_options import LoadOptions
+from cordwood.loading.load_target import Target
 from cordwood.message_text import counted, first_lines
 from cordwood.plan.path_spellings import plain_pattern
 from cordwood.sharding.partition_rules import explain_sharding_error, spec_for

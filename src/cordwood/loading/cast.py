@@ -14,7 +14,8 @@ from cordwood.index import Leaf, Naming
 from cordwood.io.buffers import allocate_bytes
 from cordwood.keypath import KeyPath, format_path
 from cordwood.loading.leaf_reader import Array
-from cordwood.loading.load_request import Cast, Target
+from cordwood.loading.load_options import Cast
+from cordwood.loading.load_target import Target
 from cordwood.message_text import first_names
 from cordwood.plan.load_plan import ALIGNMENT
 from cordwood.plan.path_patterns import match_patterns, path_name, pattern_name

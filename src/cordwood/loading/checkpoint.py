@@ -11,9 +11,10 @@ from cordwood.formats.format_protocol import OpenOptions
 from cordwood.index import Leaf, leaf_text
 from cordwood.io.stale_handles import retry_stale
 from cordwood.keypath import format_path
-from cordwood.loading.leaf_reader import LeafReader, open_reader
-from cordwood.loading.load_request import LoadOptions, ReadOptions
+from cordwood.loading.leaf_reader import LeafReader
+from cordwood.loading.load_options import LoadOptions, ReadOptions
 from cordwood.loading.load_tree import load_tree
+from cordwood.loading.open_reader import open_reader
 from cordwood.loading.stored_leaf import StoredLeaf
 from cordwood.message_text import absent_leaf, counted, printable, size_text
 from cordwood.plan.path_spellings import plain_name, plain_pattern

@@ -9,9 +9,7 @@ from cordwood.errors import MismatchError
 from cordwood.index import Box
 from cordwood.keypath import path_label
 from cordwood.loading.leaf_reader import Array, Boxes
-from cordwood.loading.load_request import (
-    Target,
-)
+from cordwood.loading.load_target import Target
 from cordwood.message_text import first_lines
 from cordwood.plan.select_leaves import permute_shape, stored_box
 from cordwood.sharding.partition_rules import explain_sharding_error

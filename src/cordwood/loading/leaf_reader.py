@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -13,21 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from cordwood import dtypes
-from cordwood.errors import FormatError
-from cordwood.formats.detect_format import error_by_content, read_with_format
-from cordwood.formats.format_protocol import Opened, OpenOptions
-from cordwood.formats.load_format import reader_of
-from cordwood.formats.table import Format
+from cordwood.formats.format_protocol import Opened
 from cordwood.index import MAX_DIMS, Box, Encoding, Leaf, Pieces, Span
-from cordwood.io.open_files import LocalFile
 from cordwood.io.source_digests import SourceDigests, block_bytes
-from cordwood.loading.locate_step import locate_checkpoint
 from cordwood.plan.load_boxes import plan_boxes
 from cordwood.plan.load_plan import Placement
 from cordwood.sharding.boxes import shape_of, slices, whole_box
-from cordwood.storage.locations import Location, Url
 from cordwood.threads.import_in_thread import import_in_thread
-from cordwood.threads.run_in_worker import run_in_worker
 
 if TYPE_CHECKING:
     from cordwood.io.execute_load import LoadMemory
@@ -41,56 +32,6 @@ WHOLE: Boxes = MappingProxyType({})  # every leaf is read whole
 
 _Buffers: TypeAlias = Sequence[Array] | Mapping[int, Array]
 _ArrayType: TypeAlias = tuple[tuple[int, ...], str, Encoding]  # shape, dtype, stored form
-
-
-def open_reader(
-    location: Location, *, format: str | None, prefix: str | None, options: OpenOptions
-) -> LeafReader:
-    """Open a checkpoint; the caller closes it. Raises as `cordwood.open` does.
-
-    The first of each kind is opened in a worker, because this imports the modules of the format: a
-    signal handler that saves in the middle would wait for imports of the main thread. A worker
-    takes as long as the opening of a small checkpoint, so later ones are opened directly.
-    """
-    kind = format or str(location).rpartition(".")[2]
-    if kind in _opened_kinds:
-        return _open_reader(location, format, prefix, options)
-    reader = run_in_worker(lambda: _open_reader(location, format, prefix, options))
-    _opened_kinds.add(kind)
-    return reader
-
-
-_opened_kinds: set[str] = set()  # formats by name, or suffixes
-
-
-def _open_reader(
-    location: Location, format: str | None, prefix: str | None, options: OpenOptions
-) -> LeafReader:
-    checkpoint = locate_checkpoint(location)
-
-    def read(detected_format: Format) -> LeafReader:
-        with explaining_format(checkpoint, detected_format):
-            opened = reader_of(detected_format).open_item(
-                detected_format, checkpoint, prefix, options
-            )
-            return LeafReader(str(checkpoint), opened)
-
-    return read_with_format(checkpoint, read, format=format, prefix=prefix)
-
-
-@contextmanager
-def explaining_format(location: Location, format: Format) -> Iterator[None]:
-    """Say what the file is in a FormatError of the block, where it is not of the format."""
-    try:
-        yield
-    except FormatError as e:
-        if format.is_directory or isinstance(location, Url):
-            raise
-        with LocalFile(location) as file:
-            better = error_by_content(file, location, format, e)
-        if better is None:
-            raise
-        raise better from e
 
 
 class LeafReader:

@@ -12,22 +12,17 @@ from cordwood.io.progress import report_progress
 from cordwood.io.progress_bar import progress_display
 from cordwood.loading.abstract_meshes import need_devices
 from cordwood.loading.assign_shardings import assign_shardings
-from cordwood.loading.cast import (
-    cast_targets,
-)
+from cordwood.loading.cast import cast_targets
+from cordwood.loading.check_x64 import check_x64
 from cordwood.loading.leaf_reader import LeafReader
-from cordwood.loading.load_request import (
-    LoadOptions,
-    Target,
-    check_x64,
-    target_size_bytes,
-)
+from cordwood.loading.load_options import LoadOptions
+from cordwood.loading.load_target import Target, target_size_bytes
 from cordwood.loading.load_without_like import match_without_like
-from cordwood.loading.match_by_position import match_by_position
-from cordwood.loading.match_like import match_like
-from cordwood.loading.matching import Matching
+from cordwood.loading.matching.match_by_position import match_by_position
+from cordwood.loading.matching.match_like import match_like
+from cordwood.loading.matching.match_result import Matching
+from cordwood.loading.matching.nnx_like import warn_of_lost_ties, with_kinds_of_nnx
 from cordwood.loading.migrations import migration_error
-from cordwood.loading.nnx_like import warn_of_lost_ties, with_kinds_of_nnx
 from cordwood.loading.restore_targets import restore_targets
 from cordwood.loading.unreadable_leaves import require_readable
 from cordwood.plan.keys_of_like import with_keys_of_like

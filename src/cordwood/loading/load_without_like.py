@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from cordwood.errors import FormatError, MismatchError
 from cordwood.index import Index
 from cordwood.keypath import KeyPath, format_path
-from cordwood.loading.load_request import (
-    LoadOptions,
-    default_targets,
-)
-from cordwood.loading.match_names import SEPARATORS
-from cordwood.loading.matching import Matching
+from cordwood.loading.load_options import LoadOptions
+from cordwood.loading.load_target import default_targets
+from cordwood.loading.matching.match_names import SEPARATORS
+from cordwood.loading.matching.match_result import Matching
 from cordwood.message_text import counted
 from cordwood.tree.flatten import build_tree
 
@@ -43,7 +42,7 @@ def match_without_like(index: Index, options: LoadOptions, *, name: str) -> Matc
     if options.nest and separator is None:
         separator = _separator_of(paths, name)
     if not options.nest or separator is None:
-        return Matching(targets, paths, lambda values: build_tree(index.structure, values))
+        return Matching(targets, paths, partial(build_tree, index.structure))
     if any(len(path) > 1 for path in paths):
         raise ValueError("nest=True is for names as they are; rename has made paths of some")
     paths = [tuple(separator.join(map(str, path)).split(separator)) for path in paths]

@@ -15,18 +15,10 @@ from typing import TYPE_CHECKING, Any
 from cordwood import dtypes
 from cordwood.index import Inline, Leaf
 from cordwood.io.find_damage import check_sources
-from cordwood.loading.cast import (
-    convert_dtype,
-    convert_inline,
-    convert_kind,
-    transpose_copy,
-)
+from cordwood.loading.cast import convert_dtype, convert_inline, convert_kind, transpose_copy
+from cordwood.loading.check_x64 import check_x64
 from cordwood.loading.leaf_reader import Array, Boxes, LeafReader
-from cordwood.loading.load_request import (
-    Target,
-    check_x64,
-    target_size_bytes,
-)
+from cordwood.loading.load_target import Target, target_size_bytes
 from cordwood.loading.unreadable_leaves import require_readable
 from cordwood.plan.load_pieces import first_byte
 from cordwood.plan.select_leaves import permute_shape

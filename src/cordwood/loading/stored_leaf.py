@@ -11,7 +11,7 @@ from cordwood import dtypes
 from cordwood.index import ARRAY_KINDS, Leaf, LeafKind, leaf_text, size_in_memory
 from cordwood.keypath import format_path
 from cordwood.loading.leaf_reader import Array, LeafReader
-from cordwood.loading.load_request import default_targets
+from cordwood.loading.load_target import default_targets
 from cordwood.loading.restore_targets import restore_targets
 from cordwood.loading.slice_plan import plan_slice
 from cordwood.message_text import printable

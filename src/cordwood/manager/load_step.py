@@ -13,7 +13,7 @@ from cordwood.errors import PrefixError
 from cordwood.formats.stored_step import PREFIX_KEY, Record
 from cordwood.io.progress_bar import progress_display
 from cordwood.loading.checkpoint import open_at
-from cordwood.loading.load_request import LoadOptions
+from cordwood.loading.load_options import LoadOptions
 from cordwood.manager.byte_counter import ByteCounter
 from cordwood.manager.choose_step import ChosenStep
 from cordwood.manager.restore_request import RestoreRequest

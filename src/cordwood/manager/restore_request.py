@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from cordwood.io.progress import ProgressOption
-from cordwood.loading.load_request import TreeOptions
+from cordwood.loading.load_options import TreeOptions
 
 
 class RestoreOptions(TreeOptions, total=False):

@@ -26,8 +26,8 @@ from cordwood.errors import CorruptionError, FormatError, LimitError, MismatchEr
 from cordwood.formats.orbax.locate_trees import JAX_KEY, JSON, NUMPY_KEY, STATES, TREE
 from cordwood.formats.stored_step import as_json
 from cordwood.formats.stored_trees import stored_trees
-from cordwood.loading.load_request import LoadOptions
-from cordwood.loading.match_types import is_abstract
+from cordwood.loading.load_options import LoadOptions
+from cordwood.loading.matching.match_types import is_abstract
 from cordwood.manager.resplit_states import METHODS_TEXT, is_resplittable, resplit_states
 from cordwood.message_text import counted
 from cordwood.processes.rendezvous import Rendezvous

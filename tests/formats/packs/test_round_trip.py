@@ -24,7 +24,7 @@ from cordwood.errors import (
 )
 from cordwood.formats.packs import open
 from cordwood.formats.packs.index_item import parse_items
-from cordwood.loading.leaf_reader import open_reader
+from cordwood.loading.open_reader import open_reader
 from cordwood.testing import assert_trees_equal
 from tests.children import run_python
 

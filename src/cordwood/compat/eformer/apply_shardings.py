@@ -9,7 +9,7 @@ from cordwood.compat.eformer.leaf_names import KeySteps
 from cordwood.devices.device_memory import sharding_of
 from cordwood.errors import MismatchError
 from cordwood.loading.assign_shardings import IndivisibleError, array_shape, resolve_sharding
-from cordwood.loading.load_request import Target
+from cordwood.loading.load_target import Target
 from cordwood.message_text import first_lines
 from cordwood.sharding.partition_rules import Rules, match_rule
 from cordwood.tree.flatten import flatten

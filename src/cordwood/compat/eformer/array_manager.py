@@ -23,8 +23,9 @@ from cordwood.formats.zarr.write import commit_item, fill_together
 from cordwood.index import Encoded, Leaf, Piece, Pieces
 from cordwood.io.find_damage import check_sources
 from cordwood.io.leaves_to_write import Leaves
+from cordwood.loading.check_x64 import check_x64
 from cordwood.loading.leaf_reader import LeafReader
-from cordwood.loading.load_request import Target, check_x64
+from cordwood.loading.load_target import Target
 from cordwood.loading.restore_targets import restore_targets
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.local_directory import LocalDirectory

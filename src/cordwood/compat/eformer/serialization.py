@@ -25,8 +25,9 @@ from cordwood.formats.zarr.read_index import open_prefix
 from cordwood.formats.zarr.write import save_item
 from cordwood.index import ARRAY_KINDS
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.loading.load_request import LoadOptions, Target, default_targets
-from cordwood.loading.match_like import match_like
+from cordwood.loading.load_options import LoadOptions
+from cordwood.loading.load_target import Target, default_targets
+from cordwood.loading.matching.match_like import match_like
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 from cordwood.saving.background_saves import raise_unreported_failures, wait_for_saves
 from cordwood.sharding.partition_rules import Rules, match_partition_rules

@@ -7,22 +7,22 @@ from typing import Any, NamedTuple, assert_never
 
 from cordwood.index import ARRAY_KINDS, Inline, Leaf, LeafSpec, Unreadable, leaf_text
 from cordwood.keypath import KeyPath, format_path, path_label
-from cordwood.loading.load_request import LoadOptions, Missing
-from cordwood.loading.match_containers import (
+from cordwood.loading.load_options import LoadOptions, Missing
+from cordwood.loading.matching.match_containers import (
     DifferentKinds,
     NoneInCheckpoint,
     NoneInLike,
     described,
 )
-from cordwood.loading.match_hints import (
+from cordwood.loading.matching.match_hints import (
     cast_hint,
     nnx_variable_hint,
     prng_key_hint,
     python_number_hint,
     transpose_hints,
 )
-from cordwood.loading.match_names import match_name
-from cordwood.loading.match_problems import (
+from cordwood.loading.matching.match_names import match_name
+from cordwood.loading.matching.match_problems import (
     AbsentLeaf,
     ExtraLeaf,
     LeafForContainer,
@@ -32,8 +32,8 @@ from cordwood.loading.match_problems import (
     SharedName,
     StaticLeaf,
 )
-from cordwood.loading.match_types import is_number_beside_array
-from cordwood.loading.nestings import Nesting, joined_names
+from cordwood.loading.matching.match_types import is_number_beside_array
+from cordwood.loading.matching.nestings import Nesting, joined_names
 from cordwood.message_text import nearest_path
 
 MAX_LINES = 50

@@ -6,10 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cordwood.errors import MismatchError
-from cordwood.index import (
-    Index,
-    Naming,
-)
+from cordwood.index import Index, Naming
 from cordwood.keypath import KeyPath, format_path
 
 SEPARATORS: Mapping[Naming, str] = {"dotted": ".", "slashed": "/"}  # between the joined keys
@@ -27,9 +24,6 @@ def duplicate_name(index: Index, name: str) -> MismatchError:
         f"{name}: {format_path(seen[key])} and {format_path(leaf.key_path)} are both called "
         f"{key!r} there, so that `like` cannot say which is which; load without `like`"
     )
-
-
-# Names and containers
 
 
 def match_name(path: KeyPath, naming: Naming) -> Any:

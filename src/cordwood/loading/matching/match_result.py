@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from cordwood.keypath import KeyPath
-from cordwood.loading.load_request import Target
+from cordwood.loading.load_target import Target
 from cordwood.tree.flatten import FlatTree
 
 

@@ -8,16 +8,17 @@ from typing import Any, NamedTuple
 
 from cordwood.index import ARRAY_KINDS, Index, Leaf, Naming
 from cordwood.keypath import KeyPath
-from cordwood.loading.explain_mismatch import explain
-from cordwood.loading.load_request import LoadOptions, Target
-from cordwood.loading.match_containers import (
+from cordwood.loading.load_options import LoadOptions
+from cordwood.loading.load_target import Target
+from cordwood.loading.matching.explain_mismatch import explain
+from cordwood.loading.matching.match_containers import (
     Container,
     container_problems,
     containers_by_name,
     remove_empty,
 )
-from cordwood.loading.match_names import SEPARATORS, duplicate_name, match_name
-from cordwood.loading.match_problems import (
+from cordwood.loading.matching.match_names import SEPARATORS, duplicate_name, match_name
+from cordwood.loading.matching.match_problems import (
     AbsentLeaf,
     ExtraLeaf,
     LeafForContainer,
@@ -30,8 +31,14 @@ from cordwood.loading.match_problems import (
     SharedName,
     StaticLeaf,
 )
-from cordwood.loading.match_types import as_cast, dtypes_of_cast, fits, is_abstract, make_target
-from cordwood.loading.matching import Matching, keeping_others
+from cordwood.loading.matching.match_result import Matching, keeping_others
+from cordwood.loading.matching.match_types import (
+    as_cast,
+    dtypes_of_cast,
+    fits,
+    is_abstract,
+    make_target,
+)
 from cordwood.tree.flatten import FlatTree, flatten, unflatten
 from cordwood.tree.leaves import describe_leaf, is_static_leaf
 

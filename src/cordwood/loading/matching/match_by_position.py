@@ -9,22 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from cordwood.index import (
-    Index,
-    Inline,
-    Leaf,
-    LeafKind,
-    LeafSpec,
-    jax_order,
-    leaf_text,
-)
+from cordwood.index import Index, Inline, Leaf, LeafKind, LeafSpec, jax_order, leaf_text
 from cordwood.keypath import path_label
-from cordwood.loading.explain_mismatch import mismatch_error
-from cordwood.loading.load_request import LoadOptions
-from cordwood.loading.match_names import match_name
-from cordwood.loading.match_types import as_cast, dtypes_of_cast, fits, make_target
-from cordwood.loading.matching import Matching, keeping_others
-from cordwood.loading.problem_lines import misfit_text
+from cordwood.loading.load_options import LoadOptions
+from cordwood.loading.matching.explain_mismatch import mismatch_error
+from cordwood.loading.matching.match_names import match_name
+from cordwood.loading.matching.match_result import Matching, keeping_others
+from cordwood.loading.matching.match_types import as_cast, dtypes_of_cast, fits, make_target
+from cordwood.loading.matching.problem_lines import misfit_text
 from cordwood.message_text import counted
 from cordwood.tree.flatten import flatten, unflatten
 from cordwood.tree.leaves import describe_leaf

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cordwood.index import (
-    Naming,
-    Structure,
-)
+from cordwood.index import Naming, Structure
 from cordwood.keypath import KeyPath
-from cordwood.loading.match_names import match_name
+from cordwood.loading.matching.match_names import match_name
 
 _EMPTY = "an empty container"
 _NOTHING = frozenset({"None", _EMPTY})

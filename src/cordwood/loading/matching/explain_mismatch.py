@@ -7,25 +7,25 @@ from functools import partial
 
 from cordwood.errors import MismatchError
 from cordwood.keypath import KeyPath, path_label
-from cordwood.loading.match_hints import (
+from cordwood.loading.matching.match_hints import (
     NO_COMMON_NAME,
     RENAME_ADVICE,
     counter_hint,
     equinox_hint,
     optimizer_hint,
 )
-from cordwood.loading.match_names import SEPARATORS, match_name
-from cordwood.loading.match_problems import AbsentLeaf, Mismatch, NothingInCommon
-from cordwood.loading.match_types import is_abstract
-from cordwood.loading.moved_positions import positions_hint
-from cordwood.loading.nestings import (
+from cordwood.loading.matching.match_names import SEPARATORS, match_name
+from cordwood.loading.matching.match_problems import AbsentLeaf, Mismatch, NothingInCommon
+from cordwood.loading.matching.match_types import is_abstract
+from cordwood.loading.matching.moved_positions import positions_hint
+from cordwood.loading.matching.nestings import (
     Nesting,
     find_move,
     find_nestings,
     find_parts_of_like,
     nesting_hint,
 )
-from cordwood.loading.problem_lines import (
+from cordwood.loading.matching.problem_lines import (
     IGNORES,
     KEEPS,
     MAX_LINES,

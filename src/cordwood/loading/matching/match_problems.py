@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from cordwood.index import Index, Leaf, LeafSpec, Naming
 from cordwood.keypath import KeyPath
-from cordwood.loading.load_request import LoadOptions
-from cordwood.loading.match_containers import (
+from cordwood.loading.load_options import LoadOptions
+from cordwood.loading.matching.match_containers import (
     Container,
     DifferentKinds,
     NoneInCheckpoint,

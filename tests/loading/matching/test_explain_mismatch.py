@@ -7,15 +7,15 @@ from typing import get_args
 import numpy as np
 
 from cordwood.index import Index, Inline, Leaf, LeafSpec, Node
-from cordwood.loading.explain_mismatch import explain
-from cordwood.loading.load_request import LoadOptions
-from cordwood.loading.match_containers import (
+from cordwood.loading.load_options import LoadOptions
+from cordwood.loading.matching.explain_mismatch import explain
+from cordwood.loading.matching.match_containers import (
     Container,
     DifferentKinds,
     NoneInCheckpoint,
     NoneInLike,
 )
-from cordwood.loading.match_problems import (
+from cordwood.loading.matching.match_problems import (
     AbsentLeaf,
     ExtraLeaf,
     LeafInLike,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 
 from cordwood.keypath import KeyPath, format_path
-from cordwood.loading.match_names import SEPARATORS
+from cordwood.loading.matching.match_names import SEPARATORS
 from cordwood.message_text import first_names
 from cordwood.plan.keys_of_like import plain_keys, with_items
 from cordwood.plan.moved_structure import items_of

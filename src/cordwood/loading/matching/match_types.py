@@ -5,17 +5,11 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from cordwood.index import (
-    ARRAY_KINDS,
-    Index,
-    Inline,
-    Leaf,
-    LeafSpec,
-    Unreadable,
-)
+from cordwood.index import ARRAY_KINDS, Index, Inline, Leaf, LeafSpec, Unreadable
 from cordwood.loading.cast import requested_dtypes, same_kind_of_number
-from cordwood.loading.load_request import LoadOptions, Target
-from cordwood.loading.match_names import match_name
+from cordwood.loading.load_options import LoadOptions
+from cordwood.loading.load_target import Target
+from cordwood.loading.matching.match_names import match_name
 
 _NUMBERS = frozenset({"bool", "int", "float", "complex"})
 
