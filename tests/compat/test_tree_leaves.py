@@ -536,7 +536,7 @@ def test_files_that_are_no_part_of_it_stay(tmp_path: Path) -> None:
 
 
 def test_what_must_not_be_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cordwood.formats.zarr import write
+    from cordwood.formats.zarr import existing_index
 
     path = tmp_path / "c"
     path.mkdir()
@@ -553,7 +553,7 @@ def test_what_must_not_be_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(NotACheckpointError, match="it is a checkpoint of another layout"):
         tree_serialize_leaves(path, {"w": jnp.ones(1)})
     (path / "cordwood.json").unlink()
-    monkeypatch.setattr(write, "MAX_FOREIGN_FILES", 3)
+    monkeypatch.setattr(existing_index, "MAX_FOREIGN_FILES", 3)
     for i in range(4):
         (path / str(i)).touch()
     with pytest.raises(NotACheckpointError, match="is no checkpoint and holds more than 3 files"):

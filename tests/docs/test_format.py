@@ -18,8 +18,8 @@ from cordwood.formats.ocdbt.values import MAX_TREE_BYTES
 from cordwood.formats.packs import cordwood_json, index_item
 from cordwood.formats.safetensors import header
 from cordwood.formats.safetensors.header import CODES, MAX_HEADER_BYTES, stored_dtype
-from cordwood.formats.zarr import array_metadata, array_paths, array_reader
-from cordwood.formats.zarr import plan_save as zarr_layout
+from cordwood.formats.zarr import array_paths, array_reader, zarr_dtypes
+from cordwood.formats.zarr import plan_item as zarr_layout
 from cordwood.formats.zarr import tensorstore_index as zarr_index
 from cordwood.index import MAX_DEPTH
 from cordwood.storage.local_storage import LocalStorage
@@ -70,7 +70,7 @@ def test_limits_and_constants_of_the_zarr_layout() -> None:
     assert f"more than {raw} MiB ({compressed} MiB compressed)" in TEXT
     assert zarr_layout.MAX_CHUNK_BYTES["blosc"] >> 20 == compressed
     assert f"`version` (`{zarr_index.VERSION}`), `items` and `digest`" in TEXT
-    for name in array_metadata.EXTENSIONS:
+    for name in zarr_dtypes.EXTENSIONS:
         assert name in TEXT
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordwood.formats.zarr.array_metadata import chunk_shape, chunks
+from cordwood.formats.zarr.chunk_grid import chunk_shape, chunks
 from cordwood.plan.cells import SMALL_BYTES, merge_small_shards
 from cordwood.plan.chunk_files import assign_chunk_files, chunk_bytes_of_leaves
 from cordwood.plan.file_plan import ChunkFile, PlannedFile, SmallFile

@@ -28,7 +28,7 @@ from cordwood.errors import (
 )
 from cordwood.formats.orbax.tree_metadata import STORES_ZEROS
 from cordwood.formats.zarr.array_reader import MAX_UNSTORED_CHUNKS
-from cordwood.formats.zarr.key_values import MAX_FILL_BYTES, ZeroChunks
+from cordwood.formats.zarr.unstored_chunks import MAX_FILL_BYTES, ZeroChunks
 from cordwood.index import Codec, Inline
 from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.chunk_codecs import decode_chunk

@@ -12,8 +12,8 @@ from cordwood.formats.zarr.array_paths import (
     array_paths,
     ordinary_path,
     prefix_path,
-    within_prefix,
 )
+from cordwood.formats.zarr.nested_dicts import within_prefix
 from cordwood.keypath import DictKey, KeyPath
 
 ESCAPED = re.compile(r"(?:.*/)?[0-9A-Za-z_-]*~[0-9a-f]{32}(~[0-9]+)?")
@@ -94,7 +94,7 @@ def test_the_second_of_two_that_collide_is_escaped(first: KeyPath, second: KeyPa
     one, two = array_paths([first, second], "")
     assert not ESCAPED.fullmatch(one)
     assert ESCAPED.fullmatch(two)
-    assert array_paths([second], "", taken=[one]) == [two]
+    assert array_paths([second], "", others=[one]) == [two]
 
 
 def test_a_key_that_looks_escaped() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from cordwood.formats.zarr.array_metadata import chunk_count, chunk_shape, chunks, leading_bytes
+from cordwood.formats.zarr.chunk_grid import chunk_count, chunk_shape, chunks, leading_bytes
 from cordwood.index import Box
 from cordwood.sharding.boxes import Cuts, element_count, slices
 

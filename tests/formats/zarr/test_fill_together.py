@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from cordwood.errors import ProcessError, StorageError
-from cordwood.formats.zarr.plan_save import ItemPlan
-from cordwood.formats.zarr.write import fill_together
+from cordwood.formats.zarr.fill_together import fill_together
+from cordwood.formats.zarr.plan_item import ItemPlan
 from cordwood.index import Box
 from cordwood.plan.file_plan import ChunkFile, PlannedFile, SmallFile
 from cordwood.processes import begin_together

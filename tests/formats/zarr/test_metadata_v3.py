@@ -9,7 +9,8 @@ import pytest
 import tensorstore as ts
 
 from cordwood.errors import FormatError, LimitError, UnsupportedFormatError
-from cordwood.formats.zarr.array_metadata import ArrayMetadata, Shard, parse_metadata3
+from cordwood.formats.zarr.array_metadata import ArrayMetadata, Shard
+from cordwood.formats.zarr.metadata_v3 import parse_metadata3
 
 BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 CRC = {"name": "crc32c"}

@@ -386,12 +386,12 @@ def test_b37_no_chunk_is_too_large_and_a_part_is_read_without_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import cordwood
-    from cordwood.formats.zarr import plan_save
+    from cordwood.formats.zarr import plan_item
 
     tree = {"w": jnp.arange(4096.0).reshape(64, 64)}
     eformer.tree_serialize_leaves(tmp_path / "theirs", tree)
     assert names_in(tmp_path / "theirs" / "w") == [".zarray", "0.0"]
-    monkeypatch.setattr(plan_save, "MAX_CHUNK_BYTES", {None: 4096, "zstd": 1024})
+    monkeypatch.setattr(plan_item, "MAX_CHUNK_BYTES", {None: 4096, "zstd": 1024})
     cordwood.save(tmp_path / "ours", tree, format="zarr", compression="zstd")
     assert len(names_in(tmp_path / "ours" / "w")) == 1 + 16
     tree_serialize_leaves(tmp_path / "raw", tree)

@@ -25,6 +25,7 @@ from cordwood.errors import (
     NotACheckpointError,
     PrefixError,
 )
+from cordwood.storage.local_directory import LocalDirectory
 from cordwood.storage.staging_directory import StagingDirectory
 from cordwood.testing import assert_trees_equal
 from cordwood.testing import strategies as some
@@ -293,7 +294,7 @@ def test_a_directory_that_is_replaced_while_it_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the question whether there is an index and its reading another save comes."""
-    from cordwood.formats.zarr import write
+    from cordwood.formats.zarr import existing_index
     from cordwood.formats.zarr.read_index import read_index_file
 
     path = tmp_path / "c"
@@ -305,7 +306,16 @@ def test_a_directory_that_is_replaced_while_it_is_looked_at(
             cordwood.tree_serialize_leaves(path, {"w": jnp.zeros(8)}, prefix="b")
         return read(directory)
 
-    monkeypatch.setattr(write, "read_index_file", replaced)
-    write.refuse_to_add(path)
+    monkeypatch.setattr(existing_index, "read_index_file", replaced)
+    existing_index.refuse_to_add(path)
     with cordwood.open(path, prefix="a") as one, cordwood.open(path, prefix="b") as other:
         assert [*one["w"][:], *other["w"][:]] == [1] * 8 + [0] * 8
+
+
+def test_a_directory_that_saves_keep_replacing_is_not_read_without_a_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cordwood.save(tmp_path / "c", {"w": jnp.ones(8)}, format="zarr")
+    monkeypatch.setattr(LocalDirectory, "is_still_at", lambda _, path: False)
+    with pytest.raises(OSError, match="other saves keep replacing it; load it again"):
+        cordwood.open(tmp_path / "c")

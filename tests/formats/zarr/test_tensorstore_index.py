@@ -18,14 +18,8 @@ from cordwood.errors import (
     PrefixError,
     UnsupportedFormatError,
 )
-from cordwood.formats.zarr.array_metadata import (
-    codec_of,
-    encode_metadata,
-    parse_metadata,
-    parse_zarr_dtype,
-    stored_as,
-    zarr_dtype,
-)
+from cordwood.formats.zarr.array_metadata import codec_of
+from cordwood.formats.zarr.metadata_v2 import encode_metadata, parse_metadata
 from cordwood.formats.zarr.tensorstore_index import (
     Entry,
     IndexFile,
@@ -37,6 +31,7 @@ from cordwood.formats.zarr.tensorstore_index import (
     put_item,
     select_item,
 )
+from cordwood.formats.zarr.zarr_dtypes import parse_zarr_dtype, stored_as, zarr_dtype
 from cordwood.index import Codec
 
 ENTRY = Entry("m/w", (2, 3), "float32")

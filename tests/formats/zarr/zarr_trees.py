@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cordwood.dtypes import to_numpy
-from cordwood.formats.zarr.plan_save import plan_item
+from cordwood.formats.zarr.plan_item import plan_item
 from cordwood.formats.zarr.read_index import read_index
 from cordwood.formats.zarr.write import save_item
 from cordwood.index import Box, Encoded, Index, Inline, Leaf

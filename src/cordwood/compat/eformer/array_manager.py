@@ -10,16 +10,13 @@ from cordwood import dtypes
 from cordwood.devices.private_jax import set_weak_type
 from cordwood.errors import FormatError
 from cordwood.formats.format_protocol import Opened
-from cordwood.formats.zarr.array_metadata import (
-    MAX_METADATA_BYTES,
-    METADATA_NAME,
-    chunks,
-    marked_metadata,
-    parse_metadata,
-    stored_as,
-)
-from cordwood.formats.zarr.plan_save import ArrayPlan, ItemPlan
-from cordwood.formats.zarr.write import commit_item, fill_together
+from cordwood.formats.zarr.array_metadata import MAX_METADATA_BYTES
+from cordwood.formats.zarr.chunk_grid import chunks
+from cordwood.formats.zarr.commit_item import commit_item
+from cordwood.formats.zarr.fill_together import fill_together
+from cordwood.formats.zarr.metadata_v2 import METADATA_NAME, marked_metadata, parse_metadata
+from cordwood.formats.zarr.plan_item import ArrayPlan, ItemPlan
+from cordwood.formats.zarr.zarr_dtypes import stored_as
 from cordwood.index import Encoded, Leaf, Piece, Pieces
 from cordwood.io.find_damage import check_sources
 from cordwood.io.leaves_to_write import Leaves

@@ -20,7 +20,7 @@ from cordwood.compat.eformer.leaf_names import (
 from cordwood.errors import UnsupportedFormatError
 from cordwood.formats.format_protocol import SaveOptions
 from cordwood.formats.table import ZARR
-from cordwood.formats.zarr.plan_save import plan_item
+from cordwood.formats.zarr.plan_item import plan_item
 from cordwood.formats.zarr.read_index import open_prefix
 from cordwood.formats.zarr.write import save_item
 from cordwood.index import ARRAY_KINDS

@@ -10,10 +10,11 @@ from cordwood.formats.ocdbt.values import OcdbtValues
 from cordwood.formats.ocdbt_arrays.pytreedef import MAX_TREE_BYTES, TREE_NAME, parse_tree_file
 from cordwood.formats.orbax.read_index import MESSAGES
 from cordwood.formats.table import Format
-from cordwood.formats.zarr.array_metadata import METADATA3_NAME, METADATA_NAME
-from cordwood.formats.zarr.array_paths import nested_dicts
 from cordwood.formats.zarr.array_reader import ArrayReader, StoredArray, array_storage
-from cordwood.formats.zarr.key_values import ZeroChunks
+from cordwood.formats.zarr.metadata_v2 import METADATA_NAME
+from cordwood.formats.zarr.metadata_v3 import METADATA3_NAME
+from cordwood.formats.zarr.nested_dicts import nested_dicts
+from cordwood.formats.zarr.unstored_chunks import ZeroChunks
 from cordwood.index import LEAF, Index, Leaf, Structure, leaf_paths
 from cordwood.io.open_files import naming
 from cordwood.keypath import KeyPath

@@ -34,13 +34,9 @@ from cordwood.formats.orbax.tree_metadata import (
 )
 from cordwood.formats.table import Format
 from cordwood.formats.zarr.array_metadata import codec_of
-from cordwood.formats.zarr.array_reader import (
-    ArrayReader,
-    Messages,
-    StoredArray,
-    array_storage,
-)
-from cordwood.formats.zarr.key_values import FileValues, KeyValues, ValueLocation, ZeroChunks
+from cordwood.formats.zarr.array_reader import ArrayReader, Messages, StoredArray, array_storage
+from cordwood.formats.zarr.key_values import FileValues, KeyValues, ValueLocation
+from cordwood.formats.zarr.unstored_chunks import ZeroChunks
 from cordwood.index import Index, Inline, Leaf
 from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.open_files import READ_ERRORS, naming

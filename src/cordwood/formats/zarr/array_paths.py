@@ -1,4 +1,4 @@
-"""The path of each array in the directory, and the tree that paths of another writer make up.
+"""The path of each array in the directory.
 
 eFormer's layout: the keys of the leaf's path joined by dots after the prefix, and every dot (or
 slash) a step down. A name that would leave the directory, that a file system would not take, or
@@ -15,12 +15,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from cordwood.encoding.digests import digest_of
 from cordwood.encoding.tensor_names import dotted_name
-from cordwood.index import LEAF, Node, Structure
 from cordwood.keypath import KeyPath, format_path
 
 MAX_COMPONENT_BYTES = 255  # of a file name on Linux file systems
 MAX_PATH_BYTES = 1024  # of an array's path; Linux takes 4096 in all
-
 # Control characters and Unicode's bidirectional and invisible formatting ones: in the name of a
 # directory they act on the terminal of whoever lists it.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
@@ -65,7 +63,7 @@ def prefix_path(prefix: str) -> str:
 
 
 def array_paths(
-    key_paths: Sequence[KeyPath], prefix: str, *, taken: Iterable[str] = ()
+    key_paths: Sequence[KeyPath], prefix: str, *, others: Iterable[str] = ()
 ) -> list[str]:
     """Return a path for the array of each leaf. No two are equal, and none lies within another.
 
@@ -75,10 +73,10 @@ def array_paths(
     Args:
         key_paths: the key paths of the leaves, in the order of the index.
         prefix: the prefix of the item; '' for none.
-        taken: paths of the arrays of other items in the same directory.
+        others: paths of the arrays of other items in the same directory.
     """
     folder = prefix_path(prefix)
-    used = _Used(taken)
+    used = _Used(others)
     paths = []
     for key_path in key_paths:
         name = dotted_name(key_path)
@@ -135,51 +133,3 @@ def _folded(path: str) -> str:
     if path.isascii():
         return path.lower()
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", path).casefold())
-
-
-def within_prefix(path: str, prefix: str) -> list[str]:
-    """Return the steps of an array's path below its prefix; all of them if it is not below.
-
-    >>> within_prefix("model/a/w", "model")
-    ['a', 'w']
-    """
-    steps = path.split("/")
-    above = prefix.replace(".", "/").split("/") if prefix else []
-    if above and len(steps) > len(above) and steps[: len(above)] == above:
-        return steps[len(above) :]
-    return steps
-
-
-def nested_dicts(
-    paths: Sequence[str], prefix: str
-) -> tuple[Structure, Sequence[int], Sequence[KeyPath]]:
-    """Return nested dicts by the steps of the paths; or one flat dict, if a leaf lies in another.
-
-    Returns:
-        The structure; the array that each leaf is; the key paths of the leaves.
-    """
-    if len(paths) == 1 and paths[0] == (prefix.replace(".", "/") or "."):
-        return (LEAF,), [0], [()]  # the tree is one leaf
-    steps = [tuple(within_prefix(path, prefix)) for path in paths]
-    above = {path[:i] for path in steps for i in range(len(path))}
-    if not above.isdisjoint(steps) or len(set(steps)) < len(steps):
-        steps = [(path,) for path in paths]
-    tree: dict[str, object] = {}
-    for i, path in enumerate(steps):
-        node = tree
-        for step in path[:-1]:
-            node = node.setdefault(step, {})  # type: ignore[assignment]
-        node[path[-1]] = i
-    nodes: list[Node] = []
-    order: list[int] = []
-    stack: list[object] = [tree]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, dict):
-            nodes.append(Node("dict", len(value), tuple(value)))
-            stack += reversed(value.values())
-        else:
-            assert isinstance(value, int)
-            nodes.append(LEAF)
-            order.append(value)
-    return tuple(nodes), order, [steps[i] for i in order]

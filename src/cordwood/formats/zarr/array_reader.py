@@ -15,20 +15,13 @@ from typing import NamedTuple
 
 from cordwood import dtypes
 from cordwood.errors import CorruptionError, FormatError, LimitError, TruncatedError
-from cordwood.formats.zarr.array_metadata import (
-    METADATA3_NAME,
-    METADATA_NAME,
-    ArrayMetadata,
-    Shard,
-    chunk_count,
-    chunks,
-    codec_of,
-    leading_bytes,
-    parse_metadata,
-    parse_metadata3,
-)
+from cordwood.formats.zarr.array_metadata import ArrayMetadata, Shard, codec_of
+from cordwood.formats.zarr.chunk_grid import chunk_count, chunks, leading_bytes
 from cordwood.formats.zarr.fill_values import fill_element
-from cordwood.formats.zarr.key_values import KeyValues, ValueLocation, ZeroChunks
+from cordwood.formats.zarr.key_values import KeyValues, ValueLocation
+from cordwood.formats.zarr.metadata_v2 import METADATA_NAME, parse_metadata
+from cordwood.formats.zarr.metadata_v3 import METADATA3_NAME, parse_metadata3
+from cordwood.formats.zarr.unstored_chunks import ZeroChunks
 from cordwood.index import Box, Encoded, Piece, Pieces
 from cordwood.io.open_files import naming
 from cordwood.sharding.boxes import shape_of

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 
-def fill_element(value: Any, dtype: str, *, big_endian: bool) -> bytes | None:
+def fill_element(value: object, dtype: str, *, big_endian: bool) -> bytes | None:
     """Return the bytes of an element that is not stored; None if every element is stored.
 
     Args:

@@ -10,11 +10,10 @@ from functools import partial
 from cordwood import dtypes
 from cordwood.encoding.digests import DIGEST_BYTES, block_count, digest_of
 from cordwood.encoding.leaf_table import LeafType
-from cordwood.errors import CorruptionError, FormatError, IncompleteCheckpointError
+from cordwood.errors import CorruptionError, FormatError, IncompleteCheckpointError, StorageError
 from cordwood.formats.format_protocol import IndexListing, Opened, OpenOptions
 from cordwood.formats.table import Format
-from cordwood.formats.zarr.array_metadata import METADATA_NAME, ArrayMetadata, stored_as
-from cordwood.formats.zarr.array_paths import nested_dicts
+from cordwood.formats.zarr.array_metadata import ArrayMetadata
 from cordwood.formats.zarr.array_reader import (
     ArrayReader,
     Messages,
@@ -22,19 +21,21 @@ from cordwood.formats.zarr.array_reader import (
     array_storage,
     wrong_size,
 )
+from cordwood.formats.zarr.item_members import ItemMembers, parse_item
 from cordwood.formats.zarr.key_values import FileValues
+from cordwood.formats.zarr.metadata_v2 import METADATA_NAME
+from cordwood.formats.zarr.nested_dicts import nested_dicts
 from cordwood.formats.zarr.tensorstore_index import (
     INDEX_NAME,
     MAX_INDEX_BYTES,
     Entry,
     IndexFile,
-    Item,
     entries_of,
     parse_index,
-    parse_item,
     prefixes_of,
     select_item,
 )
+from cordwood.formats.zarr.zarr_dtypes import stored_as
 from cordwood.index import Digests, Index, Inline, Leaf, Source, leaf_paths
 from cordwood.io.open_files import LocalFile, naming, read_whole
 from cordwood.keypath import KeyPath
@@ -43,10 +44,10 @@ from cordwood.storage.locations import LocalPath, Location
 from cordwood.storage.open_directory import directory_at
 from cordwood.storage.paths import locate_directory
 from cordwood.storage.readable_directory import OpenDirectory, ReadableDirectory
+from cordwood.storage.retry_reading import ReplacedError, retry_reading
 from cordwood.threads.garbage_collector import gc_paused
 
 FORMAT = "zarr"
-_ATTEMPTS = 100  # to open a directory; each ended by a save that replaced it
 
 _MESSAGES = Messages(
     missing="{key} is missing: the checkpoint is incomplete; copy or save it again",
@@ -111,9 +112,10 @@ def open_directory(location: Location) -> OpenDirectory:
 
     Raises FileNotFoundError; IncompleteCheckpointError where it has no index.
     """
-    directory = (
-        _held_directory(location) if isinstance(location, LocalPath) else directory_at(location)
-    )
+    if isinstance(location, LocalPath):
+        directory: OpenDirectory = retry_reading(partial(_held_directory, location))
+    else:
+        directory = directory_at(location)
     if directory.has(INDEX_NAME):
         return directory
     why = ": no save to it has finished, or it is no such checkpoint; load an earlier one"
@@ -124,19 +126,20 @@ def open_directory(location: Location) -> OpenDirectory:
 
 
 def _held_directory(path: LocalPath) -> LocalDirectory:
-    for _ in range(_ATTEMPTS):
-        place = locate_directory(path)
-        try:
-            directory = LocalDirectory(place)
-        except FileNotFoundError as e:
-            if place != path.text:
-                continue  # put back meanwhile
-            raise FileNotFoundError(errno.ENOENT, "there is no checkpoint", path.text) from e
-        directory.hold()
-        if directory.is_still_at(place):
-            return directory
-        directory.close()  # replaced before it was held: it may be on its way out
-    return LocalDirectory(place)
+    place = locate_directory(path)
+    try:
+        directory = LocalDirectory(place)
+    except FileNotFoundError as e:
+        missing = FileNotFoundError(errno.ENOENT, "there is no checkpoint", path.text)
+        if place != path.text:
+            raise ReplacedError(missing) from e  # put back meanwhile
+        raise missing from e
+    directory.hold()
+    if directory.is_still_at(place):
+        return directory
+    directory.close()  # replaced before it was held: its save may be removing it
+    text = "other saves keep replacing it; load it again"
+    raise ReplacedError(StorageError(errno.EBUSY, text, path.text))
 
 
 def read_index_file(directory: ReadableDirectory) -> IndexFile:
@@ -205,7 +208,7 @@ def list_index(path: LocalPath, prefix: str | None) -> IndexListing | None:
 
 def _select(
     index: IndexFile, prefix: str | None, *, or_only: bool
-) -> tuple[str, Sequence[Entry], Item | None]:
+) -> tuple[str, Sequence[Entry], ItemMembers | None]:
     """Return an item: its prefix, its arrays, and cordwood's part, if there is one."""
     names = prefixes_of(index)
     name = names[0] if or_only and prefix is None and len(names) == 1 else None
@@ -218,7 +221,7 @@ def _select(
 
 
 def read_arrays(
-    directory: ReadableDirectory, prefix: str, entries: Sequence[Entry], item: Item | None
+    directory: ReadableDirectory, prefix: str, entries: Sequence[Entry], item: ItemMembers | None
 ) -> Index:
     """Return the index of arrays: those of cordwood's item `item`, or (None) of another writer.
 
@@ -241,7 +244,7 @@ def _index(
     prefix: str,
     entries: Sequence[Entry],
     arrays: Sequence[StoredArray],
-    item: Item | None,
+    item: ItemMembers | None,
     sources: tuple[Source, ...],
 ) -> Index:
     """Return the index of an item. Raises FormatError for arrays that do not hold its leaves."""
@@ -284,7 +287,7 @@ def _read_array(
 class _ItemDigests:
     """The digests of an item, handed out to its files in order: of each array `.zarray`, chunks."""
 
-    def __init__(self, item: Item) -> None:
+    def __init__(self, item: ItemMembers) -> None:
         self._item = item
         self._next = 0
 
@@ -320,7 +323,7 @@ def _leaf(path: KeyPath, array: StoredArray) -> Leaf:
     return Leaf(path, "jax", shape, dtype, array_storage(array, len(shape)))
 
 
-def _leaves_of_item(item: Item, arrays: Sequence[StoredArray]) -> list[Leaf]:
+def _leaves_of_item(item: ItemMembers, arrays: Sequence[StoredArray]) -> list[Leaf]:
     table = item.table
     array_of = dict(zip(item.order, arrays, strict=True))
     values = iter(table.values)

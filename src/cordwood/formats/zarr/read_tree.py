@@ -13,15 +13,14 @@ from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import CorruptionError, FormatError, LimitError, UnsupportedFormatError
 from cordwood.formats.format_protocol import Opened, OpenOptions
 from cordwood.formats.table import Format
-from cordwood.formats.zarr.array_metadata import (
-    METADATA3_NAME,
-    METADATA_NAME,
-    UnreadableElementsError,
-)
-from cordwood.formats.zarr.array_paths import nested_dicts
+from cordwood.formats.zarr.array_metadata import UnreadableElementsError
 from cordwood.formats.zarr.array_reader import ArrayReader, Messages, StoredArray, array_storage
-from cordwood.formats.zarr.key_values import FileValues, ZeroChunks
+from cordwood.formats.zarr.key_values import FileValues
+from cordwood.formats.zarr.metadata_v2 import METADATA_NAME
+from cordwood.formats.zarr.metadata_v3 import METADATA3_NAME
+from cordwood.formats.zarr.nested_dicts import nested_dicts
 from cordwood.formats.zarr.tensorstore_index import INDEX_NAME
+from cordwood.formats.zarr.unstored_chunks import ZeroChunks
 from cordwood.index import Index, Leaf, unreadable_leaf
 from cordwood.io.open_files import MemoryFile, ReadableFile, naming
 from cordwood.keypath import KeyPath, path_label

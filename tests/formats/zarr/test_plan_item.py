@@ -17,7 +17,7 @@ from eformer.serialization.serialization import tree_deserialize_leaves
 
 from cordwood.dtypes import DTYPES, to_numpy
 from cordwood.errors import CorruptionError, UnsupportedLeafError
-from cordwood.formats.zarr import plan_save
+from cordwood.formats.zarr import plan_item
 from cordwood.index import Encoded, Pieces
 from cordwood.tree.leaves import without_padding
 from tests.formats.zarr.zarr_trees import index_at, read_tree, save_tree, stored_index
@@ -196,7 +196,7 @@ def test_a_chunk_is_a_shard(
 
 def test_large_chunks_are_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """B37."""
-    monkeypatch.setattr(plan_save, "MAX_CHUNK_BYTES", {None: 1000, "zstd": 300})
+    monkeypatch.setattr(plan_item, "MAX_CHUNK_BYTES", {None: 1000, "zstd": 300})
     whole = np.arange(97 * 10, dtype=np.int32).reshape(97, 10)
     spread = jax.device_put(whole[:96], jax.NamedSharding(mesh_of(8), jax.P("x")))
     save_tree(tmp_path / "raw", {"w": whole, "s": spread})

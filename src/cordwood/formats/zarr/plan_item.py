@@ -10,16 +10,11 @@ from cordwood.encoding.cordwood_metadata import check_metadata_strings
 from cordwood.encoding.json_values import VALUE_KINDS, encode_value
 from cordwood.encoding.leaf_table import LeafType, encode_table
 from cordwood.formats.format_losses import unstorable_error
-from cordwood.formats.zarr.array_metadata import (
-    COMPRESSORS,
-    MAX_DIMS,
-    METADATA_NAME,
-    chunk_shape,
-    chunks,
-    encode_metadata,
-    stored_as,
-)
+from cordwood.formats.zarr.array_metadata import MAX_DIMS
 from cordwood.formats.zarr.array_paths import array_paths
+from cordwood.formats.zarr.chunk_grid import chunk_shape, chunks
+from cordwood.formats.zarr.metadata_v2 import COMPRESSORS, METADATA_NAME, encode_metadata
+from cordwood.formats.zarr.zarr_dtypes import stored_as
 from cordwood.index import ARRAY_KINDS, Box, LeafSpec, jax_order
 from cordwood.keypath import KeyPath
 from cordwood.plan.cells import merge_small_shards
