@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cordwood.api.load import load as load
     from cordwood.api.open_checkpoint import open as open
     from cordwood.api.save import save as save
-    from cordwood.api.save import save_async as save_async
+    from cordwood.api.save_async import save_async as save_async
     from cordwood.api.verify import verify as verify
     from cordwood.compat.eformer.serialization import (
         tree_deserialize_leaves as tree_deserialize_leaves,
@@ -77,7 +77,8 @@ _NAMES_OF = {
     "cordwood.api.gc": "gc",
     "cordwood.api.load": "load",
     "cordwood.api.open_checkpoint": "open",
-    "cordwood.api.save": "save save_async",
+    "cordwood.api.save": "save",
+    "cordwood.api.save_async": "save_async",
     "cordwood.api.verify": "verify",
     "cordwood.compat.eformer.serialization": "tree_deserialize_leaves tree_serialize_leaves",
     "cordwood.errors": "CordwoodError",

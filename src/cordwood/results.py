@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 from cordwood.public_names import lazy_names
 
 if TYPE_CHECKING:
-    from cordwood.api.conversion import Conversion as Conversion
-    from cordwood.api.copy import CopyReport as CopyReport
-    from cordwood.api.detect import Detected as Detected
     from cordwood.api.gc import GcReport as GcReport
-    from cordwood.api.verify import Verification as Verification
     from cordwood.comparing.differences import Diff as Diff
     from cordwood.comparing.leaf_diff import LeafDiff as LeafDiff
+    from cordwood.converting.conversion import Conversion as Conversion
+    from cordwood.copying.copy_report import CopyReport as CopyReport
     from cordwood.io.progress import Progress as Progress
+    from cordwood.loading.detect_checkpoint import Detected as Detected
     from cordwood.manager.resplit_states import Resplittable as Resplittable
     from cordwood.manager.restored import Restored as Restored
     from cordwood.manager.save_queue import SaveReport as SaveReport
@@ -26,11 +25,12 @@ if TYPE_CHECKING:
     from cordwood.policies.retention_plan import PlannedStep as PlannedStep
     from cordwood.policies.retention_plan import RetentionPlan as RetentionPlan
     from cordwood.storage.object_stores.object_store_options import StorageOptions as StorageOptions
+    from cordwood.verifying.verification import Verification as Verification
 
 _MODULE_OF = {
-    "Conversion": "cordwood.api.conversion",
-    "CopyReport": "cordwood.api.copy",
-    "Detected": "cordwood.api.detect",
+    "Conversion": "cordwood.converting.conversion",
+    "CopyReport": "cordwood.copying.copy_report",
+    "Detected": "cordwood.loading.detect_checkpoint",
     "Diff": "cordwood.comparing.differences",
     "GcReport": "cordwood.api.gc",
     "LeafDiff": "cordwood.comparing.leaf_diff",
@@ -42,7 +42,7 @@ _MODULE_OF = {
     "SaveReport": "cordwood.manager.save_queue",
     "Stateful": "cordwood.manager.step_items",
     "StorageOptions": "cordwood.storage.object_stores.object_store_options",
-    "Verification": "cordwood.api.verify",
+    "Verification": "cordwood.verifying.verification",
 }
 
 __all__ = sorted(_MODULE_OF)

@@ -88,7 +88,7 @@ def plain_kinds() -> dict[str, Any]:
     return tree
 
 
-SMALL = "cordwood.api.checkpoint_leaves._SMALL_BYTES"
+SMALL = "cordwood.converting.source_leaves._SMALL_BYTES"
 
 
 @pytest.mark.parametrize("small", [1, 256 << 10])

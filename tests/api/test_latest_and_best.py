@@ -15,7 +15,7 @@ import pytest
 
 import cordwood
 from cordwood import CheckpointManager
-from cordwood.api.list_leaves import list_leaves
+from cordwood.cli.list_leaves import list_leaves
 from cordwood.loading.locate_step import is_nickname, locate_checkpoint
 from cordwood.storage.locations import parse_location
 from tests.api.test_path_objects import CALLS, Universal

@@ -252,7 +252,7 @@ def test_memory_is_let_go_leaf_by_leaf(tmp_path: Path, monkeypatch: pytest.Monke
         views.extend([weakref.ref(leaf._shards[0]) for leaf in held])
         return held
 
-    monkeypatch.setattr("cordwood.api.save.snapshot_leaves", hold)
+    monkeypatch.setattr("cordwood.saving.snapshot_save.snapshot_leaves", hold)
     with syscalls.override(Halfway()):
         pending = cordwood.save_async(tmp_path / "x.safetensors", tree)
         assert len(views) == len(names)
@@ -507,7 +507,7 @@ def test_an_interrupt_once_the_save_has_begun_does_not_stop_it(
         save_in_background(*arguments, **options)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cordwood.api.save.save_in_background", begin)
+    monkeypatch.setattr("cordwood.saving.snapshot_save.save_in_background", begin)
     path, tree = tmp_path / "x.safetensors", {"w": jnp.arange(ROWS)}
     with pytest.raises(KeyboardInterrupt):
         cordwood.save_async(path, tree)

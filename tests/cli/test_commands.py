@@ -940,7 +940,7 @@ def test_ls_imports_neither_jax_nor_numpy(tmp_path: Path, name: str) -> None:
 def test_ls_by_the_index_is_ls_by_opening(
     tmp_path: Path, layout: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cordwood.api import list_leaves
+    from cordwood.cli import list_leaves
 
     path = tmp_path / "c"
     odd: dict[str, Any] = {"key": jax.random.key(0), "i4": jnp.ones(3, jnp.int4), "n": None}
@@ -965,7 +965,7 @@ def test_ls_prints_a_table_where_it_fits_the_screen(tmp_path: Path) -> None:
 
 
 def test_ls_of_checkpoints_of_other_tools(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cordwood.api import list_leaves
+    from cordwood.cli import list_leaves
 
     golden = GOLDEN / "eformer-0.0.101" / "run" / "run-12"
     quick = list_leaves.list_leaves(golden, prefix="params")

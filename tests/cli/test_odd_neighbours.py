@@ -14,8 +14,8 @@ import pytest
 
 import cordwood
 from cordwood import CheckpointManager
-from cordwood.api.remove import plan_removal
 from cordwood.errors import CordwoodError, LimitError, NotACheckpointError
+from cordwood.removing.remove_checkpoint import plan_removal
 from cordwood.storage.directories import size_on_disk
 from cordwood.storage.locations import parse_location
 from cordwood.storage.removal.listed_removal import MAX_DEPTH

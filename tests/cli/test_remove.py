@@ -17,8 +17,8 @@ import pytest
 
 import cordwood
 from cordwood import CheckpointManager
-from cordwood.api.remove import plan_removal, remove
 from cordwood.errors import NotACheckpointError
+from cordwood.removing.remove_checkpoint import plan_removal, remove
 from cordwood.storage import syscalls
 from tests.cli.conftest import Run
 from tests.manager.test_foreign_steps import save_with_eformer, save_with_orbax

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.api.list_leaves import list_leaves
+from cordwood.cli.list_leaves import list_leaves
 from cordwood.errors import CorruptionError, FormatError, LimitError, PrefixError
 from cordwood.formats.packs import cordwood_json as packs_index
 from cordwood.formats.zarr import tensorstore_index as zarr_index

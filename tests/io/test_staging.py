@@ -469,7 +469,7 @@ def test_a_save_that_cannot_be_queued(tmp_path: Path, monkeypatch: pytest.Monkey
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch:
-        patch.setattr("cordwood.api.save.save_in_background", fail)
+        patch.setattr("cordwood.saving.snapshot_save.save_in_background", fail)
         with pytest.raises(RuntimeError, match="new thread") as caught:
             cordwood.save_async(tmp_path / "x", tree_of(4))
     assert staging_memory.used_bytes == 0
@@ -486,7 +486,7 @@ def test_an_interrupt_once_the_save_is_queued_gives_it_up(
 
     path = tmp_path / "x.safetensors"
     with monkeypatch.context() as patch:
-        patch.setattr("cordwood.api.save.save_in_background", begin)
+        patch.setattr("cordwood.saving.snapshot_save.save_in_background", begin)
         with pytest.raises(KeyboardInterrupt):
             cordwood.save_async(path, tree_of(20, leaf_bytes=4 * UNIT))
     disk.allow(1 << 40)

@@ -14,8 +14,8 @@ import pytest
 
 import cordwood
 from cordwood import CheckpointManager, StepReader
-from cordwood.api.load import load_at
 from cordwood.errors import CorruptionError, MismatchError, PrefixError, UnsupportedLeafError
+from cordwood.loading.load_tree import load_checkpoint
 from cordwood.manager.step_items import load_item
 from cordwood.results import SaveReport
 from cordwood.storage.locations import LocalPath, Location
@@ -222,9 +222,9 @@ def test_a_step_that_goes_between_its_tree_and_its_items(
     def load(location: Location, *arguments: Any, prefix: str | None = None) -> Any:
         if prefix == "ema" and location.name == "2":
             shutil.rmtree(str(location))
-        return load_at(location, *arguments, prefix=prefix)
+        return load_checkpoint(location, *arguments, prefix=prefix)
 
-    monkeypatch.setattr("cordwood.manager.step_items.load_at", load)
+    monkeypatch.setattr("cordwood.manager.step_items.load_checkpoint", load)
     restored = StepReader(tmp_path).restore(items={"ema": None})
     assert restored is not None
     assert restored.step == 1

@@ -93,7 +93,7 @@ def test_absent_items_are_reported_before_the_tree_is_loaded(
     save(tmp_path, 1)
     cordwood.save(tmp_path / "2", TREE)
     monkeypatch.setattr(
-        "cordwood.manager.load_step.load_at", lambda *_, **__: pytest.fail("loaded")
+        "cordwood.manager.load_step.load_checkpoint", lambda *_, **__: pytest.fail("loaded")
     )
     for step in (1, 2):
         with pytest.raises(

@@ -35,7 +35,7 @@ def in_the_foreground(monkeypatch: pytest.MonkeyPatch) -> None:
         pending._end(error)
         return pending
 
-    monkeypatch.setattr("cordwood.api.save.save_in_background", save)
+    monkeypatch.setattr("cordwood.saving.snapshot_save.save_in_background", save)
 
 
 def tree_of(step: int) -> dict[str, Any]:

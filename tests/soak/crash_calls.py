@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 import cordwood as cw
-from cordwood.api.remove import plan_removal, remove
 from cordwood.errors import NotACheckpointError, StepError
+from cordwood.removing.remove_checkpoint import plan_removal, remove
 from tests.faults.crash_states import CrashCase, Tree, acknowledge
 
 _FILES = ("m.safetensors", "m.msgpack", "m.msgpack.zst", "m.msgpack.gz")

@@ -13,8 +13,8 @@ import pytest
 
 import cordwood
 from cordwood import CheckpointManager
-from cordwood.api.remove import plan_removal, remove
 from cordwood.errors import NotACheckpointError
+from cordwood.removing.remove_checkpoint import plan_removal, remove
 from cordwood.storage import syscalls
 from cordwood.testing import assert_trees_equal
 from tests.faults.systems import CountingSystem

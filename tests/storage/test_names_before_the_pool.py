@@ -11,7 +11,7 @@ import pytest
 
 import cordwood
 from cordwood import CheckpointManager
-from cordwood.api.remove import plan_removal, remove
+from cordwood.removing.remove_checkpoint import plan_removal, remove
 from cordwood.storage.paths import POOL
 from cordwood.testing import assert_trees_equal
 from tests.storage.stores import StoredObjects, new_url

@@ -1,1 +1,1 @@
-"""The public functions (save, load, open, verify, detect, convert, diff, gc) and their results."""
+"""The public functions: save, save_async, load, open, verify, detect, convert, copy, diff, gc."""

@@ -1,27 +1,20 @@
-"""convert: copy a checkpoint into another format, a few MiB at a time.
-
-What is read, what may be replaced, and what gets lost are decided together, before anything is
-written.
-"""
+"""convert: copy a checkpoint into another format, a few MiB at a time."""
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from cordwood import dtypes
-from cordwood.api.checkpoint_leaves import StoredLeaves
-from cordwood.api.conversion import MAX_NAMED, Conversion
-from cordwood.api.record_of_other_step import without_other_steps_record
-from cordwood.api.refuse_existing import refuse_existing, refuse_unknown_suffix
-from cordwood.api.trees_to_convert import TreesToConvert, require_all_trees, trees_to_convert
-from cordwood.errors import LossError
+from cordwood.converting.conversion import Conversion
+from cordwood.converting.part_to_convert import accepted_losses, part_to_convert, size_of_leaves
+from cordwood.converting.record_of_other_step import without_other_steps_record
+from cordwood.converting.refuse_existing import refuse_existing, refuse_unknown_suffix
+from cordwood.converting.source_leaves import StoredLeaves
+from cordwood.converting.trees_to_convert import TreesToConvert, require_all_trees, trees_to_convert
 from cordwood.formats.choose_format import format_for_saving
 from cordwood.formats.detect_format import format_of
-from cordwood.formats.format_losses import losses_in
 from cordwood.formats.format_protocol import (
     FilesBeside,
     SaveOptions,
@@ -29,19 +22,16 @@ from cordwood.formats.format_protocol import (
 from cordwood.formats.load_format import companion_reader_of, writer_of
 from cordwood.formats.plan_save import plan_save, require_strings, write_save
 from cordwood.formats.stored_trees import stored_trees
-from cordwood.formats.table import Format
-from cordwood.index import Index, Leaf, leaf_paths
+from cordwood.index import leaf_paths
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.progress import ProgressMeter, ProgressOption
 from cordwood.io.progress_bar import progress_display
-from cordwood.loading.cast import cast_dtypes
 from cordwood.loading.checkpoint import Checkpoint, open_at
 from cordwood.loading.load_options import Cast
 from cordwood.loading.locate_step import locate_checkpoint
-from cordwood.loading.unreadable_leaves import require_readable, unreadable_names
-from cordwood.message_text import counted, first_names, printable
+from cordwood.message_text import printable
 from cordwood.plan.path_patterns import Rename, Select
-from cordwood.plan.select_leaves import SelectedLeaves, Transpose, select_leaves
+from cordwood.plan.select_leaves import Transpose
 from cordwood.processes.key_value_store import SINGLE_PROCESS
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
 from cordwood.saving.background_saves import raise_unreported_failures, wait_for_saves
@@ -59,17 +49,6 @@ from cordwood.threads.garbage_collector import gc_paused
 from cordwood.threads.log import log
 from cordwood.threads.run_in_worker import in_worker
 from cordwood.tree.flatten import FlatTree
-
-
-class _Part(NamedTuple):
-    """A tree of the source, and the part of it to write."""
-
-    checkpoint: Checkpoint
-    to_prefix: str | None
-    selected: SelectedLeaves
-    dtypes: Sequence[str]  # of the leaves as written
-    metadata: Mapping[str, str]
-    lost: Sequence[str]
 
 
 @in_worker
@@ -218,7 +197,7 @@ def convert(
             opened = stack.enter_context(
                 _opened(origin, target, prefix=each, max_bytes=max_bytes, scratch=folder)
             )
-            part = _part(
+            part = part_to_convert(
                 opened,
                 to,
                 select=select,
@@ -231,7 +210,7 @@ def convert(
             require_strings(strings)
             if metadata is None:
                 strings = without_other_steps_record(strings, target, to_format, source=name)
-            lost = _accepted_losses(part, target, to_format, strings, lossy=lossy)
+            lost = accepted_losses(part, target, to_format, strings, lossy=lossy)
             strings = {} if lost else strings
             parts.append(part._replace(metadata=strings, lost=[*part.lost, *lost]))
         if not lossy:
@@ -240,7 +219,7 @@ def convert(
         report = stack.enter_context(progress_display(progress, "converting"))
         if report is not None:
             leaves_to_read = [leaf for part in parts for leaf in part.selected.stored.leaves]
-            meter = ProgressMeter(_size(leaves_to_read), report)
+            meter = ProgressMeter(size_of_leaves(leaves_to_read), report)
         sources = [
             StoredLeaves(part.checkpoint, part.selected, part.dtypes, meter) for part in parts
         ]
@@ -269,7 +248,7 @@ def convert(
         parts[0].checkpoint.format,
         to_format.name,
         sum([len(part.selected.stored.leaves) for part in parts]),
-        sum([_size(part.selected.stored.leaves, part.dtypes) for part in parts]),
+        sum([size_of_leaves(part.selected.stored.leaves, part.dtypes) for part in parts]),
         (*trees.lost, *[line for part in parts for line in part.lost]),
         tuple([part.to_prefix or "" for part in parts]),
         (*trees.left_out, *beside_weights.left_out),
@@ -284,58 +263,6 @@ def _files_beside(source: Location, *, is_copied: bool) -> FilesBeside:
         return FilesBeside()
     beside = companion_reader_of(from_format).files_beside_weights(source)
     return beside if is_copied else FilesBeside({}, [*beside.files, *beside.left_out])
-
-
-def _part(
-    checkpoint: Checkpoint,
-    to_prefix: str | None,
-    *,
-    select: Select | None,
-    rename: Rename | None,
-    transpose: Transpose | None,
-    cast: Cast | None,
-    lossy: bool,
-) -> _Part:
-    """Return the part of an open tree to write, without its strings and the losses of the format.
-
-    Leaves that cannot be read are left out if `lossy`, unless all are.
-
-    Raises LossError for arrays without names, UnsupportedFormatError for leaves that cannot be
-    read.
-    """
-    name, whole = checkpoint.path, checkpoint.index
-    if whole.naming == "positions":
-        raise LossError(
-            f"{name} holds {counted(len(whole.leaves), 'array')} without names or structure: load "
-            "it with like=, and save what that returns"
-        )
-    lost: list[str] = []
-    if lossy:
-        select, lost = _readable(whole, select, where=name)
-    selected = select_leaves(whole, select=select, rename=rename, transpose=transpose, where=name)
-    index = selected.stored
-    remedy = "leave out what cannot be read by lossy=True (--lossy), or convert"
-    require_readable(index.leaves, index.naming, name=name, remedy=remedy)
-    dtype_names = [leaf.dtype for leaf in index.leaves]
-    if cast is not None:
-        paths = [leaf.key_path for leaf in index.leaves]
-        dtype_names = cast_dtypes(index.leaves, paths, cast, naming=index.naming, where=name)
-    return _Part(checkpoint, to_prefix, selected, dtype_names, {}, lost)
-
-
-def _readable(
-    index: Index, select: Select | None, *, where: str
-) -> tuple[Select | None, list[str]]:
-    """Return a `select` of the selected leaves that can be read, and a line about the others."""
-    numbers = select_leaves(index, select=select, rename=None, where=where).numbers
-    leaves = [index.leaves[number] for number in numbers]
-    names = unreadable_names(leaves, index.naming)
-    if not names or len(names) == len(leaves):
-        return select, []
-    patterns = ["**"] if select is None else [select] if isinstance(select, str) else select
-    what = counted(len(names), "leaf that cannot be read", "leaves that cannot be read")
-    lost = f"{what}: {first_names(names, MAX_NAMED)}"
-    return [*patterns, *[f"!{name}" for name in names]], [lost]
 
 
 def _opened(
@@ -357,31 +284,3 @@ def _opened(
         near = source if isinstance(destination, Url) else destination
         scratch = LocalPath(scratch_directory(str(near)))
     return open_at(source, prefix=prefix, max_bytes=max_bytes, scratch=scratch)
-
-
-def _size(leaves: Sequence[Leaf], dtype_names: Sequence[str] | None = None) -> int:
-    """Return the size of the elements of all arrays in bytes, in those dtypes or in their own."""
-    names = [leaf.dtype for leaf in leaves] if dtype_names is None else dtype_names
-    sizes = zip(leaves, names, strict=True)
-    return sum([math.prod(leaf.shape) * dtypes.itemsize(name) for leaf, name in sizes if name])
-
-
-def _accepted_losses(
-    part: _Part,
-    destination: Location,
-    format: Format,
-    metadata: Mapping[str, str],
-    *,
-    lossy: bool,
-) -> list[str]:
-    """Return what the conversion loses; raise LossError unless `lossy` accepts that."""
-    lost = losses_in(format, part.selected.stored, metadata)
-    if lost and not lossy:
-        has_no_strings = bool(metadata) and "metadata" not in format.save_options
-        leave_out = "; metadata={} leaves out the strings" if has_no_strings else ""
-        raise LossError(
-            f"converting {part.checkpoint.path} to {destination} would lose something "
-            f"(lossy=True or --lossy accepts the loss{leave_out}):\n"
-            + "\n".join([f"  {line}" for line in lost])
-        )
-    return lost

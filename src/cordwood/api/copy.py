@@ -8,84 +8,17 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, NamedTuple
 
-from cordwood.api.copy_file import copy_file
-from cordwood.api.copy_step import Copier
-from cordwood.api.refuse_copy import is_directory_of_steps, refuse_other_step, refuse_run
-from cordwood.errors import (
-    CordwoodError,
-    IncompleteCheckpointError,
-    NotACheckpointError,
-)
-from cordwood.formats.packs.packs_storage import store_at
-from cordwood.formats.stored_step import listed, sorted_steps, step_in_name
-from cordwood.io.progress import ProgressOption, report_progress
+from cordwood.copying.copy_checkpoint import copy_checkpoint
+from cordwood.copying.copy_report import CopyReport
+from cordwood.io.progress import ProgressOption
 from cordwood.io.progress_bar import progress_display
 from cordwood.loading.locate_step import locate_checkpoint
-from cordwood.message_text import counted, printable, size_text
-from cordwood.public_names import document_fields
 from cordwood.saving.background_saves import raise_unreported_failures, wait_for_saves
 from cordwood.saving.interrupted_saves import after_interrupted_saves
-from cordwood.storage.directories import size_on_disk
 from cordwood.storage.locations import LocalPath, Location, Url, parse_location
-from cordwood.storage.paths import is_same_path, is_within, kind_at
-from cordwood.threads.log import log
+from cordwood.storage.paths import is_same_path, is_within
 from cordwood.threads.run_in_worker import in_worker
-from cordwood.threads.thread_counts import reading_threads
-from cordwood.threads.thread_pool import map_in_threads
-
-
-@document_fields
-class CopyReport(NamedTuple):
-    """The result of `copy`.
-
-    Attributes:
-        source, destination: the paths.
-        steps: the names of the steps that were copied; ("",) for one checkpoint.
-        steps_there: the names of the steps that the destination had already.
-        files: how many files were written.
-        copied_bytes: their size.
-        skipped_bytes: the size of the files that the destination had already.
-        seconds: the time it took.
-    """
-
-    source: str
-    destination: str
-    steps: tuple[str, ...]
-    steps_there: tuple[str, ...]
-    files: int
-    copied_bytes: int
-    skipped_bytes: int
-    seconds: float
-
-    def __str__(self) -> str:
-        parts = [counted(self.files, "file"), f"{size_text(self.copied_bytes)} copied"]
-        if self.skipped_bytes:
-            parts.append(f"{size_text(self.skipped_bytes)} were there")
-        steps = [name for name in (*self.steps, *self.steps_there) if name]
-        if steps:
-            there = len(self.steps_there)
-            text = counted(len(self.steps), "step")
-            parts.insert(0, f"{text}, {there} more were there" if there else text)
-        return printable(f"{self.destination}: {', '.join(parts)}, in {self.seconds:.1f} s")
-
-    def __repr__(self) -> str:
-        return str(self)
-
-    def _repr_html_(self) -> str:
-        from cordwood.notebook.html_parts import result_html
-
-        fields = [
-            ("from", self.source),
-            ("to", self.destination),
-            ("steps", ", ".join(filter(None, self.steps))),
-            ("steps that were there", ", ".join(filter(None, self.steps_there))),
-            ("files", f"{self.files:,}"),
-            ("copied", size_text(self.copied_bytes)),
-            ("was there", size_text(self.skipped_bytes) if self.skipped_bytes else ""),
-        ]
-        return result_html("copied", self.destination, fields)
 
 
 @in_worker
@@ -158,7 +91,7 @@ def copy(
     wait_for_saves(str(origin))
     wait_for_saves(str(target))
     with after_interrupted_saves(str(target)), progress_display(progress, "copying") as report:
-        copied = _copy(origin, target, verify, report)
+        copied = copy_checkpoint(origin, target, verify=verify, report=report)
     return CopyReport(
         str(origin),
         str(target),
@@ -176,47 +109,3 @@ def _trimmed(location: Location) -> Location:
     if isinstance(location, Url):
         return location.plain
     return LocalPath(location.text.rstrip("/") or "/")
-
-
-def _copy(source: Location, destination: Location, verify: bool, report: Any) -> Copier:
-    if isinstance(source, LocalPath) and kind_at(source) == "a file":
-        with report_progress(size_on_disk(source), report):
-            return copy_file(source, destination)
-    root, target = store_at(source), store_at(destination, to_save=True)
-    if target.has_pool:
-        with target.transaction(others_commit=False):
-            pass  # a store that cannot be saved to is refused before anything is read
-    is_run = is_directory_of_steps(source, root)
-    names = [name for name in sorted_steps(root.names()) if step_in_name(name) is not None]
-    if is_run and target.read_index() is not None:
-        raise NotACheckpointError(
-            f"{destination} is a checkpoint, and {source} is a directory of steps: expected a "
-            "directory of steps, or nothing there yet"
-        )
-    copier = Copier(verify=verify, in_pool=is_run and target.has_pool)
-    pairs = [(name, source.child(name), destination.child(name)) for name in names]
-    if not is_run:
-        pairs = [("", source, destination)]
-        refuse_other_step(source, destination)
-        refuse_run(source, destination, target)
-    threads = reading_threads(latency_bound=root.has_pool or target.has_pool)
-    sizes = map_in_threads(copier.examine, [each[1:] for each in pairs], threads=threads)
-    if all(size is None for size in sizes):
-        raise IncompleteCheckpointError(
-            f"{source}: none of its steps ({listed(names)}) is finished"
-        )
-    total = sum({key: size for each in sizes for key, size in (each or {}).items()}.values())
-    with report_progress(total, report):
-        for (name, *places), size in zip(pairs, sizes, strict=True):
-            if size is None:
-                log.warning("%s has no index: it is not finished, and is not copied", places[0])
-                continue
-            try:
-                copier.copy_step(name, *places)
-            except (CordwoodError, OSError):
-                if not is_run or store_at(places[0]).read_index() is not None:
-                    raise
-                log.warning(
-                    "%s was deleted while it was copied; gc removes what %s has of it", *places
-                )
-    return copier

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import closing
 from typing import Any, Literal, TypeVar, Unpack, overload
 
-from cordwood.errors import CordwoodError, MismatchError
-from cordwood.formats.format_protocol import OpenOptions
+from cordwood.errors import MismatchError
 from cordwood.io.progress import ProgressOption
-from cordwood.io.stale_handles import retry_stale
 from cordwood.loading.load_options import Cast, Extra, LoadOptions, Missing, OpenAndReadOptions
-from cordwood.loading.load_tree import load_tree
+from cordwood.loading.load_tree import load_checkpoint
 from cordwood.loading.migrations import Migration
-from cordwood.loading.open_reader import open_reader
 from cordwood.plan.path_patterns import Rename, Select
 from cordwood.plan.select_leaves import Transpose
 from cordwood.sharding.partition_rules import Rules
-from cordwood.storage.locations import Location, parse_location
-from cordwood.storage.retry_reading import ReplacedError, retry_reading
-from cordwood.threads.garbage_collector import gc_paused
+from cordwood.storage.locations import parse_location
 
 T = TypeVar("T")
 
@@ -187,37 +181,8 @@ def load(
         progress=progress,
     )
     try:
-        return load_at(location, like, options, format=format, prefix=prefix, max_bytes=max_bytes)
+        return load_checkpoint(
+            location, like, options, format=format, prefix=prefix, max_bytes=max_bytes
+        )
     except MismatchError as e:
-        raise e.with_traceback(None) from e.__cause__  # without the frame of `load_at`
-
-
-@gc_paused()  # until the index is freed: the collector would traverse all of it
-def load_at(
-    location: Location,
-    like: Any,
-    options: LoadOptions,
-    *,
-    format: str | None = None,
-    prefix: str | None = None,
-    max_bytes: int | None = None,
-) -> Any:
-    """Load a tree, as `load`."""
-    # Data is freed once it is read.
-    open_options = OpenOptions(max_bytes, read_once=not options.mmap)
-
-    def read() -> Any:
-        reader = open_reader(location, format=format, prefix=prefix, options=open_options)
-        with closing(reader.opened):
-            try:
-                return load_tree(reader, like, options)
-            except CordwoodError as e:
-                # A save may have replaced the checkpoint meanwhile, and removed files not open yet.
-                if reader.opened.is_current():
-                    raise
-                raise ReplacedError(e) from e
-
-    try:
-        return retry_stale(lambda: retry_reading(read))
-    except MismatchError as e:  # the message is enough; hide internal frames
-        raise e.with_traceback(None) from e.__cause__
+        raise e.with_traceback(None) from e.__cause__  # without the frame of `load_checkpoint`

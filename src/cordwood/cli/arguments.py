@@ -84,7 +84,7 @@ def complete_key(
 
     For a URL, return none: the Tab key must not wait for a network.
     """
-    from cordwood.api.list_leaves import list_leaves
+    from cordwood.cli.list_leaves import list_leaves
     from cordwood.storage.locations import Url, parse_location
 
     path = ctx.params.get("path")

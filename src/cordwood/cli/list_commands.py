@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cordwood.api.list_leaves import (
+from cordwood.cli.arguments import PATH, SOURCE, complete_key, format_option, prefix_option
+from cordwood.cli.list_leaves import (
     LeafListing,
     LeafRow,
     group_rows,
     list_leaves,
     select_rows,
 )
-from cordwood.cli.arguments import PATH, SOURCE, complete_key, format_option, prefix_option
 from cordwood.cli.output import (
     columns,
     fitted,

@@ -79,9 +79,9 @@ def verify_command(
         raise click.UsageError(
             "--resume needs a full check: --sample draws a new sample in each call"
         )
-    from cordwood.api.verify import verify_each
     from cordwood.errors import CorruptionError, IncompleteCheckpointError
     from cordwood.storage.locations import parse_location
+    from cordwood.verifying.verify_checkpoints import verify_each
 
     options |= {"sample": sample, "resume": resume, "progress": not as_json}
     steps = [path, *beside] if (beside := _steps_beside(path)) else []

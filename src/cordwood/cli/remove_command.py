@@ -34,7 +34,7 @@ def rm_command(path: str, dry_run: bool, yes: bool, as_json: bool) -> None:
     stays. `run/latest` and `run/best` are refused, because they may be another step by then: name
     the step.
     """
-    from cordwood.api.remove import plan_removal, remove
+    from cordwood.removing.remove_checkpoint import plan_removal, remove
 
     _refuse_nickname(path)
     plan = plan_removal(path)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from operator import itemgetter
 from typing import Any
 
-from cordwood.errors import MismatchError
+from cordwood.errors import CordwoodError, MismatchError
+from cordwood.formats.format_protocol import OpenOptions
 from cordwood.io.progress import report_progress
 from cordwood.io.progress_bar import progress_display
+from cordwood.io.stale_handles import retry_stale
 from cordwood.loading.abstract_meshes import need_devices
 from cordwood.loading.assign_shardings import assign_shardings
 from cordwood.loading.cast import cast_targets
@@ -23,10 +25,13 @@ from cordwood.loading.matching.match_like import match_like
 from cordwood.loading.matching.match_result import Matching
 from cordwood.loading.matching.nnx_like import warn_of_lost_ties, with_kinds_of_nnx
 from cordwood.loading.migrations import migration_error
+from cordwood.loading.open_reader import open_reader
 from cordwood.loading.restore_targets import restore_targets
 from cordwood.loading.unreadable_leaves import require_readable
 from cordwood.plan.keys_of_like import with_keys_of_like
 from cordwood.plan.select_leaves import SelectedLeaves, select_leaves
+from cordwood.storage.locations import Location
+from cordwood.storage.retry_reading import ReplacedError, retry_reading
 from cordwood.threads.garbage_collector import gc_paused
 from cordwood.threads.log import log
 from cordwood.tree.flatten import flatten
@@ -150,3 +155,34 @@ def _stored_targets(
         target._replace(leaf=leaves[part.numbers[i]], axes=part.axes.get(i))
         for target, i in zip(targets, positions, strict=True)
     ]
+
+
+@gc_paused()  # until the index is freed: the collector would traverse all of it
+def load_checkpoint(
+    location: Location,
+    like: Any,
+    options: LoadOptions,
+    *,
+    format: str | None = None,
+    prefix: str | None = None,
+    max_bytes: int | None = None,
+) -> Any:
+    """Load a tree, as `load`."""
+    # Data is freed once it is read.
+    open_options = OpenOptions(max_bytes, read_once=not options.mmap)
+
+    def read() -> Any:
+        reader = open_reader(location, format=format, prefix=prefix, options=open_options)
+        with closing(reader.opened):
+            try:
+                return load_tree(reader, like, options)
+            except CordwoodError as e:
+                # A save may have replaced the checkpoint meanwhile, and removed files not open yet.
+                if reader.opened.is_current():
+                    raise
+                raise ReplacedError(e) from e
+
+    try:
+        return retry_stale(lambda: retry_reading(read))
+    except MismatchError as e:  # the message is enough; hide internal frames
+        raise e.with_traceback(None) from e.__cause__

@@ -8,12 +8,12 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from cordwood.api.load import load_at
 from cordwood.errors import PrefixError
 from cordwood.formats.stored_step import PREFIX_KEY, Record
 from cordwood.io.progress_bar import progress_display
 from cordwood.loading.checkpoint import open_at
 from cordwood.loading.load_options import LoadOptions
+from cordwood.loading.load_tree import load_checkpoint
 from cordwood.manager.byte_counter import ByteCounter
 from cordwood.manager.choose_step import ChosenStep
 from cordwood.manager.restore_request import RestoreRequest
@@ -67,7 +67,9 @@ def load_step(chosen: ChosenStep, request: RestoreRequest, processes: Rendezvous
     with progress_display(request.progress, "restoring") as report:
         counter = ByteCounter(report)
         load_options = LoadOptions(progress=counter.note, **options)
-        tree = load_at(location, request.like, load_options, format=chosen.format, prefix=prefix)
+        tree = load_checkpoint(
+            location, request.like, load_options, format=chosen.format, prefix=prefix
+        )
         items = {}
         for_items: dict[str, Any] = {k: options[k] for k in _FOR_ITEMS if k in options}
         if isinstance(for_items.get("cast"), Mapping):  # by patterns of the tree's leaves

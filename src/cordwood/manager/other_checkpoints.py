@@ -7,7 +7,6 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import NamedTuple
 
-from cordwood.api.detect import detect_at
 from cordwood.errors import CordwoodError
 from cordwood.formats.detect_format import format_in, steps_in
 from cordwood.formats.format_protocol import Place
@@ -15,6 +14,7 @@ from cordwood.formats.orbax.locate_trees import is_unfinished
 from cordwood.formats.stored_step import listed, sorted_steps, step_in_name
 from cordwood.formats.table import DEFAULT, ZARR
 from cordwood.formats.tool_steps import LAST_OF_EFORMER
+from cordwood.loading.detect_checkpoint import detect_checkpoint
 from cordwood.storage.locations import LocalPath
 from cordwood.storage.step_storage import StepEntry, StepStorage
 
@@ -62,7 +62,7 @@ def _other(name: str, place: Place, entry: StepEntry) -> OtherCheckpoint | None:
     format, description = "", ""
     with suppress(OSError, CordwoodError):
         if isinstance(place.location, LocalPath):
-            format, description = detect_at(place.location)[:2]
+            format, description = detect_checkpoint(place.location)[:2]
         elif entry.stamp is not None:
             format, description = DEFAULT.name, DEFAULT.description
         elif place.directory is not None:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
-from cordwood.api.save import SnapshotSave, announce_errors
 from cordwood.errors import CordwoodError, PendingSaveError, StepError
 from cordwood.formats.choose_format import format_for_saving
 from cordwood.formats.format_protocol import SaveOptions
@@ -34,6 +33,8 @@ from cordwood.processes.rendezvous import Rendezvous
 from cordwood.public_names import document_fields
 from cordwood.saving.background_saves import NOTHING_STARTED, SAVE_STARTED_ANYWAY, PendingSave
 from cordwood.saving.post_commit_queue import PostCommitQueue
+from cordwood.saving.save_rendezvous import announce_errors
+from cordwood.saving.snapshot_save import SnapshotSave
 from cordwood.storage.locations import Url
 from cordwood.threads.exclusive_calls import ExclusiveCalls
 from cordwood.threads.log import log

@@ -20,13 +20,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from cordwood import dtypes
-from cordwood.api.load import load_at
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import CorruptionError, FormatError, LimitError, MismatchError
 from cordwood.formats.orbax.locate_trees import JAX_KEY, JSON, NUMPY_KEY, STATES, TREE
 from cordwood.formats.stored_step import as_json
 from cordwood.formats.stored_trees import stored_trees
 from cordwood.loading.load_options import LoadOptions
+from cordwood.loading.load_tree import load_checkpoint
 from cordwood.loading.matching.match_types import is_abstract
 from cordwood.manager.resplit_states import METHODS_TEXT, is_resplittable, resplit_states
 from cordwood.message_text import counted
@@ -214,12 +214,12 @@ def load_item(
         )
     if saved == ITEM:
         try:
-            return load_at(path, item, LoadOptions(**options), prefix=name)
+            return load_checkpoint(path, item, LoadOptions(**options), prefix=name)
         except MismatchError as e:
             raise MismatchError(f"the item {name!r}: {e}") from e
     tree = None
     if type(saved) is dict:
-        tree = load_at(path, None, LoadOptions(progress=options["progress"]), prefix=name)
+        tree = load_checkpoint(path, None, LoadOptions(progress=options["progress"]), prefix=name)
     states = saved_states(saved, tree, f"{path}: items: {name}")
     if len(states) == processes.count:
         return states[processes.index]
@@ -401,7 +401,7 @@ def load_foreign_item(
     if kind == JAX_KEY:
         return _key(path, name, item)
     if kind == NUMPY_KEY:
-        key = load_at(path.child(f"{name}/np_random_key"), None, LoadOptions(to="numpy"))
+        key = load_checkpoint(path.child(f"{name}/np_random_key"), None, LoadOptions(to="numpy"))
         with directory_at(path) as directory:
             about = read_json(directory, f"{name}/np_random_key_metadata/metadata")
         legacy = about.get("legacy")
@@ -409,7 +409,7 @@ def load_foreign_item(
     if kind != TREE:
         raise MismatchError(f"{path}: the item {name!r} is {kind}: read it with what wrote it")
     like = None if is_stateful(item) else item
-    return load_at(path, like, LoadOptions(**options), prefix=name)
+    return load_checkpoint(path, like, LoadOptions(**options), prefix=name)
 
 
 def _state_of_grain(path: Location, name: str, item: Any, processes: Rendezvous) -> Any:
@@ -450,7 +450,7 @@ def _key(path: Location, name: str, item: Any) -> Any:
     """Return a random key of jax; a typed one has the implementation of `item`."""
     import jax
 
-    loaded = load_at(path.child(f"{name}/jax_random_key"), None, LoadOptions(to="jax"))
+    loaded = load_checkpoint(path.child(f"{name}/jax_random_key"), None, LoadOptions(to="jax"))
     (data,) = loaded.values() if isinstance(loaded, dict) else (loaded,)
     with directory_at(path) as directory:
         about = read_json(directory, f"{name}/jax_random_key_metadata/metadata")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from cordwood.api.detect import detect_at
 from cordwood.errors import CordwoodError, IncompleteCheckpointError
 from cordwood.formats.packs.cordwood_json import RULES
 from cordwood.formats.stored_step import number_in_name
 from cordwood.formats.table import DEFAULT
+from cordwood.loading.detect_checkpoint import detect_checkpoint
 from cordwood.manager.steps import Steps
 from cordwood.storage.directories import modified_seconds, size_on_disk
 from cordwood.storage.locations import Location, Url
@@ -63,7 +63,7 @@ def summarize_steps(root: Location, names: Sequence[str]) -> list[StepSummary]:
         try:
             # Asking an object store again would be one request for each step.
             is_ours = is_url and entry is not None and not entry.tool
-            format = DEFAULT.name if is_ours else detect_at(child).format
+            format = DEFAULT.name if is_ours else detect_checkpoint(child).format
         except (CordwoodError, OSError) as e:
             note = ""
             if not problem:

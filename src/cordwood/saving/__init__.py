@@ -1,1 +1,1 @@
-"""Saves beside others: in the background, after a commit, and in signal handlers."""
+"""The inside of save: the rendezvous, and saves in the background, after a commit, in handlers."""

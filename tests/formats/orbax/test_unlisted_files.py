@@ -9,9 +9,9 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from cordwood.api.remove import plan_removal, remove
 from cordwood.errors import NotACheckpointError
 from cordwood.formats.orbax.unlisted_files import unlisted_files
+from cordwood.removing.remove_checkpoint import plan_removal, remove
 from cordwood.storage.locations import parse_location
 from tests.foreign_files.make.__main__ import GOLDEN
 

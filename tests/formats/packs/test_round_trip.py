@@ -404,7 +404,7 @@ def test_a_load_that_a_save_overtakes(
     saves_to_come[0] = 1
     opened = _then(open_reader, overtaken(lambda: None))
     monkeypatch.setattr("cordwood.formats.packs.open.parse_items", parse_items)
-    monkeypatch.setattr("cordwood.api.load.open_reader", opened)
+    monkeypatch.setattr("cordwood.loading.load_tree.open_reader", opened)
     assert cordwood.load(tmp_path)["a"].tolist() == [3 if pinned_files else 4] * 5
     assert saved == [4]
 

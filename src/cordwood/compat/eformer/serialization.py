@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
 
-from cordwood.api.save import rendezvous_for
 from cordwood.compat.eformer.apply_shardings import apply_shardings
 from cordwood.compat.eformer.array_manager import ArrayManager, load_leaves, save_with_manager
 from cordwood.compat.eformer.leaf_names import (
@@ -30,6 +29,7 @@ from cordwood.loading.load_target import Target, default_targets
 from cordwood.loading.matching.match_like import match_like
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 from cordwood.saving.background_saves import raise_unreported_failures, wait_for_saves
+from cordwood.saving.save_rendezvous import rendezvous_for
 from cordwood.sharding.partition_rules import Rules, match_partition_rules
 from cordwood.storage.locations import LocalPath, parse_location
 from cordwood.threads.garbage_collector import gc_paused

@@ -11,13 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from cordwood.api.detect import detect_at
-from cordwood.api.files_of_tools import belongs_to_run, foreign_files
 from cordwood.errors import CordwoodError, NotACheckpointError, UnsupportedFormatError
 from cordwood.formats.hugging_face.shards import files_in_index
 from cordwood.formats.orbax.unlisted_files import unlisted_files
 from cordwood.formats.packs.cordwood_json import RULES
+from cordwood.loading.detect_checkpoint import detect_checkpoint
 from cordwood.message_text import first_names
+from cordwood.removing.files_of_tools import belongs_to_run, foreign_files
 from cordwood.storage.locations import LocalPath, Location, Url, parse_location
 from cordwood.storage.paths import is_link, kind_at, parent_and_name, real_path
 from cordwood.storage.removal.killed_removals import (
@@ -101,11 +101,11 @@ def _plan(location: Location) -> RemovalPlan:
             path, _KILLED, _LEFT, (), sum(files.values()), Listing(files, [], [], {})
         )
     if kind == "a file":
-        format, description, *_ = detect_at(path)
+        format, description, *_ = detect_checkpoint(path)
         listing = list_tree(path.text)
         return RemovalPlan(path, format, description, (), sum(listing.files.values()), listing)
     if kind == "nothing":
-        detect_at(path)  # raises
+        detect_checkpoint(path)  # raises
     undo_removals(path.text)
     listing = list_tree(path.text)
     if listing.others:
@@ -123,7 +123,7 @@ def _plan_of_directory(location: Location, listing: Listing) -> RemovalPlan:
     names = list(listing.files)
     size_bytes = sum(listing.files.values())
     try:
-        format, description, _, steps = detect_at(location)
+        format, description, _, steps = detect_checkpoint(location)
     except (CordwoodError, FileNotFoundError):
         if names and not foreign_files("packs", names):
             return RemovalPlan(location, "", _UNFINISHED, (), size_bytes, listing)
@@ -183,7 +183,7 @@ def _foreign_in_run(root: Location, names: Sequence[str], steps: Sequence[str]) 
             foreign.append(first)
             continue
         try:
-            format = detect_at(root.child(first)).format
+            format = detect_checkpoint(root.child(first)).format
         except (CordwoodError, OSError):
             format = "packs"  # unfinished
         result = _foreign_in_checkpoint(root.child(first), format, files)
@@ -193,7 +193,7 @@ def _foreign_in_run(root: Location, names: Sequence[str], steps: Sequence[str]) 
 
 def _is_checkpoint_file(location: Location) -> bool:
     try:
-        return detect_at(location).format != ""
+        return detect_checkpoint(location).format != ""
     except (CordwoodError, OSError):
         return False
 

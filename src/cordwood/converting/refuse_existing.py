@@ -7,7 +7,6 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from cordwood.api.detect import detect_at
 from cordwood.errors import CordwoodError, UnsupportedFormatError
 from cordwood.formats.detect_format import written_format
 from cordwood.formats.format_protocol import (
@@ -19,6 +18,7 @@ from cordwood.formats.packs.open import read_index_bytes
 from cordwood.formats.packs.packs_storage import store_at
 from cordwood.formats.stored_step import KEY, decode_record
 from cordwood.formats.table import Format, file_formats, suffixes_of
+from cordwood.loading.detect_checkpoint import detect_checkpoint
 from cordwood.storage.locations import (
     LocalPath,
     Location,
@@ -82,7 +82,7 @@ def refuse_existing(
         return
     what = "a checkpoint"
     with suppress(CordwoodError, OSError):
-        what = detect_at(location).description
+        what = detect_checkpoint(location).description
     if step is not None:
         what += f", step {step} of a CheckpointManager"
     elif beside:

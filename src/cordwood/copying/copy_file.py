@@ -5,8 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 
-from cordwood.api.copy_step import Copier
-from cordwood.api.verify import verify as verify_checkpoint
+from cordwood.copying.copy_step import Copier
 from cordwood.errors import (
     CordwoodError,
     UnsupportedFormatError,
@@ -19,6 +18,7 @@ from cordwood.storage.atomic_file import atomic_file, finish_file
 from cordwood.storage.locations import LocalPath, Location, Url
 from cordwood.storage.paths import kind_at
 from cordwood.storage.write_stream import write_chunks
+from cordwood.verifying.verify_checkpoints import verify_each
 
 _UNIT_BYTES = 8 << 20
 
@@ -51,9 +51,9 @@ def copy_file(source: LocalPath, destination: Location) -> Copier:
         with atomic_file(destination) as temporary:
             write_chunks(temporary, _chunks_of(file, METER.get()))
             try:
-                verify_checkpoint(temporary.path, format=format)
+                verify_each([LocalPath(temporary.path)], format=format, catch=())
             except CordwoodError:
-                verify_checkpoint(source, format=format)  # an error that names the source
+                verify_each([source], format=format, catch=())  # an error that names the source
                 raise
         copied.steps, copied.files, copied.copied_bytes = [""], 1, file.size_bytes
     return copied

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from contextlib import suppress
 
-from cordwood.api.refuse_copy import refuse_format
+from cordwood.copying.refuse_copy import refuse_format
 from cordwood.errors import (
     CordwoodError,
     CorruptionError,

@@ -1,0 +1,68 @@
+"""The copy of a checkpoint, or of the steps of a run: data files first, and then the index."""
+
+from __future__ import annotations
+
+from cordwood.copying.copy_file import copy_file
+from cordwood.copying.copy_step import Copier
+from cordwood.copying.refuse_copy import is_directory_of_steps, refuse_other_step, refuse_run
+from cordwood.errors import (
+    CordwoodError,
+    IncompleteCheckpointError,
+    NotACheckpointError,
+)
+from cordwood.formats.packs.packs_storage import store_at
+from cordwood.formats.stored_step import listed, sorted_steps, step_in_name
+from cordwood.io.progress import Report, report_progress
+from cordwood.storage.directories import size_on_disk
+from cordwood.storage.locations import LocalPath, Location
+from cordwood.storage.paths import kind_at
+from cordwood.threads.log import log
+from cordwood.threads.thread_counts import reading_threads
+from cordwood.threads.thread_pool import map_in_threads
+
+
+def copy_checkpoint(
+    source: Location, destination: Location, *, verify: bool, report: Report | None
+) -> Copier:
+    """Copy a checkpoint, or the steps of a run; return what was copied."""
+    if isinstance(source, LocalPath) and kind_at(source) == "a file":
+        with report_progress(size_on_disk(source), report):
+            return copy_file(source, destination)
+    root, target = store_at(source), store_at(destination, to_save=True)
+    if target.has_pool:
+        with target.transaction(others_commit=False):
+            pass  # a store that cannot be saved to is refused before anything is read
+    is_run = is_directory_of_steps(source, root)
+    names = [name for name in sorted_steps(root.names()) if step_in_name(name) is not None]
+    if is_run and target.read_index() is not None:
+        raise NotACheckpointError(
+            f"{destination} is a checkpoint, and {source} is a directory of steps: expected a "
+            "directory of steps, or nothing there yet"
+        )
+    copier = Copier(verify=verify, in_pool=is_run and target.has_pool)
+    pairs = [(name, source.child(name), destination.child(name)) for name in names]
+    if not is_run:
+        pairs = [("", source, destination)]
+        refuse_other_step(source, destination)
+        refuse_run(source, destination, target)
+    threads = reading_threads(latency_bound=root.has_pool or target.has_pool)
+    sizes = map_in_threads(copier.examine, [each[1:] for each in pairs], threads=threads)
+    if all(size is None for size in sizes):
+        raise IncompleteCheckpointError(
+            f"{source}: none of its steps ({listed(names)}) is finished"
+        )
+    total = sum({key: size for each in sizes for key, size in (each or {}).items()}.values())
+    with report_progress(total, report):
+        for (name, *places), size in zip(pairs, sizes, strict=True):
+            if size is None:
+                log.warning("%s has no index: it is not finished, and is not copied", places[0])
+                continue
+            try:
+                copier.copy_step(name, *places)
+            except (CordwoodError, OSError):
+                if not is_run or store_at(places[0]).read_index() is not None:
+                    raise
+                log.warning(
+                    "%s was deleted while it was copied; gc removes what %s has of it", *places
+                )
+    return copier

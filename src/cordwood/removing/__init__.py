@@ -1,0 +1,1 @@
+"""The inside of `cordwood rm`: which files belong to a checkpoint, and their removal."""
