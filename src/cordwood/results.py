@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cordwood.loading.detect_checkpoint import Detected as Detected
     from cordwood.manager.resplit_states import Resplittable as Resplittable
     from cordwood.manager.restored import Restored as Restored
-    from cordwood.manager.save_queue import SaveReport as SaveReport
+    from cordwood.manager.save_report import SaveReport as SaveReport
     from cordwood.manager.step_items import Stateful as Stateful
     from cordwood.policies.retention_plan import PlannedStep as PlannedStep
     from cordwood.policies.retention_plan import RetentionPlan as RetentionPlan
@@ -39,7 +39,7 @@ _MODULE_OF = {
     "Resplittable": "cordwood.manager.resplit_states",
     "Restored": "cordwood.manager.restored",
     "RetentionPlan": "cordwood.policies.retention_plan",
-    "SaveReport": "cordwood.manager.save_queue",
+    "SaveReport": "cordwood.manager.save_report",
     "Stateful": "cordwood.manager.step_items",
     "StorageOptions": "cordwood.storage.object_stores.object_store_options",
     "Verification": "cordwood.verifying.verification",

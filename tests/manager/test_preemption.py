@@ -62,13 +62,13 @@ def test_a_save_that_goes_on_is_finished_where_there_is_no_time_for_another(tmp_
         with patch("cordwood.storage.local_transaction.fill_file", slow):
             manager.save(10, TREE)
             send_sigterm()
-            finish = manager._finish_in_time
+            finish = manager._saver.finish_in_time
 
             def finish_once_it_waits() -> None:
                 go.set()
                 finish()
 
-            with patch.object(manager, "_finish_in_time", finish_once_it_waits):
+            with patch.object(manager._saver, "finish_in_time", finish_once_it_waits):
                 assert manager.save(11, TREE) is None
         assert manager.preempted
         assert manager.steps() == [0, 10]

@@ -89,7 +89,7 @@ def save_run(
                 "learning_rate": rate,
             }
             clock = SimpleNamespace(time=lambda at=seconds[i]: at, monotonic=time.monotonic)
-            with mock.patch("cordwood.manager.manager.time", clock):
+            with mock.patch("cordwood.manager.save_step.time", clock):
                 manager.save(step, model.tree(), metrics=metrics)
     _break(root, faults)
     for step, at in zip(steps, seconds, strict=True):

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 from cordwood.message_text import nearest_name
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # Names of orbax.checkpoint.CheckpointManager, Flax and eFormer, and the equivalent here.
 ATTRIBUTES: Mapping[str, str] = {
@@ -79,3 +85,27 @@ def refuse_arguments(call: str, unknown: Iterable[str], parameters: Iterable[str
         else:
             hint = f"it takes {', '.join(names)}"
         raise TypeError(f"{call}() got an unexpected keyword argument {name!r}; {hint}")
+
+
+def with_hints(call: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator that makes a function explain arguments that it does not have.
+
+    The TypeError then names the argument to use.
+
+    Args:
+        call: the name of the function, as users know it.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        names = [*inspect.signature(function).parameters][1:]
+
+        @wraps(function)
+        def checked(*arguments: P.args, **named: P.kwargs) -> R:
+            unknown = named.keys() - set(names)
+            if unknown:
+                refuse_arguments(call, sorted(unknown), names)
+            return function(*arguments, **named)
+
+        return checked
+
+    return decorate

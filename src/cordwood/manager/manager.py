@@ -1,72 +1,39 @@
-"""CheckpointManager: the steps of a run, saved in the background, kept and deleted by policies.
-
-One file, as it is one public class: most of its lines are the docstrings of its methods.
-"""
+"""CheckpointManager: the steps of a run, saved in the background, kept and deleted by policies."""
 
 from __future__ import annotations
 
-import inspect
 import os
 import time
 from collections.abc import Callable, Mapping
-from functools import wraps
-from typing import Any, Literal, ParamSpec, Self, SupportsFloat, SupportsIndex, TypeVar
+from typing import Any, Literal, Self, SupportsFloat, SupportsIndex, TypeVar
 
-from cordwood.errors import PendingSaveError, StepError
-from cordwood.formats.stored_step import Record, as_json, as_metrics, require_same, step_number
+from cordwood.errors import StepError
+from cordwood.formats.stored_step import as_metrics, step_number
 from cordwood.io.page_cache import require_page_cache_option
 from cordwood.io.progress import ProgressOption
 from cordwood.io.progress_bar import require_progress_option
 from cordwood.io.staging_memory import checked_options
 from cordwood.manager.add_metrics import add_metrics
-from cordwood.manager.argument_hints import refuse_arguments
+from cordwood.manager.argument_hints import with_hints
 from cordwood.manager.delete_steps import delete_steps, plan_deletions
 from cordwood.manager.missing_steps import missing_step_error
 from cordwood.manager.save_decider import SaveDecider
-from cordwood.manager.save_queue import SaveQueue, SaveReport
-from cordwood.manager.step_items import collect_states, join_items, states_tree
+from cordwood.manager.save_queue import SaveQueue
+from cordwood.manager.save_report import SaveReport
+from cordwood.manager.save_step import NOT_SAVED, StepSaver, StepToSave
 from cordwood.manager.step_reader import Items, StepReader
 from cordwood.policies.keep_policies import KeepWhat, as_keep_policy
 from cordwood.policies.retention_plan import RetentionPlan
 from cordwood.policies.save_policies import SaveWhen, as_save_policy
-from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
+from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 from cordwood.saving.background_saves import (
-    SAVE_STARTED_ANYWAY,
     PendingSave,
-    raise_unreported_failures,
 )
 from cordwood.storage.locations import Url
 from cordwood.threads.log import log
 from cordwood.threads.run_in_worker import run_in_worker
 
-_NOT_SAVED = "%s: step %d is not saved: the policy does not ask for it"
-
-P = ParamSpec("P")
 R = TypeVar("R")
-
-
-def _with_hints(call: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator that makes a function explain arguments that it does not have.
-
-    The TypeError then names the argument to use.
-
-    Args:
-        call: the name of the function, as users know it.
-    """
-
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        names = [*inspect.signature(function).parameters][1:]
-
-        @wraps(function)
-        def checked(*arguments: P.args, **named: P.kwargs) -> R:
-            unknown = named.keys() - set(names)
-            if unknown:
-                refuse_arguments(call, sorted(unknown), names)
-            return function(*arguments, **named)
-
-        return checked
-
-    return decorate
 
 
 class CheckpointManager(StepReader):
@@ -129,7 +96,7 @@ class CheckpointManager(StepReader):
     2
     """
 
-    @_with_hints("CheckpointManager")
+    @with_hints("CheckpointManager")
     def __init__(
         self,
         root: str | os.PathLike[str],
@@ -157,7 +124,6 @@ class CheckpointManager(StepReader):
         self._progress = progress
         self._timeout_seconds = timeout_seconds
         self._keep_policy = as_keep_policy(keep)
-        self._background = background
         self._closed = False
         self._queue = SaveQueue(
             self._steps,
@@ -173,6 +139,9 @@ class CheckpointManager(StepReader):
         self._decider = SaveDecider(
             as_save_policy(save), preemption_seconds, self._group, self._queue, self._steps
         )
+        self._saver = StepSaver(
+            self._steps, self._group, self._queue, self._decider, background=background
+        )
 
     @property
     def preempted(self) -> bool:
@@ -187,7 +156,7 @@ class CheckpointManager(StepReader):
             return True
         return self._decider.preempted
 
-    @_with_hints("save")
+    @with_hints("save")
     def save(
         self,
         step: SupportsIndex,
@@ -238,13 +207,10 @@ class CheckpointManager(StepReader):
         received_before = self._decider.notice.received_at is not None
         pending = None
         if not force and self._decider.skips(number):
-            log.debug(_NOT_SAVED, self.root, number)
+            log.debug(NOT_SAVED, self.root, number)
         else:
-            pending = self._alone(
-                lambda: self._save_step(
-                    number, tree, called, metrics=metrics, extras=extras, items=items, force=force
-                )
-            )
+            request = StepToSave(number, tree, metrics, extras, items, force, called)
+            pending = self._alone(lambda: self._saver.save(request))
             if pending is not None:
                 pending._let_begin()
         if self._group.count == 1 and not received_before and self._decider.notice.received_at:
@@ -303,42 +269,6 @@ class CheckpointManager(StepReader):
         call, which goes on in a thread.
         """
         return run_in_worker(lambda: self._queue.alone(call))
-
-    def _save_step(
-        self,
-        number: int,
-        tree: Any,
-        called: float,
-        *,
-        metrics: Mapping[str, SupportsFloat] | None,
-        extras: Any,
-        items: Items,
-        force: bool,
-    ) -> PendingSave | None:
-        if self._group.count == 1 and not self._decider.notice.received_at and self._queue.failed:
-            self._queue.finish(go_on=False)
-        pending, failure = None, None
-        with self._queue.attempt(number) as (rendezvous, for_items):
-            preempted, why = self._decider.ask(number)
-            why = "it was forced" if force else why
-            if why is None:
-                log.debug(_NOT_SAVED, self.root, number)
-            else:
-                failure = self._finish_before(number, preempted=preempted)
-                beside = as_metrics(metrics), as_json(extras, "extras")
-                record = Record(number, time.time(), *beside, {})
-                pending = self._save(
-                    record, tree, why, called, items, rendezvous, for_items, preempted
-                )
-        if preempted:
-            self._finish_in_time()
-        elif not self._background:
-            self.wait()
-        if failure is not None:
-            raise failure
-        if self._group.count > 1 and pending is not None and not preempted:
-            raise_unreported_failures(save_started=True)
-        return pending
 
     def should_save(self, step: SupportsIndex) -> bool:
         """Return True if the policy would save that step now."""
@@ -461,108 +391,36 @@ class CheckpointManager(StepReader):
 
     def _delete_alone(self, start: int, stop: int | None, what: str) -> list[int]:
         self._queue.wait_quietly()
-        if self._restored is not None and self._restored >= start:
-            self._restored = None
-
+        if self._saver.restored is not None and self._saver.restored >= start:
+            self._saver.restored = None
         try:
             return self._group.agree(what, lambda: delete_steps(self._steps, start, stop))
         finally:
             self._decider.invalidate()  # an error may come after some were deleted
 
-    def _finish_before(self, number: int, *, preempted: bool) -> PendingSaveError | None:
-        """Wait for the save before, and return its failure if the next one begins all the same."""
-        several = self._group.count > 1
-        try:
-            if several or self._queue.step != number:
-                self._queue.finish(go_on=preempted or several)
-        except PendingSaveError as e:
-            if not preempted and not several:
-                raise
-            message = str(e).removesuffix(SAVE_STARTED_ANYWAY)
-            reason = ": the job is to end" if preempted else ""
-            log.error("%sstep %d is saved all the same%s", message, number, reason)
-            return e
-        return None
-
-    def _save(
-        self,
-        record: Record,
-        tree: Any,
-        why: str,
-        called: float,
-        items: Items,
-        rendezvous: Rendezvous,
-        for_items: Rendezvous,
-        preempted: bool,
-    ) -> PendingSave | None:
-        """Begin a save unless the step exists; return None if this manager has only restored it."""
-        number, last = record.step, self._queue.last
-        if last is not None and last.step == number and self._is_there(number):
-            assert last.record is not None
-            require_same(last.record, record, root=self.root)
-            text = "%s: step %d was already passed to save; this call saves nothing"
-            log.info(text, self.root, number)
-            return last.pending
-        if last is None and self._restored == number and self._is_there(number):
-            log.info("%s: step %d was restored, and is not saved again", self.root, number)
-            return None
-        trees: Mapping[str, Any] = {}
-        if items:
-            with for_items:
-                message, values = collect_states(items, process_count=for_items.count)
-                answer = for_items.exchange(message, join_items)
-            saved_items, trees = states_tree(answer, values)
-            record = record._replace(items=saved_items)
-        if not preempted:
-            self._queue.post_commit.limit_backlog()
-            if rendezvous.count == 1:
-                raise_unreported_failures()
-        return self._queue.begin(
-            record, tree, trees, rendezvous, why=why, called=called, prefix=self._prefix
-        )
-
-    def _is_there(self, number: int) -> bool:
-        """Return True unless the step that was saved last has been deleted."""
-
-        def look() -> bool:
-            if self._queue.saving or self._queue.failed:
-                return True
-            step = self._steps.at(number)
-            return step is not None and step.whole
-
-        return self._group.agree(f"look for step {number} of", look)
-
     def _before_restoring(self) -> None:
         if not self._queue.calls.is_forked:  # the saves of another process are not waited for
             self._alone(self._queue.wait_quietly)
         if self._group.count == 1:
-            self._after_restoring()
+            self._decider.invalidate()
 
-    def _after_restoring(self) -> None:
-        self._decider.invalidate()  # steps may turn out to be damaged
-
-    def _after_restoring_step(self, number: int) -> None:
+    def _after_restoring(self, number: int | None, prefix: str | None) -> None:
         """Make the step durable: its save may have been killed just before it returned.
 
         A loop that goes on from a step does not save it again.
         """
+        self._decider.invalidate()  # steps may turn out to be damaged
+        if prefix is not None:
+            self._saver.prefix = prefix
+        if number is None:
+            return
+        self._saver.restored = number
         step = self._steps.at(number)
         if self._group.index == 0 and step is not None and step.record is not None:
             try:
                 self._steps.storage.flush(step.entry)
             except OSError as e:
                 log.warning("%s: the restored step could not be flushed: %s", step.path, e)
-
-    def _finish_in_time(self) -> None:
-        """Wait for the running save, for as long as a preempted job may run."""
-        self._decider.preempted = True
-        last = self._queue.last
-        try:
-            self.wait(self._decider.seconds_left())
-        except TimeoutError as e:
-            if last is None or last.pending.failed:  # the save itself failed with a TimeoutError
-                raise
-            log.warning("the job has been told to end, and %s", e)
 
     def close(self) -> None:
         """Wait as `wait` does, and restore the earlier handler of SIGTERM.

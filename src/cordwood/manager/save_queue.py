@@ -1,7 +1,4 @@
-"""The saves of one manager, one at a time, each followed by deletions.
-
-`save_decider` decides which steps are saved: that depends on the save before, which is known here.
-"""
+"""The saves of one manager, one at a time, each followed by deletions."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
-from cordwood.errors import CordwoodError, PendingSaveError, StepError
+from cordwood.errors import CordwoodError, PendingSaveError
 from cordwood.formats.choose_format import format_for_saving
 from cordwood.formats.format_protocol import SaveOptions
 from cordwood.formats.stored_step import (
@@ -23,14 +20,14 @@ from cordwood.formats.stored_step import (
 from cordwood.io.progress import ProgressOption
 from cordwood.io.staging_memory import StagingOptions
 from cordwood.manager.delete_steps import StepCleaner
-from cordwood.manager.step import Step, best_of_each
+from cordwood.manager.require_newer import require_newer
+from cordwood.manager.save_report import SaveReport
+from cordwood.manager.step import Step
 from cordwood.manager.steps import Steps
-from cordwood.message_text import size_text
 from cordwood.policies.keep_policies import KeepPolicy
 from cordwood.processes.key_value_store import current_processes
 from cordwood.processes.process_group import ProcessGroup
 from cordwood.processes.rendezvous import Rendezvous
-from cordwood.public_names import document_fields
 from cordwood.saving.background_saves import NOTHING_STARTED, SAVE_STARTED_ANYWAY, PendingSave
 from cordwood.saving.post_commit_queue import PostCommitQueue
 from cordwood.saving.save_rendezvous import announce_errors
@@ -40,42 +37,6 @@ from cordwood.threads.exclusive_calls import ExclusiveCalls
 from cordwood.threads.log import log
 
 R = TypeVar("R")
-
-
-@document_fields
-class SaveReport(NamedTuple):
-    """A step that is committed. As a string, the line of the log.
-
-    Attributes:
-        step: its number.
-        path: the directory or URL that it was saved to.
-        why: the reason that the policy gave for the save.
-        written_bytes: bytes of arrays that this process has written.
-        linked_bytes: bytes of arrays that were there already, and were hard-linked.
-        blocking_seconds: how long `save` kept its caller.
-        total_seconds: from that call to the commit.
-    """
-
-    step: int
-    path: str
-    why: str
-    written_bytes: int
-    linked_bytes: int
-    blocking_seconds: float
-    total_seconds: float
-
-    @property
-    def bytes_per_second(self) -> float:
-        """Bytes that were written, divided by `total_seconds`."""
-        return self.written_bytes / max(self.total_seconds, 1e-9)
-
-    def __str__(self) -> str:
-        rate = f"{size_text(self.bytes_per_second)}/s"
-        return (
-            f"saved step {self.step}: {size_text(self.written_bytes)} written, "
-            f"{size_text(self.linked_bytes)} linked, {1000 * self.blocking_seconds:.1f} ms "
-            f"blocking, {self.total_seconds:.3f} s in all, {rate} ({self.why}; {self.path})"
-        )
 
 
 class StepSave(NamedTuple):
@@ -222,7 +183,7 @@ class SaveQueue:
         if self.last is not None:
             self.last_good = self.last.step
         is_first = self._group.index == 0
-        base = self._require_newest(record.step) if is_first else None
+        base = self._prepare(record.step) if is_first else None
         if base is not None and base.record is not None:
             record = record._replace(chain=base.record.chain + 1)
         metadata = {KEY: encode_record(record)}
@@ -324,48 +285,12 @@ class SaveQueue:
         if self.last is failed:  # not a save that a signal handler has begun meanwhile
             self.last = None
 
-    def _require_newest(self, number: int) -> Step | None:
-        """Raise StepError if an existing step does not allow a save; hide an unreadable index.
+    def _prepare(self, number: int) -> Step | None:
+        """Require that a step may be saved, and make room for it, on process 0.
 
-        The commit itself replaces other damaged files. Return the step whose files the save may
-        link; None to write everything.
+        Returns the step whose files the save may link; None to write everything. Raises StepError.
         """
-        every = self._steps.entries(
-            start=0, down_to=lambda best: best.counts and best.step < number
-        )
-        entries = [each for each in every if each.step >= number]
-        older = [each for each in best_of_each(every) if each.step < number and each.counts]
-        newest = older[0] if older else None
-        whole = [each.step for each in entries if each.whole]
-        if whole and whole[-1] == number:
-            there = [each for each in entries if each.step == number and each.whole]
-            commands = [each.removal_command for each in there if each.is_of_another_tool]
-            replace = f"call manager.delete({number}) first"
-            if commands:
-                replace = f"remove what another tool saved first: {'; '.join(commands)}"
-            raise StepError(
-                f"{self._steps.root}: step {number} already exists. To continue the run from it, "
-                f"save step {number + 1} next; to replace it, {replace}"
-            )
-        if whole:
-            raise StepError(
-                f"{self._steps.root}: step {number} is not newer than step {whole[-1]}, "
-                "which is there; delete the later steps first (delete_after), or save this run to "
-                "another root"
-            )
-        for each in entries:
-            if each.step != number:
-                continue
-            if each.in_the_way:
-                raise StepError(f"{each.path} lies where step {number} goes: {each.in_the_way}")
-            if each.damaged and not each.tool and each.record is None:
-                reason = self._steps.storage.set_aside(each.entry)
-                if reason:
-                    raise StepError(
-                        f"{each.path} lies where step {number} goes, and is damaged: {reason}: "
-                        "move that away"
-                    )
-                log.warning("%s: what is damaged there is hidden until it is saved", each.path)
+        newest = require_newer(self._steps, number)
         self._cleaner.make_room()
         if newest is None or newest.record is None or newest.is_link:
             return None

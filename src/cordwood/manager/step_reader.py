@@ -65,9 +65,7 @@ class StepReader:
         self._steps = Steps(storage)
         self._group = ProcessGroup(self._steps.root, timeout_seconds)
         self._watch = StepWatcher(self._steps, self._group)
-        self._restored: int | None = None
         self._progress: ProgressOption = None
-        self._prefix: str | None = None  # the prefix by which the tree of the run was restored
 
     def __repr__(self) -> str:
         return f"StepReader({self.root!r})"
@@ -247,12 +245,7 @@ class StepReader:
         number = None if step is _NEWEST else step_number(step)
         progress = options.pop("progress", self._progress)
         require_progress_option(progress)
-        request = RestoreRequest(
-            like,
-            {} if items is None else items,
-            options,
-            progress,
-        )
+        request = RestoreRequest(like, {} if items is None else items, options, progress)
         self._before_restoring()
         loaded: LoadedStep | None
         try:
@@ -266,15 +259,12 @@ class StepReader:
                     loaded = restore_newest(self._steps, rendezvous, request, required=required)
         except MismatchError as e:  # the message is complete; hide internal frames
             raise e.with_traceback(None) from e.__cause__
-        self._after_restoring()
-        prefix = options.get("prefix") if loaded is None else loaded.prefix
-        self._prefix = self._prefix if prefix is None else prefix
         if loaded is None:
+            self._after_restoring(None, options.get("prefix"))
             return None
         restored = loaded.restored
-        self._restored = restored.step
         self._watch.restored(restored.step)
-        self._after_restoring_step(restored.step)
+        self._after_restoring(restored.step, loaded.prefix)
         stateful = {name: item for name, item in request.items.items() if is_stateful(item)}
         for name, item in stateful.items():
             if name in restored.items:  # else it is kept: missing="keep"
@@ -338,11 +328,10 @@ class StepReader:
     def _before_restoring(self) -> None:
         """Do what must be done before a step is restored; for subclasses."""
 
-    def _after_restoring(self) -> None:
+    def _after_restoring(self, number: int | None, prefix: str | None) -> None:
         """Do what must be done after all processes have restored a step; for subclasses.
 
-        It is also called if there was no step to restore.
+        Args:
+            number: the step; None if there was none to restore.
+            prefix: the requested prefix, if it named the tree of the run; or None.
         """
-
-    def _after_restoring_step(self, number: int) -> None:
-        """Do what must be done after a step was restored in this process; for subclasses."""
