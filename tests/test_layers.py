@@ -84,8 +84,9 @@ FOR_EVERY_FORMAT = (
     "format_losses",
     "format_protocol",
     "load_format",
+    "open_single_file",
     "other_tools",
-    "single_file",
+    "save_single_file",
     "stored_step",
     "table",
 )

@@ -16,8 +16,9 @@ from cordwood.formats.ocdbt.body_reader import MAX_KEY_BYTES
 from cordwood.formats.ocdbt.envelope import MAX_NODE_BYTES
 from cordwood.formats.ocdbt.values import MAX_TREE_BYTES
 from cordwood.formats.packs import cordwood_json, index_item
-from cordwood.formats.safetensors import header
-from cordwood.formats.safetensors.header import CODES, MAX_HEADER_BYTES, stored_dtype
+from cordwood.formats.safetensors import plan_file
+from cordwood.formats.safetensors.dtype_codes import CODES, stored_dtype
+from cordwood.formats.safetensors.read_header import MAX_HEADER_BYTES
 from cordwood.formats.zarr import array_paths, array_reader, zarr_dtypes
 from cordwood.formats.zarr import plan_item as zarr_layout
 from cordwood.formats.zarr import tensorstore_index as zarr_index
@@ -54,8 +55,8 @@ def test_every_code_of_the_format_is_listed() -> None:
 def test_limits_and_constants() -> None:
     assert f"{MAX_HEADER_BYTES:,} bytes (`MAX_HEADER_BYTES`)" in TEXT
     assert f"longer than {MAX_NAME_BYTES} bytes" in TEXT
-    assert f"begins at a multiple of {header.DATA_ALIGNMENT}" in TEXT
-    assert f"more than {header.INLINE_BYTES} bytes" in TEXT
+    assert f"begins at a multiple of {plan_file.DATA_ALIGNMENT}" in TEXT
+    assert f"more than {plan_file.INLINE_BYTES} bytes" in TEXT
     assert f"`{HEADER_START}`" in TEXT
     assert f"bytes {8 + len(HEADER_START)} to {40 + len(HEADER_START)}" in TEXT
     assert f"At most {MAX_DEPTH} levels" in TEXT

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import FormatError
-from cordwood.formats.safetensors.header import Tensors, read_fast_header, tensor_table
+from cordwood.formats.safetensors.fast_header import read_fast_header
 from cordwood.formats.safetensors.read_index import read_index
+from cordwood.formats.safetensors.tensors import Tensors, tensor_table
 from cordwood.io.open_files import MemoryFile
 from tests.formats.safetensors.assemble import with_header
 

@@ -24,8 +24,8 @@ from cordwood.errors import (
     LimitError,
     UnsupportedLeafError,
 )
-from cordwood.formats.safetensors import header as planning
-from cordwood.formats.safetensors.header import plan_save
+from cordwood.formats.safetensors import plan_file as planning
+from cordwood.formats.safetensors.plan_file import plan_file
 from cordwood.formats.safetensors.read_index import read_index
 from cordwood.index import LEAF, Index, Inline, LeafSpec, Node, Pieces
 from cordwood.io.open_files import MemoryFile
@@ -253,7 +253,7 @@ def test_digests_cover_the_data_block_by_block() -> None:
 
 
 def test_seal_refuses_digests_of_something_else() -> None:
-    plan = plan_save((LEAF,), [LeafSpec((), "numpy", (3,), "int8")], metadata={})
+    plan = plan_file((LEAF,), [LeafSpec((), "numpy", (3,), "int8")], metadata={})
     assert plan.make_header is not None
     with pytest.raises(ValueError, match="expected digests of 1048576-byte blocks of the 3 bytes"):
         plan.make_header(digests_of(b"abc", start=0))
@@ -270,12 +270,12 @@ def test_a_header_past_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_the_format_cannot_store_is_refused_with_its_path() -> None:
     structure = (Node("dict", 1, ("a",)), LEAF)
     with pytest.raises(UnsupportedLeafError, match=r"^a: a value that only its original format"):
-        plan_save(structure, [LeafSpec(("a",), "opaque", (), "")], metadata={})
+        plan_file(structure, [LeafSpec(("a",), "opaque", (), "")], metadata={})
     spec = LeafSpec(("a",), "numpy", (1,) * 65, "int8")
     with pytest.raises(UnsupportedLeafError, match=r"^a: 65 dimensions"):
-        plan_save(structure, [spec], metadata={})
+        plan_file(structure, [spec], metadata={})
     with pytest.raises(ValueError, match="structure of 1 leaves, but 0"):
-        plan_save(structure, [], metadata={})
+        plan_file(structure, [], metadata={})
 
 
 def test_64_dimensions_of_a_disguised_dtype_are_refused() -> None:

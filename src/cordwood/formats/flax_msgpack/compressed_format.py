@@ -10,7 +10,7 @@ from cordwood.formats.flax_msgpack.format import begins_tree
 from cordwood.formats.flax_msgpack.read_index import read_index
 from cordwood.formats.flax_msgpack.wire import ValueSize
 from cordwood.formats.format_protocol import Match, Opened, OpenOptions, Place
-from cordwood.formats.single_file import opened_file
+from cordwood.formats.open_single_file import opened_file
 from cordwood.io.open_files import LocalFile, ReadableFile
 from cordwood.storage.locations import LocalPath, Location, require_local
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from cordwood.formats.flax_msgpack.read_index import read_index
 from cordwood.formats.format_protocol import IndexListing, Match, Opened, OpenOptions, Place
-from cordwood.formats.single_file import can_read, opened_file
+from cordwood.formats.open_single_file import can_read, opened_file
 from cordwood.io.open_files import LocalFile, ReadableFile
 from cordwood.storage.locations import LocalPath, Location
 

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from cordwood.formats.flax_msgpack.plan_save import plan_state
 from cordwood.formats.flax_msgpack.read_index import read_index
 from cordwood.formats.format_losses import losses_in_a_state_dict
 from cordwood.formats.format_protocol import SaveOptions, SavePlan
-from cordwood.formats.single_file import refuse_foreign_file
+from cordwood.formats.save_single_file import SingleFileSave, refuse_foreign_file, write_single_file
 from cordwood.state_dict.state_dicts import to_state_dict
-from cordwood.storage.locations import LocalPath, Location, require_local
-from cordwood.storage.write_files import write_file
+from cordwood.storage.locations import Location, require_local
 from cordwood.tree.flatten import FlatTree, build_tree
 
 if TYPE_CHECKING:
     from cordwood.formats.table import Format
     from cordwood.index import Index
-    from cordwood.io.leaves_to_write import Leaves
     from cordwood.plan.file_plan import FilePlan
     from cordwood.processes.rendezvous import Rendezvous
 
 
-class MsgpackSave(NamedTuple):
-    """A planned save of a tree as a file of Flax's msgpack."""
-
-    path: LocalPath
-    plan: FilePlan
-    page_cache: bool
+write = write_single_file
 
 
 def plan_save(
@@ -37,13 +30,7 @@ def plan_save(
     """Plan the file of a tree."""
     del format, rendezvous
     plan, arrays = plan_tree(tree)
-    return SavePlan(arrays, MsgpackSave(require_local(location), plan, options.page_cache))
-
-
-def write(save: MsgpackSave, leaves: Leaves, rendezvous: Rendezvous) -> None:
-    """Write the file."""
-    del rendezvous
-    write_file(save.path, save.plan, leaves, page_cache=save.page_cache)
+    return SavePlan(arrays, SingleFileSave(require_local(location), plan, options.page_cache))
 
 
 def plan_tree(tree: Any) -> tuple[FilePlan, tuple[Any, ...]]:

@@ -12,7 +12,7 @@ from cordwood.formats.flax_msgpack.plan_save import plan_buffers
 from cordwood.formats.flax_msgpack.write import plan_tree
 from cordwood.formats.foreign_files import foreign_content
 from cordwood.formats.format_protocol import SaveOptions, SavePlan
-from cordwood.formats.single_file import refuse_foreign_file
+from cordwood.formats.save_single_file import refuse_foreign_file
 from cordwood.storage.locations import LocalPath, Location, require_local
 from cordwood.storage.write_stream import write_stream
 

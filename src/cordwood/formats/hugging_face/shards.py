@@ -21,17 +21,10 @@ from cordwood.errors import (
 from cordwood.formats.foreign_files import naming_foreign_file
 from cordwood.formats.format_protocol import Opened, OpenOptions
 from cordwood.formats.hugging_face.format import SHARD
+from cordwood.formats.open_single_file import opened_file
 from cordwood.formats.safetensors.read_index import read_index as read_safetensors_index
-from cordwood.formats.single_file import opened_file
 from cordwood.formats.table import Format
-from cordwood.index import (
-    LEAF,
-    Index,
-    Inline,
-    Leaf,
-    Node,
-    Source,
-)
+from cordwood.index import LEAF, Index, Inline, Leaf, Node, Source
 from cordwood.io.open_files import LocalFile, ReadableFile, read_whole
 from cordwood.io.reopened_file import MAX_OPEN_FILES, ReopenedLocalFile
 from cordwood.message_text import counted, first_names

@@ -12,8 +12,8 @@ from cordwood.errors import NotACheckpointError, UnsupportedFormatError, Unsuppo
 from cordwood.formats.format_losses import losses_in_tensors, refuse_opaque
 from cordwood.formats.format_protocol import SaveOptions, SavePlan
 from cordwood.formats.hugging_face.shards import INDEX_NAME, SINGLE_NAME, WRITER
-from cordwood.formats.safetensors.header import plan_save as plan_file
-from cordwood.formats.safetensors.header import stored_dtype
+from cordwood.formats.safetensors.dtype_codes import stored_dtype
+from cordwood.formats.safetensors.plan_file import plan_file
 from cordwood.index import ARRAY_KINDS, LEAF, Index, LeafSpec, Node, size_in_memory
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.page_cache import fits_page_cache

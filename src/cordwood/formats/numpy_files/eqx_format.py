@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cordwood.formats.format_protocol import Match, Opened, OpenOptions, Place
 from cordwood.formats.numpy_files.npy_format import NPY
 from cordwood.formats.numpy_files.read_npy import line_in_front, read_eqx_index
-from cordwood.formats.single_file import can_read, open_file
+from cordwood.formats.open_single_file import can_read, open_file
 from cordwood.storage.locations import Location, require_local
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from cordwood.formats.format_protocol import Match, Opened, OpenOptions, Place
 from cordwood.formats.numpy_files.read_npy import read_index
-from cordwood.formats.single_file import can_read, open_file
+from cordwood.formats.open_single_file import can_read, open_file
 from cordwood.storage.locations import Location, require_local
 
 if TYPE_CHECKING:

@@ -49,7 +49,8 @@ from cordwood.errors import (
 )
 from cordwood.formats.format_losses import unstorable_error
 from cordwood.formats.format_protocol import IndexListing
-from cordwood.formats.safetensors.header import INLINE_BYTES, stored_dtype, value_bytes
+from cordwood.formats.safetensors.dtype_codes import stored_dtype
+from cordwood.formats.safetensors.plan_file import INLINE_BYTES, value_bytes
 from cordwood.index import LEAF, MAX_ARRAY_BYTES, MAX_DIMS, Box, LeafRuns, LeafSpec, leaf_paths
 from cordwood.io.open_files import LocalFile, naming, read_whole
 from cordwood.sharding.boxes import Cuts, cell_box

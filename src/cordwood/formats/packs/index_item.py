@@ -36,7 +36,8 @@ from cordwood.formats.packs.cordwood_json import (
     to_json,
     type_of,
 )
-from cordwood.formats.safetensors.header import MAX_HEADER_BYTES, METADATA_FIRST
+from cordwood.formats.safetensors.fast_header import METADATA_FIRST
+from cordwood.formats.safetensors.read_header import MAX_HEADER_BYTES
 from cordwood.index import (
     LEAF,
     Box,

@@ -40,8 +40,7 @@ from cordwood.formats.packs.share_unchanged import (
     digests_of_cells,
     share_packs,
 )
-from cordwood.formats.safetensors.header import check_metadata
-from cordwood.formats.safetensors.header import plan_save as plan_file
+from cordwood.formats.safetensors.plan_file import check_metadata, plan_file
 from cordwood.index import LEAF, Box, LeafSpec, Node
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import naming

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cordwood.formats.format_protocol import IndexListing, Match, Opened, OpenOptions, Place
+from cordwood.formats.open_single_file import open_file
+from cordwood.formats.safetensors.read_header import MAX_HEADER_BYTES
 from cordwood.formats.safetensors.read_index import read_index
-from cordwood.formats.single_file import open_file
 from cordwood.io.open_files import LocalFile
 from cordwood.storage.locations import LocalPath, Location, require_local
 
 if TYPE_CHECKING:
     from cordwood.formats.table import Format
-
-_MAX_HEADER_BYTES = 100_000_000
 
 
 def matches(format: Format, place: Place) -> Match:
@@ -22,7 +21,7 @@ def matches(format: Format, place: Place) -> Match:
     if place.file is None:
         return Match.NO
     header_bytes = int.from_bytes(place.head[:8], "little")
-    fits = header_bytes <= min(_MAX_HEADER_BYTES, place.file.size_bytes - 8)
+    fits = header_bytes <= min(MAX_HEADER_BYTES, place.file.size_bytes - 8)
     return Match.YES if place.head[8:9] == b"{" and fits else Match.NO
 
 

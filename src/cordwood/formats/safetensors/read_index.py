@@ -19,13 +19,9 @@ from cordwood.encoding.digests import check_coverage
 from cordwood.encoding.leaf_table import BYTE_KINDS, LeafTable, LeafType, parse_table
 from cordwood.encoding.tensor_names import dotted_name, dotted_names
 from cordwood.errors import FormatError
-from cordwood.formats.safetensors.header import (
-    Tensors,
-    TensorType,
-    read_header,
-    stored_dtype,
-    tensor_table,
-)
+from cordwood.formats.safetensors.dtype_codes import stored_dtype
+from cordwood.formats.safetensors.read_header import read_header
+from cordwood.formats.safetensors.tensors import Tensors, TensorType, tensor_table
 from cordwood.index import (
     LEAF,
     Encoding,
@@ -51,7 +47,7 @@ _new = tuple.__new__
 _PLACEHOLDER = Leaf((), "numpy", (), "", Inline(None))
 
 
-class _Form(NamedTuple):
+class _LeafForm(NamedTuple):
     """The properties that leaves share if they differ only in path and offset."""
 
     kind: LeafKind
@@ -106,7 +102,7 @@ def _read_index(file: ReadableFile) -> Index:
 
 def _foreign(file: ReadableFile, tensors: Tensors, metadata: dict[str, str]) -> Index:
     forms = [
-        _new(_Form, ("numpy", shape, dtype, False, None, encoding, span, length))
+        _new(_LeafForm, ("numpy", shape, dtype, False, None, encoding, span, length))
         for _, shape, dtype, encoding, span, length in tensors.types
     ]
     leaves = _make_leaves(zip(tensors.names), forms, tensors.offsets)
@@ -142,8 +138,8 @@ def _tensor_leaves(
     order = _tensor_order(table, tensors, paths, members)
     types = iter(_select(tensors.types, order))
     # Of each leaf type: the form, by the id of a shared tensor type.
-    cache: list[dict[int, _Form]] = [{} for _ in table.types]
-    forms: list[_Form] = []
+    cache: list[dict[int, _LeafForm]] = [{} for _ in table.types]
+    forms: list[_LeafForm] = []
     for number, length in table.runs:
         if not table.types[number].tensor:
             continue
@@ -188,7 +184,7 @@ def _names(table: LeafTable, paths: list[KeyPath], members: Sequence[int]) -> It
 
 
 def _make_leaves(
-    paths: Iterable[KeyPath], forms: list[_Form], offsets: Iterable[int]
+    paths: Iterable[KeyPath], forms: list[_LeafForm], offsets: Iterable[int]
 ) -> list[Leaf]:
     """Return the leaves at `offsets`. Works on columns: no line of Python runs per leaf."""
     if not forms:
@@ -200,10 +196,10 @@ def _make_leaves(
     return list(map(_new, repeat(Leaf), columns))
 
 
-def _form(leaf_type: LeafType, stored: TensorType, name: str) -> _Form:
+def _form(leaf_type: LeafType, stored: TensorType, name: str) -> _LeafForm:
     _, shape, dtype, encoding, span, length = _leaf_tensor_type(leaf_type, stored, name)
     weak_type, impl = leaf_type.weak_type, leaf_type.prng_impl
-    return _Form(leaf_type.kind, shape, dtype, weak_type, impl, encoding, span, length)
+    return _LeafForm(leaf_type.kind, shape, dtype, weak_type, impl, encoding, span, length)
 
 
 def _leaf_tensor_type(leaf_type: LeafType, stored: TensorType, name: str) -> TensorType:

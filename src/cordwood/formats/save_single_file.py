@@ -1,44 +1,36 @@
-"""Formats of one file: what opening one, and saving over one, have in common."""
+"""The saving of formats of one file, what they have in common."""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 from cordwood.errors import CordwoodError, FileChangedError, NotACheckpointError
 from cordwood.formats.foreign_files import foreign_file
-from cordwood.formats.format_protocol import Opened
-from cordwood.index import Index
 from cordwood.io.open_files import LocalFile, ReadableFile
 from cordwood.storage.locations import LocalPath
 from cordwood.storage.paths import is_empty_file, kind_at
+from cordwood.storage.write_files import write_file
+
+if TYPE_CHECKING:
+    from cordwood.io.leaves_to_write import Leaves
+    from cordwood.plan.file_plan import FilePlan
+    from cordwood.processes.rendezvous import Rendezvous
 
 
-def open_file(path: LocalPath, read_index: Callable[[ReadableFile], Index], *, name: str) -> Opened:
-    """Open a file of the format `name`."""
-    return opened_file(LocalFile(path), read_index, name=name)
+class SingleFileSave(NamedTuple):
+    """A planned save of a tree as one file."""
+
+    path: LocalPath
+    plan: FilePlan
+    page_cache: bool
 
 
-def opened_file(
-    file: ReadableFile, read_index: Callable[[ReadableFile], Index], *, name: str
-) -> Opened:
-    """Return what a source holds, and close the source if that fails."""
-    try:
-        return Opened(name, read_index(file), (file,))
-    except BaseException:
-        file.close()
-        raise
-
-
-def can_read(file: ReadableFile, read_index: Callable[[ReadableFile], Index]) -> bool:
-    """Return whether a format can read the index of a file. Raises FileChangedError."""
-    try:
-        read_index(file)
-    except FileChangedError:
-        raise
-    except CordwoodError:
-        return False
-    return True
+def write_single_file(save: SingleFileSave, leaves: Leaves, rendezvous: Rendezvous) -> None:
+    """Write the file, which is all that a save does; see `Writer.write`."""
+    del rendezvous
+    write_file(save.path, save.plan, leaves, page_cache=save.page_cache)
 
 
 def refuse_foreign_file(
