@@ -13,15 +13,13 @@ from benchmarks.scale_model import DEVICES_PER_PROCESS, StateLeaf, mesh_of, stat
 from cordwood import dtypes
 from cordwood.encoding.digests import BLOCK_BYTES
 from cordwood.formats.packs.cordwood_json import encode_index
-from cordwood.formats.packs.index_item import (
-    PackedTree,
-    WrittenPack,
-    encode_item,
-    parse_items,
-    read_index,
-    written_pack,
-)
-from cordwood.formats.packs.write import own_packs, pack_name, pack_tree
+from cordwood.formats.packs.encode_item import encode_item
+from cordwood.formats.packs.file_names import pack_name
+from cordwood.formats.packs.new_packs import new_packs
+from cordwood.formats.packs.packed_tree import PackedTree, pack_tree
+from cordwood.formats.packs.parse_item import parse_items
+from cordwood.formats.packs.read_index import read_index
+from cordwood.formats.packs.written_packs import WrittenPack, written_pack
 from cordwood.index import Box, HeaderDigest, LeafSpec, Pieces
 from cordwood.plan.load_boxes import plan_boxes
 from cordwood.plan.packs import packs_of_all, packs_of_process
@@ -98,8 +96,8 @@ def plan_save(processes: int) -> tuple[Save, bytes]:
     described = DescribedTree(structure, tuple(specs), tuple(shards), (), ())
     layout = pack_tree(described, process_count=processes, sizes=LocalStorage.file_sizes)
     layout_seconds = clock.lap()
-    packs = packs_of_process(layout.shares, 0)
-    packs_of_0 = own_packs(layout, packs, 0, save_id=SAVE_ID)
+    packs = packs_of_process(layout.assignment, 0)
+    packs_of_0 = new_packs(layout, packs, 0, save_id=SAVE_ID)
     own_seconds = clock.lap()
     header_bytes = [pack.plan.header_bytes for pack in packs_of_0]
     written = _written(layout, header_bytes)
@@ -107,7 +105,7 @@ def plan_save(processes: int) -> tuple[Save, bytes]:
     item = encode_item(layout, written, save_id=SAVE_ID)
     index = encode_index({"": item})
     merge_seconds = clock.lap()
-    sizes = layout.shares.bytes_by_process
+    sizes = layout.assignment.bytes_by_process
     save = Save(
         processes=processes,
         leaves=len(leaves),
@@ -200,7 +198,7 @@ def _state(processes: int, *, tensor: int) -> tuple[list[StateLeaf], list[LeafSp
 def _written(layout: PackedTree, header_bytes: Sequence[int]) -> list[list[WrittenPack]]:
     """Return the reports of all processes. Similar shards have headers of similar size."""
     written = []
-    for process, packs in enumerate(packs_of_all(layout.shares)):
+    for process, packs in enumerate(packs_of_all(layout.assignment)):
         done = []
         for number, pack in enumerate(packs):
             name = pack_name(SAVE_ID, process, number)

@@ -15,7 +15,7 @@ from cordwood.formats.numpy_files.read_npz import MAX_RATIO
 from cordwood.formats.ocdbt.body_reader import MAX_KEY_BYTES
 from cordwood.formats.ocdbt.envelope import MAX_NODE_BYTES
 from cordwood.formats.ocdbt.values import MAX_TREE_BYTES
-from cordwood.formats.packs import cordwood_json, index_item
+from cordwood.formats.packs import cordwood_json, parse_item
 from cordwood.formats.safetensors import plan_file
 from cordwood.formats.safetensors.dtype_codes import CODES, stored_dtype
 from cordwood.formats.safetensors.read_header import MAX_HEADER_BYTES
@@ -105,10 +105,10 @@ def test_limits_and_constants_of_packs() -> None:
     assert f"stand at bytes {len(start)} to {len(start) + 32}" in TEXT
     assert f"{cordwood_json.MAX_INDEX_BYTES:,} bytes\n(`MAX_INDEX_BYTES`)" in TEXT
     for limit in ("MAX_CUTS", "MAX_CELLS", "FREE_LEAVES"):
-        power = getattr(index_item, limit).bit_length() - 1
-        assert getattr(index_item, limit) == 1 << power
+        power = getattr(parse_item, limit).bit_length() - 1
+        assert getattr(parse_item, limit) == 1 << power
         assert re.search(rf"2\^{power}\s(cuts|cells|leaves)\s\(`{limit}`\)", TEXT)
-    for member in index_item.MEMBERS:
+    for member in parse_item.MEMBERS:
         assert f"`{member}`" in TEXT
     assert f"at most {LocalStorage.file_sizes.max_packs}" in DESIGN
     for size in (ObjectStorage.file_sizes.pack_bytes, ObjectStorage.file_sizes.part_bytes):

@@ -31,7 +31,7 @@ from cordwood.formats.ocdbt_arrays import format as ocdbt_format
 from cordwood.formats.ocdbt_arrays import read_index as read_ocdbt
 from cordwood.formats.orbax import locate_trees
 from cordwood.formats.orbax import read_index as read_orbax
-from cordwood.formats.packs import cordwood_json, leftovers
+from cordwood.formats.packs import leftovers, list_index
 from cordwood.formats.packs import open as open_packs
 from cordwood.formats.packs import write as write_packs
 from cordwood.formats.safetensors import format as safetensors_format
@@ -54,7 +54,7 @@ READERS: Sequence[Reader] = (
 WRITERS: Sequence[Writer] = (
     *(write_safetensors, write_msgpack, write_compressed, write_packs, write_zarr, write_for_hub),
 )
-LISTERS: Sequence[IndexLister] = (safetensors_format, msgpack_format, cordwood_json, read_zarr)
+LISTERS: Sequence[IndexLister] = (safetensors_format, msgpack_format, list_index, read_zarr)
 ITEMS: Sequence[ItemLister] = (open_packs, read_zarr, locate_trees)
 LOSSES: Sequence[LossFinder] = (write_msgpack, write_for_hub)
 COLLECTORS: Sequence[Collector] = (leftovers,)

@@ -679,6 +679,7 @@ MODULES = [
     *sorted(SOURCE.glob("plan/*.py")),
     SOURCE / "errors.py",
     SOURCE / "formats" / "packs" / "cordwood_json.py",
+    SOURCE / "formats" / "packs" / "select_item.py",
     SOURCE / "manager" / "step_items.py",
 ]
 

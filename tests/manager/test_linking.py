@@ -23,7 +23,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import cordwood
 from cordwood import CheckpointManager
 from cordwood.errors import CorruptionError
-from cordwood.formats.packs import link_unchanged
+from cordwood.formats.packs import compare_cells
 from cordwood.results import SaveReport
 from cordwood.storage import syscalls
 from cordwood.testing.equality import assert_trees_equal
@@ -173,7 +173,7 @@ def test_hugging_faces_index_is_there_where_files_have_no_gaps(tmp_path: Path) -
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Record a 0 for each cell that is read, and the size of each file that is read whole."""
     seen: list[int] = []
-    look, read = link_unchanged.find_difference, link_unchanged.changed_cells
+    look, read = compare_cells.find_difference, compare_cells.changed_cells
 
     def looking(file: Any, cell: Any, value: Any) -> Any:
         seen.append(0)
@@ -183,8 +183,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seen.append(file.size_bytes)
         return read(file, *arguments, **options)
 
-    monkeypatch.setattr("cordwood.formats.packs.link_unchanged.find_difference", looking)
-    monkeypatch.setattr("cordwood.formats.packs.link_unchanged.changed_cells", reading)
+    monkeypatch.setattr("cordwood.formats.packs.hard_links.find_difference", looking)
+    monkeypatch.setattr("cordwood.formats.packs.hard_links.changed_cells", reading)
     return seen
 
 
@@ -262,7 +262,7 @@ def test_the_base_is_deleted_meanwhile(
     moment: str,
 ) -> None:
     save(tmp_path, 0)
-    plan = link_unchanged.find_difference
+    plan = compare_cells.find_difference
 
     def deleting(*arguments: Any) -> Any:
         actual = plan(*arguments)
@@ -271,15 +271,15 @@ def test_the_base_is_deleted_meanwhile(
 
     name = "find_difference" if moment == "after the looks" else "base_files"
     if name == "base_files":
-        from cordwood.formats.packs.link_unchanged import base_files
+        from cordwood.formats.packs.base_files import base_files
 
         def gone(*arguments: Any) -> Any:
             shutil.rmtree(tmp_path / "0", ignore_errors=True)
             return base_files(*arguments)
 
-        monkeypatch.setattr("cordwood.formats.packs.link_unchanged.base_files", gone)
+        monkeypatch.setattr("cordwood.formats.packs.write_packs.base_files", gone)
     else:
-        monkeypatch.setattr("cordwood.formats.packs.link_unchanged.find_difference", deleting)
+        monkeypatch.setattr("cordwood.formats.packs.hard_links.find_difference", deleting)
     save(tmp_path, 1)
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
     check(tmp_path)
@@ -448,14 +448,14 @@ def test_what_is_being_linked_is_not_garbage(
 ) -> None:
     """Neither gc of the new step nor a save that fails beside this one takes a link away."""
     save(tmp_path, 0)
-    real = link_unchanged.changed_cells
+    real = compare_cells.changed_cells
     removed: list[str] = []
 
     def meanwhile(*arguments: Any, **options: Any) -> set[int]:
         removed.extend(cordwood.gc(tmp_path / "1"))
         return real(*arguments, **options)
 
-    monkeypatch.setattr("cordwood.formats.packs.link_unchanged.changed_cells", meanwhile)
+    monkeypatch.setattr("cordwood.formats.packs.hard_links.changed_cells", meanwhile)
     save(tmp_path, 1)
     assert removed == []
     assert 2 in links_of(tmp_path / "1")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.formats.packs.cordwood_json import RULES
+from cordwood.formats.packs.packs_storage import RULES
 from cordwood.storage import syscalls
 from cordwood.storage.directories import remove_tree
 from cordwood.storage.local_step_storage import LocalStepStorage
@@ -262,7 +262,7 @@ _AS_NOBODY = """
     import os, sys
     import numpy as np
     import cordwood
-    from cordwood.formats.packs.cordwood_json import RULES
+    from cordwood.formats.packs.packs_storage import RULES
     from cordwood.storage.locations import LocalPath
     from cordwood.storage.local_step_storage import LocalStepStorage
 

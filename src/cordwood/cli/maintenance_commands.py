@@ -232,7 +232,7 @@ def doctor_command(path: str, as_json: bool) -> None:
     if isinstance(location, LocalPath):
         findings, limited = examine(location), "slower"
     else:
-        from cordwood.formats.packs.cordwood_json import RULES
+        from cordwood.formats.packs.packs_storage import RULES
         from cordwood.storage.object_stores.store_doctor import examine_store
 
         try:

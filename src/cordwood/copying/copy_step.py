@@ -15,11 +15,9 @@ from cordwood.errors import (
 from cordwood.formats.detect_format import format_of_directory
 from cordwood.formats.load_format import writer_of
 from cordwood.formats.packs.copied_files import StepContent, content_of, write_files
-from cordwood.formats.packs.cordwood_json import HUGGING_FACE_NAME
-from cordwood.formats.packs.index_item import (
-    sealed_digests,
-)
+from cordwood.formats.packs.file_names import HUGGING_FACE_NAME
 from cordwood.formats.packs.open import read_index_bytes
+from cordwood.formats.packs.pack_headers import sealed_digests
 from cordwood.formats.packs.packs_storage import store_at
 from cordwood.formats.packs.step_metrics import change_of_metrics, metrics_if_same_save
 from cordwood.formats.table import DEFAULT

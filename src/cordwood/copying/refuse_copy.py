@@ -12,11 +12,9 @@ from cordwood.errors import (
     UnsupportedFormatError,
 )
 from cordwood.formats.detect_format import format_of, format_of_directory
-from cordwood.formats.packs.index_item import (
-    parse_items,
-)
 from cordwood.formats.packs.open import read_index_bytes
 from cordwood.formats.packs.packs_storage import store_at
+from cordwood.formats.packs.parse_item import parse_items
 from cordwood.formats.stored_step import KEY, decode_record, listed, sorted_steps, step_in_name
 from cordwood.storage.locations import LocalPath, Location
 from cordwood.storage.paths import kind_at, last_name

@@ -398,7 +398,8 @@ def not_a_checkpoint(place: LocalPath, text: str) -> OSError | IncompleteCheckpo
         return IncompleteCheckpointError(
             f"{text} is not a checkpoint that is read: it is {foreign}"
         )
-    from cordwood.formats.packs.cordwood_json import INDEX_NAME, PACK_NAME
+    from cordwood.formats.packs.cordwood_json import INDEX_NAME
+    from cordwood.formats.packs.file_names import PACK_NAME
 
     files = [name for name in names if by_suffix(name) is not None]
     advice = ""

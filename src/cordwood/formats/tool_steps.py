@@ -9,7 +9,7 @@ from cordwood.formats.detect_format import format_in
 from cordwood.formats.format_protocol import Place
 from cordwood.formats.load_format import run_reader_of
 from cordwood.formats.orbax.saved_metrics import StepMetrics, saved_metrics
-from cordwood.formats.packs.cordwood_json import RULES
+from cordwood.formats.packs.packs_storage import RULES
 from cordwood.formats.stored_step import parse_step_name
 from cordwood.formats.table import ORBAX
 from cordwood.storage.locations import Url

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, TypeVar, Unpack, overload
 
 from cordwood.errors import MismatchError
-from cordwood.formats.packs.cordwood_json import RULES
+from cordwood.formats.packs.packs_storage import RULES
 from cordwood.formats.stored_step import step_number
 from cordwood.io.progress import ProgressOption
 from cordwood.io.progress_bar import require_progress_option

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from cordwood.errors import CordwoodError, IncompleteCheckpointError
-from cordwood.formats.packs.cordwood_json import RULES
+from cordwood.formats.packs.packs_storage import RULES
 from cordwood.formats.stored_step import number_in_name
 from cordwood.formats.table import DEFAULT
 from cordwood.loading.detect_checkpoint import detect_checkpoint

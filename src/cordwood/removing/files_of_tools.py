@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from cordwood.formats.hugging_face.format import SHARD
-from cordwood.formats.packs.cordwood_json import RULES, SAVE_ID
+from cordwood.formats.packs.file_names import SAVE_ID
+from cordwood.formats.packs.packs_storage import RULES
 from cordwood.storage.entry_content import split_content
 from cordwood.storage.paths import POOL, temporary_prefix
 

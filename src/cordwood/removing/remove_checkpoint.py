@@ -14,7 +14,7 @@ from typing import NamedTuple
 from cordwood.errors import CordwoodError, NotACheckpointError, UnsupportedFormatError
 from cordwood.formats.hugging_face.shards import files_in_index
 from cordwood.formats.orbax.unlisted_files import unlisted_files
-from cordwood.formats.packs.cordwood_json import RULES
+from cordwood.formats.packs.packs_storage import RULES
 from cordwood.loading.detect_checkpoint import detect_checkpoint
 from cordwood.message_text import first_names
 from cordwood.removing.files_of_tools import belongs_to_run, foreign_files

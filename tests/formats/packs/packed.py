@@ -10,15 +10,13 @@ import numpy as np
 from cordwood.dtypes import to_numpy
 from cordwood.encoding.digests import digest_of, digests_of
 from cordwood.formats.packs.cordwood_json import encode_index
-from cordwood.formats.packs.index_item import (
-    Item,
-    WrittenPack,
-    encode_item,
-    parse_items,
-    read_index,
-    written_pack,
-)
-from cordwood.formats.packs.write import own_packs, pack_tree
+from cordwood.formats.packs.encode_item import encode_item
+from cordwood.formats.packs.item import Item
+from cordwood.formats.packs.new_packs import new_packs
+from cordwood.formats.packs.packed_tree import pack_tree
+from cordwood.formats.packs.parse_item import parse_items
+from cordwood.formats.packs.read_index import read_index
+from cordwood.formats.packs.written_packs import WrittenPack, written_pack
 from cordwood.index import HeaderDigest, Index, Inline, Leaf, LeafSpec, Span
 from cordwood.io.file_contents import FileContents
 from cordwood.io.leaves_to_write import Leaves
@@ -85,8 +83,8 @@ def item_of(
     written: list[list[WrittenPack]] = []
     for process in range(process_count):
         done = []
-        packs = packs_of_process(packed.shares, process)
-        for pack in own_packs(packed, packs, process, save_id=save_id):
+        packs = packs_of_process(packed.assignment, process)
+        for pack in new_packs(packed, packs, process, save_id=save_id):
             raw = file_of(pack.plan, arrays)
             files[pack.name] = raw
             header = raw[: pack.plan.header_bytes]

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from cordwood.errors import CorruptionError, FormatError, LimitError, UnsupportedFormatError
-from cordwood.formats.packs import index_item
+from cordwood.formats.packs import parse_item
 from cordwood.formats.packs.cordwood_json import decode_index, encode_index
-from cordwood.formats.packs.index_item import parse_items, read_index
+from cordwood.formats.packs.parse_item import parse_items
+from cordwood.formats.packs.read_index import read_index
 from cordwood.sharding.boxes import ShardGrid
 from tests.formats.hostile_files import refused_call
 from tests.formats.packs.packed import SAVE_ID, directory_of
@@ -313,7 +314,7 @@ def test_a_billion_cells_of_a_few_bytes() -> None:
 
 
 def test_limits_are_not_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_item, "FREE_LEAVES", 10)
+    monkeypatch.setattr(parse_item, "FREE_LEAVES", 10)
     reading(base())
     item = base()
     item["nodes"] = [["list", 5000], 5000]

@@ -10,19 +10,15 @@ import numpy as np
 import pytest
 
 from cordwood.errors import FormatError
+from cordwood.formats.packs.base_files import base_files
 from cordwood.formats.packs.cordwood_json import decode_index, encode_index
+from cordwood.formats.packs.encode_item import encode_item
 from cordwood.formats.packs.hub_index import hugging_face_index
-from cordwood.formats.packs.index_item import (
-    PackedTree,
-    WrittenPack,
-    cells_of_file,
-    encode_item,
-    parse_items,
-    read_index,
-    written_pack,
-)
-from cordwood.formats.packs.link_unchanged import base_files
-from cordwood.formats.packs.write import pack_tree
+from cordwood.formats.packs.item import cells_of_file
+from cordwood.formats.packs.packed_tree import PackedTree, pack_tree
+from cordwood.formats.packs.parse_item import parse_items
+from cordwood.formats.packs.read_index import read_index
+from cordwood.formats.packs.written_packs import WrittenPack, written_pack
 from cordwood.index import HeaderDigest
 from cordwood.plan.links import StoredCell, linked_parts
 from cordwood.plan.packs import Gap, PackPart

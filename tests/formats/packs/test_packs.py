@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from cordwood.encoding.digests import digest_of
 from cordwood.errors import CorruptionError, FormatError, LimitError, UnsupportedLeafError
-from cordwood.formats.packs import index_item as item_module
-from cordwood.formats.packs.cordwood_json import Grid, cells_meeting, encode_index
+from cordwood.formats.packs import parse_item
+from cordwood.formats.packs.cordwood_json import encode_index
+from cordwood.formats.packs.encode_item import encode_item
+from cordwood.formats.packs.grid import Grid, cells_meeting
 from cordwood.formats.packs.hub_index import hugging_face_index
-from cordwood.formats.packs.index_item import (
-    encode_item,
-    read_index,
-    sealed_digests,
-)
-from cordwood.formats.packs.write import own_packs, pack_tree
+from cordwood.formats.packs.new_packs import new_packs
+from cordwood.formats.packs.pack_headers import sealed_digests
+from cordwood.formats.packs.packed_tree import pack_tree
+from cordwood.formats.packs.read_index import read_index
 from cordwood.formats.safetensors.read_index import read_index as read_file_index
 from cordwood.index import Box, HeaderDigest, Inline, LeafSpec, Piece, Pieces, Span
 from cordwood.io.open_files import MemoryFile
@@ -141,7 +141,7 @@ def test_cuts_that_are_not_even() -> None:
 
 def test_cuts_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     directory = directory_of([np.arange(7)], shards={0: ShardGrid((7,), ((0, 2, 4),), ((0,),) * 3)})
-    monkeypatch.setattr(item_module, "MAX_CUTS", 2)
+    monkeypatch.setattr(parse_item, "MAX_CUTS", 2)
     with pytest.raises(LimitError, match=r"types: 3 cuts; expected at most 2 \(MAX_CUTS\)"):
         _ = directory.items
 
@@ -299,8 +299,8 @@ def test_what_was_written_must_be_what_was_laid_out() -> None:
     shards = ShardGrid((3,), ((0,),), ((0,),))
     described = DescribedTree(flatten(0).structure, (spec,), (shards,), (), ())
     packed = pack_tree(described, process_count=1, sizes=SIZES)
-    packs = packs_of_process(packed.shares, 0)
-    (pack,) = own_packs(packed, packs, 0, save_id=SAVE_ID)
+    packs = packs_of_process(packed.assignment, 0)
+    (pack,) = new_packs(packed, packs, 0, save_id=SAVE_ID)
     assert pack.plan.segments == (LeafBytes(0, 0, 12),)
     with pytest.raises(ValueError, match="process 0 wrote 0 files, not 1"):
         encode_item(packed, [[]], save_id=SAVE_ID)

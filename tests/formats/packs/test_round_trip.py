@@ -23,7 +23,7 @@ from cordwood.errors import (
     UnsupportedFormatError,
 )
 from cordwood.formats.packs import open
-from cordwood.formats.packs.index_item import parse_items
+from cordwood.formats.packs.parse_item import parse_items
 from cordwood.loading.open_reader import open_reader
 from cordwood.testing import assert_trees_equal
 from tests.children import run_python

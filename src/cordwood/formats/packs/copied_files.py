@@ -14,18 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cordwood.errors import FormatError
-from cordwood.formats.packs.cordwood_json import (
-    HUGGING_FACE_NAME,
-    PACK_NAME,
-    decode_index,
-    encode_index,
-)
+from cordwood.formats.packs.cordwood_json import decode_index, encode_index
+from cordwood.formats.packs.file_names import HUGGING_FACE_NAME, PACK_NAME
 from cordwood.formats.packs.hub_index import hugging_face_index
-from cordwood.formats.packs.index_item import (
-    parse_items,
-    sealed_digests,
-    sealed_header,
-)
+from cordwood.formats.packs.pack_headers import sealed_digests, sealed_header
+from cordwood.formats.packs.parse_item import parse_items
 from cordwood.index import Box, Digests, Source
 from cordwood.io.check_digests import check_blocks
 from cordwood.io.lazy_array import LazyArray

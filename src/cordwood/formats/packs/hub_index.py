@@ -1,7 +1,7 @@
 """`model.safetensors.index.json`: the index for tools that read the layout of the Hugging Face hub.
 
-It is written beside `cordwood.json`, after it, and follows from it. A save that dies between the
-two leaves the one of the save before, which is stale, but names files that are still there.
+It is written beside `cordwood.json`, after it, and follows from it. A save that is killed between
+the two leaves the one of the save before, which is stale, but names files that are still there.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any, Literal
 from cordwood.encoding.strict_json import parse_json
 from cordwood.encoding.tensor_names import tensor_names
 from cordwood.errors import FormatError
-from cordwood.formats.packs.cordwood_json import HUGGING_FACE_NAME, is_pack_name
-from cordwood.formats.packs.index_item import Item, parse_items
+from cordwood.formats.packs.file_names import HUGGING_FACE_NAME, is_pack_name
+from cordwood.formats.packs.item import Item
+from cordwood.formats.packs.parse_item import parse_items
 from cordwood.index import leaf_paths
 from cordwood.storage.storage_protocol import Storage
 

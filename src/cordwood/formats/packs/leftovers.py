@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from cordwood.errors import CordwoodError
-from cordwood.formats.packs.cordwood_json import HUGGING_FACE_NAME, PACK_NAME
+from cordwood.formats.packs.file_names import HUGGING_FACE_NAME, PACK_NAME
 from cordwood.formats.packs.hub_index import hub_index_state, sidecars_of
-from cordwood.formats.packs.index_item import Item, parse_items
+from cordwood.formats.packs.item import Item
 from cordwood.formats.packs.open import read_index_bytes
 from cordwood.formats.packs.packs_storage import store_at
+from cordwood.formats.packs.parse_item import parse_items
 from cordwood.formats.stored_step import KEY, decode_record, step_in_name, wrong_step
 from cordwood.storage.locations import Location
 from cordwood.storage.storage_protocol import Garbage, Storage
@@ -58,7 +59,7 @@ def _of_another_step(store: Storage, items: Mapping[str, Item]) -> list[str]:
 def _surplus(store: Storage, items: Mapping[str, Item]) -> Iterator[str]:
     """Return the data files of the items' own saves that no item refers to.
 
-    Files of other saves are passed over: such a save may be under way, or dead.
+    Files of other saves are passed over: such a save may be under way, or was killed.
     """
     referenced = {pack.source.name for item in items.values() for pack in item.packs}
     saves = {item.save_id for item in items.values()}

@@ -8,18 +8,12 @@ from contextlib import suppress
 
 from cordwood.errors import CordwoodError, IncompleteCheckpointError
 from cordwood.formats.format_protocol import Opened, OpenOptions
-from cordwood.formats.packs.cordwood_json import (
-    RULES,
-    decode_index,
-    select_item,
-)
-from cordwood.formats.packs.index_item import (
-    FORMAT,
-    parse_items,
-    read_index,
-    sealed_digests,
-)
+from cordwood.formats.packs.cordwood_json import INDEX_NAME, decode_index
+from cordwood.formats.packs.pack_headers import sealed_digests
 from cordwood.formats.packs.packs_storage import store_at
+from cordwood.formats.packs.parse_item import parse_items
+from cordwood.formats.packs.read_index import FORMAT, read_index
+from cordwood.formats.packs.select_item import select_item
 from cordwood.formats.stored_step import (
     MAX_STEPS_OPENED,
     listed,
@@ -77,7 +71,7 @@ def item_names(location: Location) -> list[str]:
     """
     store = store_at(location)
     data = read_index_bytes(store)
-    with naming(f"{store.name}/{RULES.index_name}"):
+    with naming(f"{store.name}/{INDEX_NAME}"):
         return sorted(decode_index(data))
 
 
@@ -94,8 +88,7 @@ def read_index_bytes(store: Storage) -> bytes:
     steps = sorted_steps(names)
     if not steps:
         raise IncompleteCheckpointError(
-            f"{store.name} has no {RULES.index_name}: no save to it has finished, or it is no "
-            "checkpoint"
+            f"{store.name} has no {INDEX_NAME}: no save to it has finished, or it is no checkpoint"
         )
     newest = steps[-1]
     for step in reversed(steps[-MAX_STEPS_OPENED:]):

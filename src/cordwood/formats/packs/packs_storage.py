@@ -5,10 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cordwood.errors import UnsupportedFormatError
+from cordwood.formats.packs.cordwood_json import INDEX_NAME, MAX_INDEX_BYTES, decode_index, names_in
+from cordwood.formats.packs.file_names import HUGGING_FACE_NAME, is_pack_name
 from cordwood.storage.locations import LocalPath, Location
+from cordwood.storage.storage_protocol import NamingRules
 
 if TYPE_CHECKING:
     from cordwood.storage.storage_protocol import Storage
+
+RULES = NamingRules(
+    INDEX_NAME,
+    MAX_INDEX_BYTES,
+    (HUGGING_FACE_NAME,),
+    is_pack_name,
+    lambda index: frozenset() if index is None else names_in(decode_index(index)),
+)
 
 
 def store_at(location: Location, *, to_save: bool = False) -> Storage:
@@ -16,8 +27,6 @@ def store_at(location: Location, *, to_save: bool = False) -> Storage:
 
     Raises UnsupportedFormatError with `to_save` for a URL that can only be read.
     """
-    from cordwood.formats.packs.cordwood_json import RULES
-
     if isinstance(location, LocalPath):
         from cordwood.storage.local_storage import LocalStorage
 

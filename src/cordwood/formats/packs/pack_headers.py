@@ -1,0 +1,57 @@
+"""The header of a pack: under the digest in the index, it holds the digests of its data."""
+
+from __future__ import annotations
+
+from cordwood.encoding.cordwood_metadata import DATA_DIGESTS, decode_digests
+from cordwood.encoding.digests import check_coverage, digest_of
+from cordwood.encoding.strict_json import parse_value
+from cordwood.encoding.tensor_names import METADATA_KEY
+from cordwood.errors import CorruptionError, FormatError
+from cordwood.formats.safetensors.fast_header import METADATA_FIRST
+from cordwood.index import Digests, HeaderDigest
+from cordwood.io.open_files import ReadableFile
+
+
+def sealed_header(file: ReadableFile, sealed: HeaderDigest) -> bytes:
+    """Read the header of a pack. Raises CorruptionError if it does not match its digest."""
+    header = file.read(0, sealed.header_bytes)
+    if digest_of(header) != sealed.digest:
+        raise CorruptionError(
+            f"{file.name}: bytes 0 to {sealed.header_bytes} (the header) do not match the digest "
+            "in the index: the file is damaged, or was replaced by another one; restore a copy"
+        )
+    return header
+
+
+def sealed_digests(
+    file: ReadableFile, sealed: HeaderDigest, *, header: bytes | None = None
+) -> Digests:
+    """Read the digests of the data of a pack, from its header.
+
+    Args:
+        file: the pack.
+        sealed: the digest of its header.
+        header: its header, if it was read before.
+
+    Raises:
+        CorruptionError: the header does not match its digest.
+        FormatError: the header has no digests for the data of this file.
+    """
+    if header is None:
+        header = sealed_header(file, sealed)
+    try:
+        length = int.from_bytes(header[:8], "little")
+        text = header[8:].decode()
+        if length + 8 != len(header) or not text.startswith(METADATA_FIRST):
+            raise FormatError(
+                f"expected a header of {len(header)} bytes, found one of {length + 8}"
+            )
+        metadata, _ = parse_value(text, len(METADATA_FIRST))
+        written = metadata.get(DATA_DIGESTS) if type(metadata) is dict else None
+        if type(written) is not str:
+            raise FormatError(f"{METADATA_KEY}: expected {DATA_DIGESTS}")
+        digests = decode_digests(written, len(header))
+    except (FormatError, UnicodeDecodeError) as e:
+        raise FormatError(f"{file.name}: {e}") from e
+    check_coverage(file.name, file.size_bytes, digests)
+    return digests
