@@ -122,7 +122,7 @@ def reader(name: str) -> Callable[[bytes], None]:
     if name in FOLDERS:
         return folder_reader(name)
     from cordwood.errors import CordwoodError
-    from cordwood.formats.flax_msgpack.compression import decompress
+    from cordwood.formats.flax_msgpack.decompress import decompress
     from cordwood.formats.safetensors import read_index as read_index_module
     from cordwood.io.open_files import MemoryFile
 

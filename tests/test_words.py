@@ -35,7 +35,6 @@ MAX_PUBLIC_NAMES = 36
 # file of a format of directories.
 PROTOCOL_MODULES = {
     "format",
-    "plan_save",
     "read_index",
     "write",
 }

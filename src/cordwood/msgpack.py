@@ -20,9 +20,11 @@ import numpy as np
 
 from cordwood import dtypes
 from cordwood.errors import LimitError
-from cordwood.formats.flax_msgpack.plan_save import ChunkSizeModule, plan_buffers, plan_state
+from cordwood.formats.flax_msgpack.buffers_of_plan import buffers_of_plan
+from cordwood.formats.flax_msgpack.chunk_size import ChunkSizeModule
+from cordwood.formats.flax_msgpack.plan_state import plan_state
 from cordwood.formats.flax_msgpack.read_index import read_index
-from cordwood.formats.flax_msgpack.wire import ValueSize
+from cordwood.formats.flax_msgpack.value_size import ValueSize
 from cordwood.index import Index, Inline, Pieces
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.keypath import format_path
@@ -82,7 +84,7 @@ def to_buffers(target: Any) -> list[memoryview]:
     """
     with gc_paused():
         plan, arrays = plan_state(to_state_dict(target))
-        return list(plan_buffers(plan, Leaves(arrays)))
+        return list(buffers_of_plan(plan, Leaves(arrays)))
 
 
 def to_bytes(target: Any) -> bytes:
@@ -141,7 +143,7 @@ def msgpack_serialize(pytree: Any, in_place: bool = False) -> bytes:
         UnsupportedLeafError: a value cannot be stored; the message names its key path.
     """
     plan, arrays = plan_state(pytree, sort_keys=not in_place)
-    return b"".join(plan_buffers(plan, Leaves(arrays)))
+    return b"".join(buffers_of_plan(plan, Leaves(arrays)))
 
 
 def msgpack_restore(encoded_pytree: EncodedBytes) -> Any:
@@ -223,7 +225,7 @@ def load_from_file(target: Any, filepath: str | os.PathLike[str]) -> Any:
 
 def compress_bytes(data: EncodedBytes) -> bytes:
     """Compress bytes to a gzip stream of level 6 without a time stamp: equal in, equal out."""
-    from cordwood.formats.flax_msgpack.compression import compress
+    from cordwood.formats.flax_msgpack.compress import compress
 
     return b"".join(compress([data], "gz"))
 
@@ -251,7 +253,7 @@ def decompress_bytes(data: EncodedBytes, *, max_bytes: int | None = None) -> byt
 def _decompress(
     data: EncodedBytes, max_bytes: int | None, outline: ValueSize | None = None
 ) -> memoryview:
-    from cordwood.formats.flax_msgpack.compression import decompress
+    from cordwood.formats.flax_msgpack.decompress import decompress
     from cordwood.io.open_files import MemoryFile
 
     return decompress(MemoryFile(data), "gz", max_bytes=max_bytes, size_reader=outline).map()
@@ -259,7 +261,7 @@ def _decompress(
 
 def to_compressed_bytes(target: Any) -> bytes:
     """Return the bytes of `to_bytes` as a gzip stream; see `compress_bytes`."""
-    from cordwood.formats.flax_msgpack.compression import compress
+    from cordwood.formats.flax_msgpack.compress import compress
 
     return b"".join(compress(to_buffers(target), "gz"))
 

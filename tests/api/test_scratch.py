@@ -151,7 +151,7 @@ def test_the_error_of_damage_names_the_source(tmp_path: Path, suffix: str, what:
 
 @each_suffix
 def test_a_stream_of_something_else(tmp_path: Path, suffix: str) -> None:
-    from cordwood.formats.flax_msgpack.compression import compress
+    from cordwood.formats.flax_msgpack.compress import compress
 
     source = tmp_path / f"a{suffix}"
     data = cordwood.to_bytes({"w": np.ones(100)})
@@ -165,7 +165,7 @@ def test_a_stream_of_something_else(tmp_path: Path, suffix: str) -> None:
 def test_the_limit_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
     source = tmp_path / f"a{suffix}"
     cordwood.save(source, {"w": np.zeros(4 << 20, np.uint8)})
-    module = "cordwood.formats.flax_msgpack.compression"
+    module = "cordwood.formats.flax_msgpack.decompress"
     monkeypatch.setattr(f"{module}.MIN_LIMIT_BYTES", 1 << 20)
     monkeypatch.setattr(f"{module}.MAX_RATIO", 1)
     counting = CountingSystem()

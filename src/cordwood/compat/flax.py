@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from cordwood.formats.flax_msgpack.plan_save import ChunkSizeModule
+from cordwood.formats.flax_msgpack.chunk_size import ChunkSizeModule
 from cordwood.msgpack import from_bytes, msgpack_restore, msgpack_serialize, to_bytes
 from cordwood.state_dict.containers import is_serializable, register_serialization_state
 from cordwood.state_dict.state_dicts import from_state_dict, to_state_dict

@@ -19,7 +19,7 @@ SUFFIXES = [".msgpack.gz", ".msgpack.zst"]
 
 @pytest.fixture
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = "cordwood.formats.flax_msgpack.compression"
+    module = "cordwood.formats.flax_msgpack.decompress"
     monkeypatch.setattr(f"{module}.MIN_LIMIT_BYTES", 1 << 20)
     monkeypatch.setattr(f"{module}.MAX_RATIO", 1)
 

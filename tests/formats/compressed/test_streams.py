@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 import cordwood
 from cordwood import msgpack
 from cordwood.errors import CorruptionError, FormatError, LimitError, TruncatedError
-from cordwood.formats.flax_msgpack.compression import (
+from cordwood.formats.flax_msgpack.compress import compress
+from cordwood.formats.flax_msgpack.decompress import (
     CompressedDataError,
-    compress,
     decompress,
     decompress_into,
     default_limit,
 )
-from cordwood.formats.flax_msgpack.wire import ValueSize
+from cordwood.formats.flax_msgpack.value_size import ValueSize
 from cordwood.io.open_files import MemoryFile
 from cordwood.testing import strategies as some
 from tests.memory import traced_memory
@@ -214,7 +214,7 @@ MIB = 1 << 20
 def test_what_follows_the_value_is_bounded(
     kind: str, has_size: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cordwood.formats.flax_msgpack.compression.SLACK_BYTES", 2 * MIB)
+    monkeypatch.setattr("cordwood.formats.flax_msgpack.decompress.SLACK_BYTES", 2 * MIB)
     value = msgpack.to_bytes({"w": np.arange(1000), "n": {"a": [1, "b", None]}})
     chunks = [value, *[bytes(MIB)] * 64]
     size = len(value) + (64 << 20) if has_size else None
@@ -301,7 +301,7 @@ def test_many_short_streams_are_not_read_again_and_again(kind: str) -> None:
 
 
 def test_an_outline_ends_where_it_cannot_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cordwood.formats.flax_msgpack.wire.MAX_HEADERS", 9)
+    monkeypatch.setattr("cordwood.formats.flax_msgpack.value_size.MAX_HEADERS", 9)
     for data in (b"\x92\xc1\xc1", b"\xdc\xff\xff" + bytes(20)):
         outline = ValueSize()
         outline.feed(data)
@@ -343,7 +343,7 @@ def test_blocks_of_every_kind() -> None:
 def test_the_limit_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_limit(1) == 4 << 30
     assert default_limit(1 << 30) == 1100 << 30
-    monkeypatch.setattr("cordwood.formats.flax_msgpack.compression.MIN_LIMIT_BYTES", 1000)
+    monkeypatch.setattr("cordwood.formats.flax_msgpack.decompress.MIN_LIMIT_BYTES", 1000)
     assert default_limit(1) == 1100
     bomb = packed(bytes(8 << 20), "zst")
     with pytest.raises(LimitError, match=f"decompresses to more than {1100 * len(bomb)} bytes"):

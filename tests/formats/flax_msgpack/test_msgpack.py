@@ -19,7 +19,7 @@ import pytest
 from cordwood import msgpack
 from cordwood.errors import LimitError, UnsupportedLeafError
 from cordwood.formats.flax_msgpack import wire
-from cordwood.formats.flax_msgpack.plan_save import plan_state
+from cordwood.formats.flax_msgpack.plan_state import plan_state
 from cordwood.formats.flax_msgpack.read_index import read_index
 from cordwood.index import LEAF, Inline, Leaf, Node, Piece, Pieces, Source, Span
 from cordwood.io.leaves_to_write import Leaves

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from cordwood.formats.flax_msgpack.plan_save import ChunkSizeModule
+from cordwood.formats.flax_msgpack.chunk_size import ChunkSizeModule
 from cordwood.msgpack import (
     compress_bytes,
     decompress_bytes,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from cordwood.formats.flax_msgpack.format import begins_tree
 from cordwood.formats.flax_msgpack.read_index import read_index
-from cordwood.formats.flax_msgpack.wire import ValueSize
+from cordwood.formats.flax_msgpack.value_size import ValueSize
 from cordwood.formats.format_protocol import Match, Opened, OpenOptions, Place
 from cordwood.formats.open_single_file import opened_file
 from cordwood.io.open_files import LocalFile, ReadableFile
@@ -55,7 +55,7 @@ def open_item(format: Format, location: Location, item: str | None, options: Ope
 
 def _decompressed(path: LocalPath, compression: Compression, options: OpenOptions) -> ReadableFile:
     """Return what a file decompresses to: in memory, or on the disk of `scratch`."""
-    from cordwood.formats.flax_msgpack.compression import decompress, decompress_into
+    from cordwood.formats.flax_msgpack.decompress import decompress, decompress_into
 
     outline, max_bytes = ValueSize(), options.max_bytes
     with LocalFile(path) as file:

@@ -3,35 +3,24 @@
 The reader accepts everything that Flax and Orbax write, and what they accept from other writers:
 any length class of a header, other names of dtypes, big-endian elements, a dimension of -1, keys of
 any scalar type.
-
-One file: the walk over the containers, and the arrays in it: the header inside an extension, and a
-large array as a dict of chunks.
 """
 
 from __future__ import annotations
 
 import math
-import re
 import struct
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from cordwood import dtypes
 from cordwood.errors import FormatError, LimitError, TruncatedError
 from cordwood.formats.flax_msgpack import wire
+from cordwood.formats.flax_msgpack.array_header import read_array_header
 from cordwood.formats.flax_msgpack.byte_window import ByteWindow
-from cordwood.formats.flax_msgpack.wire import (
-    CHUNKED_MARKER,
-    Token,
-    decode_text,
-    read_token,
-    trailing_bytes_error,
-)
+from cordwood.formats.flax_msgpack.chunked_arrays import join_chunks
+from cordwood.formats.flax_msgpack.wire import Token, decode_text, read_token, trailing_bytes_error
 from cordwood.index import (
     LEAF,
-    MAX_ARRAY_BYTES,
-    MAX_DIMS,
     Encoding,
     Index,
     Inline,
@@ -76,7 +65,6 @@ _INLINE_KINDS: dict[str, LeafKind] = {
     "str": "str",
     "bin": "bytes",
 }
-
 # The payload length, the shape, the dtype, the encoding and the span of an array.
 _ArrayInfo = tuple[int, tuple[int, ...], str, Encoding, Span]
 MAX_NODES = 1 << 22
@@ -100,7 +88,7 @@ class _Frame:
     node: int
     first_leaf: int
     chunkable: bool  # True where Flax looks for chunked arrays
-    stop: int  # the end of the extension of a tuple; otherwise -1
+    stop: int | None  # the end of the extension of a tuple
     position: int = 0  # the number of children begun so far
     keys: dict[Any, None] = field(default_factory=dict)
     plain: bool = True  # True while all keys are str
@@ -163,7 +151,7 @@ class _Reader:
                     window.load(pos, _AHEAD_BYTES)
                     data, base, limit = window.data, window.base, window.limit
                 at = pos - base
-                stop = pos + data[at] - 0x9F if pos < end else -1
+                stop = pos + data[at] - 0x9F if pos < end else pos
                 if pos < stop <= pos + 32 and stop <= end:  # a short str
                     try:
                         key = data[at + 1 : stop - base].decode()
@@ -195,7 +183,7 @@ class _Reader:
                         length, code = _ext32(data, at + 1)
                         start = stop + 6
                     else:
-                        length, code, start = -1, 0, 0
+                        length = code = start = 0
                     header_length = header_lengths.get(length)
                     if header_length is not None and code == 1 and start + length <= end:
                         # A header that is not in the window is not equal to one that is cached.
@@ -216,7 +204,7 @@ class _Reader:
                             continue
                 if stop < end and 0x80 <= data[at] < 0x90:  # a dict of less than 16
                     token = _new(Token, ("map", data[at] - 0x80, stop + 1, stop + 1))
-                    self.open("dict", token, key_path, stop, chunkable, -1)
+                    self.open("dict", token, key_path, stop, chunkable, None)
                     pos = stop + 1
                     break
                 pos = self.value(stop, key_path, chunkable)
@@ -240,9 +228,9 @@ class _Reader:
         if kind == "ext":
             return self.extension(token, pos, path)
         if kind == "map":
-            self.open("dict", token, path, pos, chunkable, -1)
+            self.open("dict", token, path, pos, chunkable, None)
         elif kind == "array":
-            self.open("list", token, path, pos, False, -1)
+            self.open("list", token, path, pos, False, None)
         elif kind == "nil":
             self.nodes.append(_NONE)
         else:
@@ -286,7 +274,13 @@ class _Reader:
         return value, token.stop
 
     def open(
-        self, kind: NodeKind, token: Token, path: KeyPath, pos: int, chunkable: bool, stop: int
+        self,
+        kind: NodeKind,
+        token: Token,
+        path: KeyPath,
+        pos: int,
+        chunkable: bool,
+        stop: int | None,
     ) -> None:
         count = token.value
         remaining = self.window.stop - token.stop
@@ -315,7 +309,7 @@ class _Reader:
         self.nodes.append(Node(kind, count))
 
     def close(self, frame: _Frame, pos: int) -> None:
-        if frame.stop >= 0 and pos != frame.stop:
+        if frame.stop is not None and pos != frame.stop:
             raise FormatError(
                 f"{self.name}: byte {pos}: the extension of a tuple ends at byte {frame.stop}, "
                 "not where its contents do"
@@ -397,221 +391,3 @@ class _Reader:
                 f"{self.name}: byte {pos}: extension {token.value} of "
                 f"{counted(len(data), 'byte')} cannot be read: {e}"
             ) from e
-
-
-_MAX_NAME_BYTES = 64
-# Codes that other writers use instead of names: '>f4', '<i2', '|b1', '<M8[ns]'.
-_CODE = re.compile(r"([<>=|]?)(b1|[iu][1248]|f(?:2|4|8|16)|c(?:8|16|32)|[mM]8(?:\[\w+\])?)")
-
-
-class ArrayHeader(NamedTuple):
-    """The shape, the dtype and the offset of the elements of an array."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    encoding: Encoding
-    start: int  # of the elements, in bytes from the start of the file
-
-
-def read_array_header(window: ByteWindow, start: int, stop: int) -> ArrayHeader:
-    """Read the payload of an array or scalar extension, bytes [start, stop).
-
-    Raises FormatError unless it is [shape, dtype, elements] with sizes that agree.
-    """
-    name = window.name
-    token = _token(window, start, stop)
-    if token.kind != "array" or token.value != 3:
-        raise _unexpected(token, "[shape, dtype, elements] of an array", start, name)
-    shape, pos = _read_shape(window, token.start, stop)
-    at = pos
-    token = _token(window, pos, stop)
-    if token.kind not in ("str", "bin") or token.stop - token.start > _MAX_NAME_BYTES:
-        raise _unexpected(token, "the name of a dtype", pos, name)
-    dtype, encoding = _read_dtype(decode_text(window, token.start, token.stop), pos, name)
-    pos = token.stop
-    token = _token(window, pos, stop)
-    if token.kind not in ("bin", "str"):
-        raise _unexpected(token, "the elements of an array as binary", pos, name)
-    if token.stop != stop:
-        raise FormatError(
-            f"{name}: byte {token.stop}: expected the end of the array's extension, "
-            f"found {counted(stop - token.stop, 'more byte')}"
-        )
-    nbytes = token.stop - token.start
-    shape = _check_size(shape, dtype, nbytes, at, name)
-    return ArrayHeader(shape, dtype, encoding, token.start)
-
-
-def _token(window: ByteWindow, pos: int, stop: int) -> Token:
-    if pos < stop:
-        token = read_token(window, pos)
-        if token.stop <= stop:
-            return token
-    raise FormatError(
-        f"{window.name}: byte {pos}: an array's extension ends at byte {stop}, before its contents "
-        "do"
-    )
-
-
-def _read_shape(window: ByteWindow, pos: int, stop: int) -> tuple[tuple[int, ...], int]:
-    name = window.name
-    token = _token(window, pos, stop)
-    if token.kind != "array":
-        raise _unexpected(token, "the shape of an array", pos, name)
-    if token.value > MAX_DIMS:
-        raise LimitError(
-            f"{name}: byte {pos}: an array has {token.value} dimensions; "
-            f"at most {MAX_DIMS} are read"
-        )
-    shape = []
-    pos = token.start
-    for _ in range(token.value):
-        token = _token(window, pos, stop)
-        if token.kind != "int":
-            raise _unexpected(token, "a dimension of an array", pos, name)
-        if token.value < -1 or (token.value == -1 and -1 in shape):
-            raise FormatError(
-                f"{name}: byte {pos}: expected a dimension of an array, found {token.value}"
-            )
-        shape.append(token.value)
-        pos = token.stop
-    return tuple(shape), pos
-
-
-def _read_dtype(text: str, pos: int, name: str) -> tuple[str, Encoding]:
-    if dtypes.is_storable(text):
-        return text, "raw"
-    if _CODE.fullmatch(text):
-        import numpy as np
-
-        try:
-            dtype = np.dtype(text)
-            return dtypes.name_of(dtype), "swapped" if dtype.str[0] == ">" else "raw"
-        except TypeError:
-            pass
-    is_of_flax = text.startswith(("str", "bytes", "void", "record"))
-    advice = ", which Flax writes but cannot read" if is_of_flax else ""
-    raise FormatError(f"{name}: byte {pos}: expected a numeric dtype, found {text!r}{advice}")
-
-
-def _check_size(
-    shape: tuple[int, ...], dtype: str, nbytes: int, pos: int, name: str
-) -> tuple[int, ...]:
-    """Check the size; return the shape, with a dimension of -1 replaced by its value."""
-    itemsize = dtypes.itemsize(dtype)
-    if math.prod([size for size in shape if size > 0]) * itemsize > MAX_ARRAY_BYTES:
-        raise LimitError(f"{name}: byte {pos}: {dtype}{list(shape)} has more than 2**63 bytes")
-    if -1 in shape:
-        rest = -math.prod(shape) * itemsize
-        if rest == 0 or nbytes % rest:
-            raise FormatError(
-                f"{name}: byte {pos}: {counted(nbytes, 'byte')} of {dtype} cannot make "
-                f"shape {list(shape)}"
-            )
-        return tuple([nbytes // rest if size == -1 else size for size in shape])
-    expected = math.prod(shape) * itemsize
-    if expected != nbytes:
-        raise FormatError(
-            f"{name}: byte {pos}: expected {counted(expected, 'byte')} for {dtype}{list(shape)}, "
-            f"found {nbytes}"
-        )
-    return shape
-
-
-def _unexpected(token: Token, expected: str, pos: int, name: str) -> FormatError:
-    if token.kind in ("str", "bin"):
-        found = f"a {token.kind} of {counted(token.stop - token.start, 'byte')}"
-    elif token.kind in ("array", "map"):
-        found = f"{'an array' if token.kind == 'array' else 'a map'} of {token.value}"
-    elif token.kind == "ext":
-        found = f"extension {token.value}"
-    else:
-        found = "nil" if token.kind == "nil" else f"the {token.kind} {token.value}"
-    return FormatError(f"{name}: byte {pos}: expected {expected}, found {found}")
-
-
-_KEYS = {CHUNKED_MARKER, "shape", "chunks"}
-
-
-def join_chunks(
-    path: KeyPath, nodes: Sequence[Node], leaves: Sequence[Leaf], pos: int, name: str
-) -> Leaf | None:
-    """Return the array that the dict at `path` encodes, or None if it is an ordinary dict.
-
-    Args:
-        path: the key path of the dict.
-        nodes: the node of the dict and all nodes below it.
-        leaves: the leaves below it.
-        pos: the byte offset of the dict, for errors.
-        name: the name of the file, for errors.
-
-    Raises:
-        FormatError: the dict is marked as an array, but its parts do not make one.
-    """
-    if set(nodes[0].keys) != _KEYS or [node.kind for node in nodes].count("dict") != 3:
-        return None
-    parts: dict[str, dict[str, Leaf]] = {"shape": {}, "chunks": {}}
-    for leaf in leaves:
-        rest = leaf.key_path[len(path) :]
-        if len(rest) == 2 and rest[0] in parts and isinstance(rest[1], str):
-            parts[str(rest[0])][rest[1]] = leaf
-        elif not (rest == (CHUNKED_MARKER,) and leaf.kind == "bool" and _value(leaf)):
-            return None
-    if len(nodes) != 3 + len(leaves):  # there is a list or tuple in it
-        return None
-    at = f"{name}: byte {pos}: a chunked array"
-    shape = tuple(_dimension(leaf, at) for leaf in _in_order(parts["shape"], "shape", at))
-    chunks = _in_order(parts["chunks"], "chunks", at)
-    if not chunks:
-        raise FormatError(f"{at} has no chunks")
-    return _join(path, shape, chunks, at)
-
-
-def _in_order(parts: Mapping[str, Leaf], member: str, at: str) -> list[Leaf]:
-    keys = [str(i) for i in range(len(parts))]
-    for key in keys:
-        if key not in parts:
-            raise FormatError(
-                f"{at}: expected keys '0' to {keys[-1]!r} in {member!r}, {key!r} is missing"
-            )
-    return [parts[key] for key in keys]
-
-
-def _dimension(leaf: Leaf, at: str) -> int:
-    value = _value(leaf)
-    if leaf.kind != "int" or not isinstance(value, int) or value < 0:
-        raise FormatError(f"{at}: expected dimensions in 'shape', found {value!r} ({leaf.kind})")
-    return value
-
-
-def _value(leaf: Leaf) -> object:
-    return leaf.storage.value if isinstance(leaf.storage, Inline) else None
-
-
-def _join(path: KeyPath, shape: tuple[int, ...], chunks: Sequence[Leaf], at: str) -> Leaf:
-    dtype = chunks[0].dtype
-    encoding: Encoding = "raw"
-    pieces: list[Piece] = []
-    start = 0
-    for i, chunk in enumerate(chunks):
-        storage = chunk.storage
-        if not isinstance(storage, Pieces) or chunk.kind != "numpy" or len(chunk.shape) != 1:
-            found = (
-                f"{chunk.dtype}{list(chunk.shape)}"
-                if chunk.dtype
-                else f"a value of kind {chunk.kind}"
-            )
-            raise FormatError(f"{at}: expected a flat array as chunk {i}, found {found}")
-        encoding = encoding if pieces else storage.encoding
-        if (chunk.dtype, storage.encoding) != (dtype, encoding):
-            raise FormatError(f"{at}: chunk {i} is {chunk.dtype}, and chunk 0 {dtype}")
-        stop = start + chunk.shape[0]
-        pieces.append(storage.pieces[0]._replace(where=Span(start, stop)))
-        start = stop
-    expected = math.prod(shape)
-    if start != expected or expected * dtypes.itemsize(dtype) >= 2**63:
-        raise FormatError(
-            f"{at}: expected {expected} elements for shape {list(shape)}, found {start} in its "
-            "chunks"
-        )
-    return Leaf(path, "numpy", shape, dtype, Pieces(tuple(pieces), encoding))

@@ -1,4 +1,4 @@
-"""msgpack on the wire: headers, tokens, and the size of a value that is still arriving.
+"""msgpack on the wire: the header of a value, encoded, and the token at an offset.
 
 Headers are encoded in their shortest form: those of bytes and extensions, which the msgpack library
 writes only together with the contents. The token at an offset is read without copying its contents.
@@ -64,7 +64,7 @@ class _Form(NamedTuple):
     """The meaning of a first byte."""
 
     kind: TokenKind
-    number: Callable[[Any, int], tuple[Any, ...]] | None = None  # unpacks the bytes that follow
+    number: Callable[[bytes, int], tuple[Any, ...]] | None = None  # unpacks the bytes that follow
     width: int = 0  # the number of bytes that follow
     value: Any = None  # if there is no `number`: the value, count or length
 
@@ -139,12 +139,13 @@ def read_token(window: ByteWindow, pos: int) -> Token:
 def read_header(data: bytes, pos: int) -> tuple[int, int] | None:
     """Return the number of values inside a value, and the offset after its header and bytes.
 
-    The offset may be after the end of `data`. The number is -1 if no value begins with that byte.
-    Returns None if the header is not complete.
+    The offset may be after the end of `data`. Returns None if the header is not complete.
+
+    Raises FormatError if no value begins with that byte.
     """
     form = _FORMS[data[pos]]
     if form is None:
-        return -1, pos
+        raise FormatError(f"byte {pos}: 0xc1 begins no value")
     kind, number, width, value = form
     start = pos + 1 + width
     if start > len(data):
@@ -197,56 +198,3 @@ def decode_text(window: ByteWindow, start: int, stop: int) -> str:
             f"{window.name}: byte {start + e.start}: expected UTF-8 in a str, found "
             f"{data[e.start]:#04x}"
         ) from e
-
-
-MAX_HEADERS = 1 << 20
-
-
-class ValueSize:
-    """The size of the only value in a stream, which is read chunk by chunk.
-
-    The contents of strings, bytes and extensions are skipped. Every value that a container still
-    needs takes at least one byte.
-
-    After MAX_HEADERS, or at a byte that begins no value, reading stops and `is_known` is False.
-    """
-
-    def __init__(self) -> None:
-        self.is_known = True
-        self._headers_left = MAX_HEADERS
-        self._missing = 1  # values whose headers have not arrived
-        self._next = 0  # the offset of the next value
-        self._seen = 0  # bytes that have arrived
-        self._rest = b""  # the bytes of an incomplete header
-
-    @property
-    def is_whole(self) -> bool:
-        """True once the headers of all values have arrived."""
-        return self.is_known and self._missing == 0
-
-    @property
-    def least_bytes(self) -> int:
-        """The minimum size of the value, in bytes; the exact size if `is_whole`."""
-        return self._next + self._missing
-
-    def feed(self, data: bytes) -> None:
-        """Read the next bytes of the stream."""
-        self._seen += len(data)
-        if self._next >= self._seen or not self._missing or not self.is_known:
-            return
-        buffer = self._rest + data if self._rest else data
-        base = self._seen - len(buffer)
-        position = self._next - base
-        while self._missing and position < len(buffer):
-            header = read_header(buffer, position)
-            if header is None:
-                break
-            count, start = header
-            if count < 0 or not self._headers_left:
-                self.is_known = False
-                return
-            self._headers_left -= 1
-            self._missing += count - 1
-            position = start
-        self._next = base + position
-        self._rest = buffer[position:]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from cordwood.formats.flax_msgpack.plan_save import plan_state
+from cordwood.formats.flax_msgpack.plan_state import plan_state
 from cordwood.formats.flax_msgpack.read_index import read_index
 from cordwood.formats.format_losses import losses_in_a_state_dict
 from cordwood.formats.format_protocol import SaveOptions, SavePlan

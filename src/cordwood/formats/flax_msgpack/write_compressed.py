@@ -6,9 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cordwood.errors import FormatError
+from cordwood.formats.flax_msgpack.buffers_of_plan import buffers_of_plan
+from cordwood.formats.flax_msgpack.compress import compress
 from cordwood.formats.flax_msgpack.compressed_format import Compression, compression_of
-from cordwood.formats.flax_msgpack.compression import compress, require_magic
-from cordwood.formats.flax_msgpack.plan_save import plan_buffers
+from cordwood.formats.flax_msgpack.decompress import require_magic
 from cordwood.formats.flax_msgpack.write import plan_tree
 from cordwood.formats.foreign_files import foreign_content
 from cordwood.formats.format_protocol import SaveOptions, SavePlan
@@ -44,7 +45,7 @@ def plan_save(
 def write(save: CompressedSave, leaves: Leaves, rendezvous: Rendezvous) -> None:
     """Write the file."""
     del rendezvous
-    buffers = plan_buffers(save.plan, leaves)
+    buffers = buffers_of_plan(save.plan, leaves)
     write_stream(save.path, compress(buffers, save.compression, size_bytes=save.plan.size_bytes))
 
 

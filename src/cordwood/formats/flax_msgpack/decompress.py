@@ -1,24 +1,28 @@
-"""Compressed streams around a whole file: gzip (RFC 1952) and Zstandard (RFC 8878).
+"""Compressed streams around a whole file, decompressed: gzip (RFC 1952) and Zstandard (RFC 8878).
 
-Any number of frames are decompressed, a few MiB at a time, and their checksums are checked. One
-frame is written; equal input gives equal output: the gzip header has no time and no system.
-
-gzip and zstd share a loop: zstd's decoder has no limit of what it returns at once, so that loop
-counts the blocks of a frame (RFC 8878) before it feeds them.
+Any number of frames are decompressed, a few MiB at a time, and their checksums are checked. gzip
+and zstd share a loop: zstd's decoder has no limit of what it returns at once, so that loop counts
+the blocks of a frame before it feeds them.
 """
 
 from __future__ import annotations
 
 import gzip
-import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from cordwood.errors import CorruptionError, FormatError, LimitError, TruncatedError
-from cordwood.formats.flax_msgpack.wire import ValueSize
+from cordwood.formats.flax_msgpack.value_size import ValueSize
+from cordwood.formats.flax_msgpack.zstd_frames import (
+    MAGIC,
+    SKIPPABLE,
+    ZstdFrame,
+    block_ends,
+    read_frame,
+    read_frame_header,
+)
 from cordwood.io.buffers import GrowableBuffer
-from cordwood.io.chunk_codecs import BLOCK_HEADER_BYTES, parse_block_header
 from cordwood.io.open_files import MemoryFile, ReadableFile
 
 MAX_RATIO = 1100  # the ratio of deflate is at most 1032
@@ -29,7 +33,7 @@ SLACK_BYTES = 64 << 20  # allowed excess over the size that the contents announc
 
 _PIECE_BYTES = 256 << 10
 _FIRST_PIECE_BYTES = 1 << 10
-_STEP_BYTES = 1 << 20  # of gzip data or of a file to compress, at a time
+_STEP_BYTES = 1 << 20  # of gzip data that is decoded at a time
 
 
 class CompressedDataError(CorruptionError, FormatError, gzip.BadGzipFile):
@@ -129,7 +133,7 @@ def decompress_into(
                     "accept it"
                 )
             out.reserve(frame.size_bytes)
-            if size_reader is not None and max(_block_ends(file, pos, frame), default=end) >= end:
+            if size_reader is not None and max(block_ends(file, pos, frame), default=end) >= end:
                 frames_bytes = size_before + frame.size_bytes
                 if frames_bytes <= SLACK_BYTES:
                     size_reader = None  # a check would save nothing
@@ -216,7 +220,7 @@ def _codec(kind: str) -> _Codec:
         decoder = zstandard.ZstdDecompressor
         return _Codec(
             "zstd",
-            lambda head: head == MAGIC or (0x50 <= head[0] <= 0x5F and head[1:] == _SKIPPABLE),
+            lambda head: head == MAGIC or (0x50 <= head[0] <= 0x5F and head[1:] == SKIPPABLE),
             lambda: decoder().decompressobj(),
             (),
             zstandard.ZstdError,
@@ -232,10 +236,10 @@ def _expand_frame(
     pieces = _pieces(file, start) if frame is None else read_frame(file, start, frame)
     try:
         for piece in pieces:
-            rest = piece
-            while rest and not decoder.eof:
-                output.append(decoder.decompress(rest, *codec.step))
-                rest = decoder.unconsumed_tail if codec.step else b""
+            data = piece
+            while data and not decoder.eof:
+                output.append(decoder.decompress(data, *codec.step))
+                data = decoder.unconsumed_tail if codec.step else b""
             pos += len(piece)
             if decoder.eof:
                 return pos - len(decoder.unused_data)
@@ -260,125 +264,3 @@ def _pieces(file: ReadableFile, start: int) -> Iterator[bytes]:
         yield file.read(at, min(size, file.size_bytes - at))
         at += size
         size = min(2 * size, _PIECE_BYTES)
-
-
-MAGIC = b"\x28\xb5\x2f\xfd"
-
-_SKIPPABLE = b"\x2a\x4d\x18"  # after a byte from 0x50 to 0x5f
-_HEADER_BYTES = 18  # at most
-_BLOCKS = 32  # decompressed at once; each holds at most 128 KiB
-_FRAME_PIECE_BYTES = 1 << 20
-
-
-class ZstdFrame(NamedTuple):
-    """The header of a frame."""
-
-    size_bytes: int | None  # decompressed; None if the header does not say
-    has_checksum: bool
-    header_bytes: int
-
-
-def read_frame_header(file: ReadableFile, pos: int) -> ZstdFrame | None:
-    """Return the header of the frame at `pos`.
-
-    Returns None for a skippable or damaged frame; the decoder reports damage.
-    """
-    head = file.read(pos, min(_HEADER_BYTES, file.size_bytes - pos))
-    if head[:4] != MAGIC:
-        return None
-    import zstandard
-
-    try:
-        parameters = zstandard.get_frame_parameters(head)
-        header_bytes = zstandard.frame_header_size(head)
-    except zstandard.ZstdError:
-        return None
-    is_known = parameters.content_size != zstandard.CONTENTSIZE_UNKNOWN
-    size_bytes = parameters.content_size if is_known else None
-    return ZstdFrame(size_bytes, parameters.has_checksum, header_bytes)
-
-
-def _block_ends(file: ReadableFile, pos: int, frame: ZstdFrame) -> Iterator[int]:
-    """Yield the offset after each block of a frame; a checksum counts to the last one.
-
-    The last offset may be after the end of the file, if that is truncated.
-    """
-    at, is_last = pos + frame.header_bytes, False
-    while not is_last and at < file.size_bytes:
-        header = file.read(at, min(BLOCK_HEADER_BYTES, file.size_bytes - at))
-        size, is_last = parse_block_header(header)
-        at += size + (4 if is_last and frame.has_checksum else 0)
-        yield at
-
-
-def read_frame(file: ReadableFile, pos: int, frame: ZstdFrame) -> Iterator[bytes]:
-    """Yield the bytes of a frame, a few blocks at a time, which decode to 4 MiB at most.
-
-    A decoder returns everything that its input decodes to, which can be 128 KiB for 4 bytes.
-    Therefore the blocks are counted.
-    """
-    at, blocks = pos + frame.header_bytes, 0
-    for at in _block_ends(file, pos, frame):
-        blocks += 1
-        if blocks == _BLOCKS or at - pos >= _FRAME_PIECE_BYTES:
-            yield file.read(pos, min(at, file.size_bytes) - pos)
-            pos, blocks = at, 0
-    if pos < min(at, file.size_bytes):
-        yield file.read(pos, min(at, file.size_bytes) - pos)
-
-
-GZIP_LEVEL = 6
-ZSTD_LEVEL = 3
-
-# Deflate, no flags, no time, no extra flags, unknown system.
-_GZIP_HEADER = struct.pack("<BBBBIBB", 0x1F, 0x8B, 8, 0, 0, 0, 255)
-
-Buffer = bytes | bytearray | memoryview
-
-
-def compress(
-    chunks: Iterable[Buffer], kind: str, *, size_bytes: int | None = None
-) -> Iterator[bytes]:
-    """Compress `chunks`, one after another, as one frame.
-
-    Args:
-        chunks: the bytes to compress.
-        kind: "gz" or "zst".
-        size_bytes: the size of all chunks together, if known; the zstd header then contains it.
-    """
-    if kind == "gz":
-        return _gzip(_blocks(chunks))
-    if kind == "zst":
-        return _zstd(_blocks(chunks), size_bytes)
-    raise ValueError(f'expected "gz" or "zst", found {kind!r}')
-
-
-def _blocks(chunks: Iterable[Buffer]) -> Iterator[memoryview]:
-    for chunk in chunks:
-        view = memoryview(chunk).cast("B")
-        for start in range(0, len(view), _STEP_BYTES):
-            yield view[start : start + _STEP_BYTES]
-
-
-def _gzip(blocks: Iterable[memoryview]) -> Iterator[bytes]:
-    yield _GZIP_HEADER
-    deflate = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
-    checksum, size = 0, 0
-    for block in blocks:
-        checksum = zlib.crc32(block, checksum)
-        size += len(block)
-        if data := deflate.compress(block):
-            yield data
-    yield deflate.flush()
-    yield struct.pack("<II", checksum, size & 0xFFFFFFFF)
-
-
-def _zstd(blocks: Iterable[memoryview], size_bytes: int | None) -> Iterator[bytes]:
-    import zstandard
-
-    compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True)
-    stream = compressor.compressobj(size=-1 if size_bytes is None else size_bytes)
-    for block in blocks:
-        if data := stream.compress(block):
-            yield data
-    yield stream.flush()

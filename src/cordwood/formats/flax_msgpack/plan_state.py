@@ -1,21 +1,15 @@
-"""The msgpack bytes of a state dict: planned, and produced piece by piece, as Flax writes them.
+"""The plan of the msgpack bytes of a state dict, as Flax writes them.
 
 Arrays are not copied: the plan refers to ranges of their elements. An array of more than
-`max_chunk_size` bytes becomes a dict of flat chunks as in Flax, in the positions where Flax looks
+`MAX_CHUNK_SIZE` bytes becomes a dict of flat chunks as in Flax, in the positions where Flax looks
 for one: at the root, and in dicts that are inside dicts only.
-
-For values that cannot be stored, Flax and eFormer raise TypeError, ValueError, OverflowError or
-RuntimeError, depending on the kind of leaf. Code that catches those also catches the errors here.
-
-One file: the walk over a state dict, and an error with advice for each value that stops it.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
-from types import ModuleType
+from collections.abc import Iterator
 from typing import Any
 
 import msgpack
@@ -24,93 +18,30 @@ import numpy as np
 from cordwood import dtypes
 from cordwood.errors import LimitError, UnsupportedLeafError
 from cordwood.formats.flax_msgpack import wire
-from cordwood.io.lazy_array import Array, LazyArray
-from cordwood.io.leaves_to_write import Leaves
+from cordwood.formats.flax_msgpack.chunk_size import max_chunk_size
+from cordwood.formats.flax_msgpack.unsupported_values import (
+    UnsupportedArrayError,
+    UnsupportedIntegerError,
+    UnsupportedTextError,
+    unsupported_value_error,
+)
 from cordwood.keypath import DictKey, Key, KeyPath
 from cordwood.plan.file_plan import FilePlan, LeafBytes, LiteralBytes, Segment
 from cordwood.state_dict.state_errors import error_text
 from cordwood.state_dict.state_path import state_key_path
-from cordwood.tree.leaves import (
-    DeferredArray,
-    describe_leaf,
-    is_jax_array,
-    name_of_path,
-    without_padding,
-)
-
-
-class UnsupportedArrayError(UnsupportedLeafError, ValueError, RuntimeError):
-    """An array whose dtype, size or position in the tree cannot be stored."""
-
-
-class UnsupportedIntegerError(UnsupportedLeafError, OverflowError):
-    """An integer that does not fit 64 bits."""
-
-
-class UnsupportedTextError(UnsupportedLeafError, ValueError):
-    """A string that cannot be encoded as UTF-8."""
-
-
-def unsupported_value_error(path: KeyPath, value: Any) -> UnsupportedLeafError:
-    """Return the error for a value that cannot be stored."""
-    at = name_of_path(path)
-    kind = type(value)
-    is_jax = is_jax_array(value)
-    is_array = is_jax or isinstance(value, (np.ndarray, np.generic))
-    dtypes_of_jax = sys.modules["jax"].dtypes if is_jax else None
-    if dtypes_of_jax and dtypes_of_jax.issubdtype(value.dtype, dtypes_of_jax.prng_key):
-        return UnsupportedArrayError(
-            f"{at}: a typed PRNG key ({value.dtype}) has no form in msgpack; store "
-            "jax.random.key_data of it (and jax.random.wrap_key_data what you load), or save as "
-            ".safetensors"
-        )
-    if isinstance(value, np.generic):
-        return UnsupportedArrayError(
-            f"{at}: a numpy scalar of dtype {value.dtype} cannot be stored; convert it with .item()"
-        )
-    if isinstance(value, np.ndarray) and value.dtype.itemsize == 0 and value.dtype.names:
-        return UnsupportedArrayError(
-            f"{at}: an array of dtype float0 (the gradient of an integer) has no elements to "
-            "store; leave it out"
-        )
-    if isinstance(value, np.ma.MaskedArray):
-        return UnsupportedArrayError(
-            f"{at}: a masked array cannot be stored; store its .data and .mask"
-        )
-    if isinstance(value, np.ndarray):
-        value = value.view(np.ndarray)
-    if isinstance(value, msgpack.ExtType):
-        return UnsupportedLeafError(
-            f"{at}: extension {value.code} would read as an array, scalar or tuple; use another "
-            "code"
-        )
-    if isinstance(value, (tuple, Mapping)) and not is_array:
-        other = ", or convert it with dict()" if isinstance(value, dict) else ""
-        return UnsupportedLeafError(
-            f"{at}: a {kind.__qualname__} cannot be stored as it is, only dict and list; use "
-            f"to_bytes, or to_state_dict first{other}"
-        )
-    try:
-        describe_leaf(path, value)
-    except UnsupportedLeafError as e:
-        return UnsupportedArrayError(str(e)) if is_array else e
-    return UnsupportedLeafError(
-        f"{at}: a value of type {kind.__module__}.{kind.__qualname__} cannot be stored in msgpack"
-    )
-
+from cordwood.tree.leaves import DeferredArray, is_jax_array, name_of_path, without_padding
 
 _new = tuple.__new__
 _BIG_BYTES = 4096  # bytes objects of this size or more are not copied into the plan
-
 # The remaining items, whether they are items of a dict, and whether Flax chunks arrays here.
-_Frame = tuple[Iterator[Any], bool, bool]
+_Iteration = tuple[Iterator[Any], bool, bool]
 
 
 class _Planner:
     def __init__(
         self, sort_keys: bool, problems: list[UnsupportedLeafError | LimitError] | None
     ) -> None:
-        self.max_chunk_size = _chunk_size
+        self.max_chunk_size = max_chunk_size()
         self.sort_keys = sort_keys
         self.problems = problems
         self.size_bytes = 0
@@ -121,7 +52,7 @@ class _Planner:
         self.heads: dict[tuple[Any, ...], bytes] = {}
         self.names: dict[np.dtype[Any], str] = {}
         self.path: list[Key] = []
-        self.stack: list[_Frame] = []
+        self.stack: list[_Iteration] = []
 
     def flush(self) -> None:
         if self.out:
@@ -144,8 +75,8 @@ class _Planner:
         stack, path = self.stack, self.path
         self.value(state, chunkable=True)
         while stack:
-            rest, of_dict, chunkable = stack[-1]
-            item: tuple[Any, Any] | None = next(rest, None)
+            items, of_dict, chunkable = stack[-1]
+            item: tuple[Any, Any] | None = next(items, None)
             if item is None:
                 stack.pop()
                 path.pop()
@@ -158,9 +89,9 @@ class _Planner:
                 path[-1] = key
             self.value(value, chunkable=chunkable)
 
-    def push(self, rest: Iterator[Any], *, of_dict: bool, chunkable: bool) -> None:
+    def push(self, items: Iterator[Any], *, of_dict: bool, chunkable: bool) -> None:
         if self.has_room_for(1):
-            self.stack.append((rest, of_dict, chunkable))
+            self.stack.append((items, of_dict, chunkable))
             self.path.append("")
 
     def has_room_for(self, containers: int) -> bool:
@@ -361,26 +292,6 @@ def _is_array(value: Any) -> bool:
     return not value.is_deleted() and (value.is_fully_addressable or value.is_fully_replicated)
 
 
-_chunk_size: int = 2**30
-
-
-class ChunkSizeModule(ModuleType):
-    """A module whose `MAX_CHUNK_SIZE` can be assigned with effect, as in Flax and eFormer.
-
-    All such modules share one value. It is read at each save: arrays of more bytes are stored in
-    pieces.
-    """
-
-    @property
-    def MAX_CHUNK_SIZE(self) -> int:
-        return _chunk_size
-
-    @MAX_CHUNK_SIZE.setter
-    def MAX_CHUNK_SIZE(self, size_bytes: int) -> None:
-        global _chunk_size
-        _chunk_size = size_bytes
-
-
 def plan_state(
     state: Any,
     *,
@@ -407,32 +318,3 @@ def plan_state(
     planner.walk(state)
     planner.flush()
     return FilePlan(planner.size_bytes, tuple(planner.segments)), tuple(planner.leaves)
-
-
-def plan_buffers(plan: FilePlan, leaves: Leaves) -> Iterator[memoryview]:
-    """Return the bytes of a plan, piece by piece; the pieces of a leaf follow one another."""
-    current, array, elements = -1, None, memoryview(b"")
-    for segment in plan.segments:
-        if isinstance(segment, LiteralBytes):
-            yield memoryview(segment.data)
-            continue
-        if segment.leaf != current:
-            array = None  # released before the next one is taken
-            current, array = segment.leaf, leaves.part(segment.leaf)
-            elements = memoryview(b"") if isinstance(array, LazyArray) else _elements(array)
-        if isinstance(array, LazyArray):
-            yield from array.buffers(segment.start, segment.stop)
-            continue
-        if segment.stop - segment.start == len(elements):
-            yield elements
-        else:
-            yield elements[segment.start : segment.stop]
-
-
-def _elements(array: Array) -> memoryview:
-    """Return the elements of an array in C order and little-endian: a view where possible."""
-    if not array.flags.c_contiguous:
-        array = array.copy()
-    if array.dtype.byteorder == ">":
-        array = array.astype(array.dtype.newbyteorder("<"))
-    return array.reshape(-1).view(np.uint8).data
