@@ -63,7 +63,7 @@ def test_this_module_belongs_to_it(name: str) -> None:
         ("open('cordwood.json')", []),
     ],
 )
-def test_internal_names(text: str, names: list[str]) -> None:
+def test_names_of_internal_modules_are_recognised(text: str, names: list[str]) -> None:
     assert internal_names_in(text) == names
 
 

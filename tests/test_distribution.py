@@ -74,7 +74,7 @@ def test_the_command_is_a_function_of_the_package() -> None:
     assert f"\ndef {name}(" in (PACKAGE.parent / f"{module.replace('.', '/')}.py").read_text()
 
 
-def test_a_right_wheel(tmp_path: Path) -> None:
+def test_a_complete_wheel_has_no_problem(tmp_path: Path) -> None:
     assert wheel_problems(wheel_of(tmp_path)) == []
 
 
@@ -99,7 +99,9 @@ def test_a_right_wheel(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_wrong_wheel(tmp_path: Path, changes: dict[str, str | None], problem: str) -> None:
+def test_each_fault_of_a_wheel_is_a_problem(
+    tmp_path: Path, changes: dict[str, str | None], problem: str
+) -> None:
     assert wheel_problems(wheel_of(tmp_path, **changes)) == [problem]
 
 
@@ -109,7 +111,7 @@ def test_the_description_is_the_readme(tmp_path: Path) -> None:
     assert problem.startswith("description: expected '# cordwood")
 
 
-def test_an_sdist_without_a_file(tmp_path: Path) -> None:
+def test_a_file_that_an_sdist_lacks_is_a_problem(tmp_path: Path) -> None:
     names = {*SDIST_FILES, *[f"src/{each}" for each in package_files()]} - {"LICENSE"}
     with tarfile.open(tmp_path / "x.tar.gz", "w:gz") as archive:
         for name in names:

@@ -19,7 +19,7 @@ def test_the_map_answers_many_questions() -> None:
 
 
 @pytest.mark.parametrize(("question", "file", "name"), ROWS, ids=[name for _, _, name in ROWS])
-def test_an_answer(question: str, file: str, name: str) -> None:
+def test_the_file_of_each_answer_defines_its_name(question: str, file: str, name: str) -> None:
     path = ROOT / "src" / "cordwood" / file
     assert path.is_file(), f"{question} {file} does not exist"
     assert name in _definitions(path), f"{question} {file} does not define {name}"

@@ -21,7 +21,7 @@ NAMES = ["params/dense/kernel", "params/dense/bias", "params/norm/scale", "step"
     ],
 )
 @pytest.mark.parametrize("more", [0, 5000])
-def test_the_nearest_path(name: str, expected: str | None, more: int) -> None:
+def test_the_nearest_path_is_proposed(name: str, expected: str | None, more: int) -> None:
     names = [*(f"other/{i}/x" for i in range(more)), *NAMES]
     if more and name.startswith("parms"):
         names = names[-1000:]

@@ -109,7 +109,7 @@ def child(code: str, action: str, path: Path, kind: str) -> int:
 
 @pytest.mark.parametrize("kind", ["numpy", "jax"])
 @pytest.mark.parametrize("suffix", [".safetensors", ".msgpack", ".msgpack.zst", ""])
-def test_peak_memory(room: Path, suffix: str, kind: str) -> None:
+def test_saves_and_loads_stay_within_their_memory(room: Path, suffix: str, kind: str) -> None:
     path = room / f"tree{suffix}"
     try:
         extra = child(SAVE, "save", path, kind)

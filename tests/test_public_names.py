@@ -127,7 +127,7 @@ def test_the_documentation_lists_every_public_module(module: str) -> None:
 
 
 @pytest.mark.parametrize("module", NAMESPACES)
-def test_the_public_names(module: str) -> None:
+def test_each_public_module_has_its_names(module: str) -> None:
     assert sorted(importlib.import_module(module).__all__) == sorted(NAMESPACES[module].split())
 
 
@@ -179,7 +179,7 @@ def test_the_warning_names_the_line_of_the_import() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SIGNATURES))
-def test_signatures(name: str) -> None:
+def test_public_functions_have_their_parameters(name: str) -> None:
     parameters: list[str] = []
     for parameter in inspect.signature(getattr(cordwood, name)).parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY and "*" not in parameters:
@@ -197,7 +197,7 @@ def test_every_error_is_a_cordwood_error_and_a_builtin_one() -> None:
         assert any(base.__module__ == "builtins" for base in error.__mro__[1:-3]), name
 
 
-def test_an_unknown_name() -> None:
+def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'cordwood' has no attribute 'save_all'"):
         cordwood.save_all  # noqa: B018
 

@@ -55,7 +55,7 @@ def test_pre_commit_runs_the_commands_of_make_check() -> None:
         assert (hook["language"], hook["pass_filenames"]) == ("system", False)
 
 
-def test_the_citation() -> None:
+def test_the_citation_has_the_metadata_of_the_project() -> None:
     citation = read_yaml("CITATION.cff")
     assert citation["version"] == cordwood.__version__
     for field, value in {

@@ -38,7 +38,9 @@ def stored(tree: Any, suffix: str, **options: Any) -> Any:
 @each_suffix
 @given(data=st.data())
 @settings(max_examples=150)
-def test_with_like(suffix: str, carrier: some.Carrier, data: st.DataObject) -> None:
+def test_any_tree_comes_back_with_like(
+    suffix: str, carrier: some.Carrier, data: st.DataObject
+) -> None:
     tree = data.draw(TREES[carrier])
     if tree is None:  # a `like` of None is no `like`
         return
@@ -48,7 +50,9 @@ def test_with_like(suffix: str, carrier: some.Carrier, data: st.DataObject) -> N
 @each_suffix
 @given(data=st.data())
 @settings(max_examples=50)
-def test_mapped_with_like(suffix: str, carrier: some.Carrier, data: st.DataObject) -> None:
+def test_any_tree_comes_back_mapped(
+    suffix: str, carrier: some.Carrier, data: st.DataObject
+) -> None:
     tree = {"root": data.draw(TREES[carrier])}
     assert_trees_equal(stored(tree, suffix, like=tree, mmap=True, verify=True), tree)
 
@@ -84,7 +88,7 @@ def test_string_dicts_without_like(suffix: str, tree: Any) -> None:
 @pytest.mark.parametrize("name", some.DTYPE_NAMES)
 @given(data=st.data())
 @settings(max_examples=10)
-def test_every_dtype(name: str, data: st.DataObject) -> None:
+def test_arrays_and_scalars_of_every_dtype_come_back(name: str, data: st.DataObject) -> None:
     tree = {
         "array": data.draw(some.numpy_arrays(names=[name])),
         "scalar": data.draw(some.numpy_scalars(names=[name])),
@@ -103,5 +107,5 @@ def test_every_dtype_of_jax(name: str, data: st.DataObject) -> None:
 
 
 @given(some.key_paths())
-def test_key_paths(path: KeyPath) -> None:
+def test_a_printed_key_path_is_parsed_back(path: KeyPath) -> None:
     assert parse_path(format_path(path)) == path

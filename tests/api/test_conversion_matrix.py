@@ -58,7 +58,7 @@ def test_lossless_or_refused_with_the_reason(tmp_path: Path, name: str, target: 
     assert all("prng" in leaf.a or "key<" in leaf.a for leaf in difference.leaves)
 
 
-def test_arrays_without_names(tmp_path: Path) -> None:
+def test_arrays_without_names_are_only_read_with_like(tmp_path: Path) -> None:
     source = FOLDER / "equinox-0.13.8.eqx"
     with pytest.raises(LossError, match=r"holds .* without names or structure: load it with like="):
         cordwood.convert(source, tmp_path / "b")

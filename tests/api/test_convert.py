@@ -94,7 +94,7 @@ SMALL = "cordwood.converting.source_leaves._SMALL_BYTES"
 @pytest.mark.parametrize("small", [1, 256 << 10])
 @pytest.mark.parametrize("kind", EXACT)
 @pytest.mark.parametrize("other", EXACT)
-def test_nothing_is_lost(
+def test_every_kind_of_leaf_survives_every_conversion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, other: str, small: int
 ) -> None:
     monkeypatch.setattr(SMALL, small)
@@ -113,7 +113,9 @@ def test_nothing_is_lost(
 
 @pytest.mark.parametrize("kind", EXACT + STATE_DICTS)
 @pytest.mark.parametrize("other", STATE_DICTS)
-def test_state_dicts(tmp_path: Path, kind: str, other: str) -> None:
+def test_a_converted_msgpack_has_the_bytes_of_the_tree(
+    tmp_path: Path, kind: str, other: str
+) -> None:
     tree = plain_kinds()
     source, path = place(tmp_path, kind, "a"), place(tmp_path, other, "b")
     cordwood.save(source, tree, **options(kind))
@@ -161,7 +163,7 @@ def test_what_would_be_lost_is_named(tmp_path: Path, other: str) -> None:
     assert lines.startswith("1 difference between")
 
 
-def test_foreign_files(tmp_path: Path) -> None:
+def test_files_of_other_tools_are_converted(tmp_path: Path) -> None:
     source = tmp_path / "hf.safetensors"
     arrays = {"a.w": np.ones((4, 4), np.float32), "a.b": np.zeros(4, np.float32)}
     safetensors.numpy.save_file(arrays, source, metadata={"format": "pt"})
@@ -188,7 +190,7 @@ def test_a_part_under_other_names(tmp_path: Path) -> None:
     assert_trees_equal(cordwood.load(path), {"w": np.ones(3), "b": np.ones(2)})
 
 
-def test_casts(tmp_path: Path) -> None:
+def test_a_conversion_casts_and_refuses_to_change_integers(tmp_path: Path) -> None:
     source, path = tmp_path / "a.safetensors", tmp_path / "b"
     tree: dict[str, Any] = {
         "w": np.linspace(0, 1, 3000).reshape(30, 100),
@@ -303,7 +305,7 @@ def test_what_is_there_stays_whole(tmp_path: Path) -> None:
         cordwood.convert(source, source)
 
 
-def test_a_tree_of_several(tmp_path: Path) -> None:
+def test_one_tree_of_several_is_converted(tmp_path: Path) -> None:
     source = tmp_path / "many"
     cordwood.save(source, {"w": np.ones(3)}, prefix="params")
     cordwood.save(source, {"mu": np.ones(3)}, prefix="opt")
@@ -314,7 +316,7 @@ def test_a_tree_of_several(tmp_path: Path) -> None:
 
 @given(tree=some.trees("safetensors"), small=st.sampled_from([1, 256 << 10]))
 @settings(max_examples=60)
-def test_any_tree(tree: Any, small: int) -> None:
+def test_any_tree_survives_two_conversions(tree: Any, small: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(SMALL, small)
         source, middle, path = (Path(folder) / name for name in ("a.safetensors", "b", "c"))
@@ -325,7 +327,7 @@ def test_any_tree(tree: Any, small: int) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 7])
-def test_lazy_arrays(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+def test_a_lazy_array_reads_each_window_once(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     monkeypatch.setattr("cordwood.io.lazy_array.WINDOW_BYTES", 1000)
     array = np.arange(60 * 50, dtype=np.int32).reshape(60, 50)
     reads: list[Box] = []
@@ -395,7 +397,7 @@ def test_lazy_arrays_that_are_read_straight() -> None:
     assert len(straight) == 3  # its rows are apart
 
 
-def test_chunks_without_elements(tmp_path: Path) -> None:
+def test_empty_chunks_of_flax_are_joined(tmp_path: Path) -> None:
     """Flax joins whatever flat chunks there are."""
     array = np.arange(200_000, dtype=np.int32)
     chunks = {"0": array[:70_001], "1": array[:0], "2": array[70_001:]}
@@ -527,7 +529,7 @@ def test_memory_does_not_grow_with_what_hardly_compresses(tmp_path: Path, kind: 
 
 @pytest.mark.parametrize("layout", list(LAYOUTS))
 @pytest.mark.parametrize("other", EXACT)
-def test_orbax_checkpoints(tmp_path: Path, layout: str, other: str) -> None:
+def test_orbax_checkpoints_convert_to_every_format(tmp_path: Path, layout: str, other: str) -> None:
     path = place(tmp_path, other, "b")
     cordwood.convert(GOLDEN / layout, path, **options(other))
     difference = cordwood.diff(GOLDEN / layout, path, strict=True)

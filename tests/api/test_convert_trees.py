@@ -82,7 +82,7 @@ def test_an_open_tree_is_chosen(tmp_path: Path) -> None:
     assert done.lost == done.left_out == ()
 
 
-def test_the_command(tmp_path: Path, run: Run) -> None:  # noqa: F811
+def test_the_command_asks_for_a_prefix_or_lossy(tmp_path: Path, run: Run) -> None:  # noqa: F811
     SAVES["packs"](tmp_path / "a", {"": weights(), "ema": weights(2)})
     ran = run("convert", tmp_path / "a", tmp_path / "b.safetensors")
     assert ran.code == 3

@@ -127,7 +127,9 @@ def data_file(folder: Path) -> Path:
 # One step
 
 
-def test_between_two_places(source: Place, destination: Place) -> None:
+def test_a_copy_between_any_two_places_is_equal_and_made_once(
+    source: Place, destination: Place
+) -> None:
     cordwood.save(source("7"), tree(), metadata={"a": "b"})
     cordwood.save(source("7"), {"y": np.ones(3)}, prefix="other")
     report = cordwood.copy(source("7"), destination("7"))
@@ -242,7 +244,7 @@ def test_a_place_within_the_other(a: str, b: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("places", [(kind, "local") for kind in KINDS], indirect=True)
-def test_nothing_to_copy(source: Place, tmp_path: Path) -> None:
+def test_a_copy_of_nothing_leaves_nothing(source: Place, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         cordwood.copy(source("nothing"), tmp_path / "b")
     assert not (tmp_path / "b").exists()
@@ -324,7 +326,7 @@ def test_two_files_that_would_have_one_name_are_refused(tmp_path: Path) -> None:
 # Interrupted copies
 
 
-def test_a_copy_is_resumed(tmp_path: Path) -> None:
+def test_a_failed_copy_copies_only_the_missing_files_when_repeated(tmp_path: Path) -> None:
     values = {str(i): np.full(50_000, i, np.uint8) for i in range(9)}
     cordwood.save(tmp_path / "a", values, max_shard_bytes=100_000)
     names = sorted(each.name for each in (tmp_path / "a").glob("data-*"))
@@ -570,7 +572,9 @@ def test_a_request_that_fails(takes_effect: bool, monkeypatch: pytest.MonkeyPatc
     assert number > 10
 
 
-def test_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_a_copy_and_the_next_one_completes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     values = {str(i): np.full(50_000, i, np.uint8) for i in range(9)}
     cordwood.save(tmp_path / "a", values, max_shard_bytes=100_000)
     read = copied_files._FileCopy._read_into
@@ -745,7 +749,7 @@ def test_other_directories_are_refused(values: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".msgpack", ".msgpack.zst"])
-def test_a_single_file(suffix: str, tmp_path: Path) -> None:
+def test_a_single_file_is_copied_and_never_replaced(suffix: str, tmp_path: Path) -> None:
     source, target = tmp_path / f"a{suffix}", tmp_path / "folder" / f"b{suffix}"
     cordwood.save(source, {"x": np.arange(9000.0)})
     reports: list[Any] = []
@@ -779,7 +783,7 @@ def test_a_single_file_has_one_kind_of_destination(tmp_path: Path) -> None:
 # Progress, memory
 
 
-def test_progress(source: Place, destination: Place) -> None:
+def test_the_progress_of_a_copy_grows_to_its_total(source: Place, destination: Place) -> None:
     reports: list[Any] = []
     save_run(source("run"))
     report = cordwood.copy(source("run"), destination("run"), progress=reports.append)
@@ -812,14 +816,14 @@ MEMORY = """
     indirect=True,
     ids="-".join,
 )
-def test_peak_memory(source: Place, destination: Place) -> None:
+def test_a_copy_needs_little_memory(source: Place, destination: Place) -> None:
     values = {str(i): np.full(100 * MIB, i, np.uint8) for i in range(4)}
     cordwood.save(source("a"), values, max_shard_bytes=100 * MIB)
     cordwood.save(source("a-small"), {"x": np.ones(3)})
     assert int(run_python(MEMORY, source("a"), destination("b"))) < 200 * MIB
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_the_command_copies_and_verifies(tmp_path: Path) -> None:
     save_run(str(tmp_path / "run"))
     code = "from cordwood.cli.main import main; main()"
     arguments = ["copy", str(tmp_path / "run" / "latest"), str(tmp_path / "best")]

@@ -141,7 +141,7 @@ def test_files_of_no_known_format(tmp_path: Path, name: str) -> None:
         assert str(path) in str(caught.value)
 
 
-def test_directories(tmp_path: Path) -> None:
+def test_every_format_of_directories_is_detected(tmp_path: Path) -> None:
     cordwood.save(tmp_path / "packs", TREE)
     cordwood.save(tmp_path / "zarr", TREE, format="zarr")
     for name in ("packs", "zarr"):
@@ -181,7 +181,7 @@ def test_directories_that_are_none(tmp_path: Path) -> None:
         cordwood.detect(tmp_path / "both")
 
 
-def test_what_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_path_is_an_error(tmp_path: Path) -> None:
     for step in ("9", "10"):
         (tmp_path / "run" / step).mkdir(parents=True)
     no_step = r"\(no step is complete; the newest is .*/run/10\)"
@@ -195,7 +195,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["{}", "step_{}", "step-{:08d}", "checkpoint_{}", "run-{}"])
-def test_directories_of_steps(tmp_path: Path, pattern: str) -> None:
+def test_directories_of_steps_are_named_with_their_steps(tmp_path: Path, pattern: str) -> None:
     steps = [pattern.format(i) for i in (20, 3, 100)]
     for name in steps:
         cordwood.save(tmp_path / name, TREE)
@@ -250,7 +250,7 @@ def test_a_checkpoint_with_numbers_in_it_is_no_directory_of_steps(tmp_path: Path
     assert cordwood.detect(tmp_path).format == "zarr"
 
 
-def test_object_stores() -> None:
+def test_what_lies_below_a_url_is_detected() -> None:
     url = "memory://test-detect/run"
     for step in ("step-9", "step-10"):
         cordwood.save(f"{url}/{step}", TREE)
@@ -266,7 +266,7 @@ def test_object_stores() -> None:
         cordwood.detect("memory://test-detect/other")
 
 
-def test_it_needs_no_jax(tmp_path: Path) -> None:
+def test_detection_imports_no_jax(tmp_path: Path) -> None:
     cordwood.save(tmp_path / "x", TREE)
     code = """
     import sys

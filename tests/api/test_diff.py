@@ -57,7 +57,7 @@ def test_equal_whatever_the_formats(tmp_path: Path, kind: str, other: str) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_differs(tmp_path: Path, kind: str) -> None:
+def test_each_difference_is_a_line(tmp_path: Path, kind: str) -> None:
     other = tree()
     other["layers"][0]["w"][1, 2] += 0.5
     other["layers"][1] = {"w": np.zeros(4, np.float32), "b": np.ones(2)}
@@ -110,7 +110,7 @@ def test_sharded_arrays_and_keys(tmp_path: Path) -> None:
     assert "key: kind: key<threefry2x32>[] | uint32[2]" in str(kinds)
 
 
-def test_containers(tmp_path: Path) -> None:
+def test_containers_of_other_kinds_differ(tmp_path: Path) -> None:
     a: dict[str, Any] = {"x": [1, 2], "y": None, "z": {}}
     b: dict[str, Any] = {"x": (1, 2), "y": {}, "w": []}
     path = save(tmp_path, ".safetensors", a, "a")
@@ -133,7 +133,7 @@ def test_names_that_are_joined(tmp_path: Path) -> None:
     assert renamed.equal
 
 
-def test_a_part(tmp_path: Path) -> None:
+def test_a_part_of_both_trees_is_compared(tmp_path: Path) -> None:
     path = save(tmp_path, ".safetensors", tree(), "a")
     other = {**tree(), "step": 8, "more": 1}
     assert cordwood.diff(path, other, select="layers").equal

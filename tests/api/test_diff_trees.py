@@ -107,7 +107,7 @@ def test_a_tree_of_one_side_only(tmp_path: Path) -> None:
         cordwood.diff(tmp_path / "a", tmp_path / "b", prefix="ema")
 
 
-def test_one_tree_of_each(tmp_path: Path) -> None:
+def test_the_only_trees_of_both_are_compared(tmp_path: Path) -> None:
     save_packs(tmp_path / "a", {"params": weights()})
     cordwood.save(tmp_path / "b.safetensors", weights())
     save_zarr(tmp_path / "c", {"params": weights()})
@@ -169,7 +169,7 @@ def test_items_that_are_no_trees_are_named(tmp_path: Path) -> None:
     assert str(difference).endswith("; not compared: the item 'meta' (JSON)")
 
 
-def test_trees_in_a_store(tmp_path: Path) -> None:
+def test_all_trees_in_stores_are_compared(tmp_path: Path) -> None:
     for name, scale in (("a", 1), ("b", 2)):
         save_packs(tmp_path / name, {"": weights(), "ema": weights(scale)})
         cordwood.copy(tmp_path / name, f"memory://{tmp_path.name}-diff/{name}")
@@ -177,7 +177,7 @@ def test_trees_in_a_store(tmp_path: Path) -> None:
     assert [leaf.prefix for leaf in cordwood.diff(*urls).leaves] == ["ema"]
 
 
-def test_the_command(tmp_path: Path, run: Run) -> None:  # noqa: F811
+def test_the_command_names_the_tree_of_each_difference(tmp_path: Path, run: Run) -> None:  # noqa: F811
     a, b = tmp_path / "a", tmp_path / "b"
     save_packs(a, {"": weights(), "ema": weights()})
     save_packs(b, {"": weights(), "ema": weights(2), "old": weights()})

@@ -81,7 +81,7 @@ CASES: dict[str, tuple[Path, Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_leaf(name: str) -> None:
+def test_every_leaf_of_a_golden_file_is_read(name: str) -> None:
     path, make, format_ = CASES[name]
     expected = make()
     assert cordwood.detect(path).format == format_
@@ -98,17 +98,17 @@ def test_flax_into_its_own_types() -> None:
     assert msgpack_files.CHUNKED.stat().st_size > msgpack_files.WHOLE.stat().st_size
 
 
-def test_equinox() -> None:
+def test_a_golden_file_of_equinox_is_read() -> None:
     assert_trees_equal(cordwood.load(EQUINOX, like=EQUINOX_TREE), EQUINOX_TREE)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_orbax(layout: str) -> None:
+def test_golden_checkpoints_of_orbax_are_read(layout: str) -> None:
     assert_trees_equal(cordwood.load(ORBAX / layout, like=orbax_tree()), orbax_tree())
 
 
 @pytest.mark.parametrize("step", eformer_directories.STEPS)
-def test_steps_of_eformer(step: int) -> None:
+def test_golden_steps_of_eformer_are_read(step: int) -> None:
     path = RUN / f"run-{step}"
     tree = eformer_directories.tree(step)
     assert cordwood.detect(path).format == "zarr"
@@ -120,7 +120,7 @@ def test_steps_of_eformer(step: int) -> None:
     assert cordwood.verify(path).leaves == 7
 
 
-def test_a_run_of_eformer() -> None:
+def test_the_steps_of_a_run_of_eformer_are_listed() -> None:
     detected = cordwood.detect(RUN)
     assert (detected.format, detected.steps) == ("steps", ("run-6", "run-12"))
     with pytest.raises(

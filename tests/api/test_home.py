@@ -103,7 +103,7 @@ def test_every_command_expands_it(home: Path, run: Run, arguments: tuple[str, ..
     assert os.listdir() == []
 
 
-def test_what_is_expanded(home: Path) -> None:
+def test_only_a_leading_tilde_of_a_text_is_expanded(home: Path) -> None:
     assert str(parse_location("~")) == str(home)
     assert str(parse_location("~/a")) == f"{home}/a"
     assert str(parse_location("~root/a")) == os.path.expanduser("~root/a")
@@ -113,7 +113,7 @@ def test_what_is_expanded(home: Path) -> None:
     assert str(parse_location(Path("a/~"))) == "a/~"
 
 
-def test_there_is_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_home_directory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
     with pytest.raises(ValueError, match="has no home directory; give the whole path"):
         cordwood.save("~/a.safetensors", TREE)

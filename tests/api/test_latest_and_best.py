@@ -101,7 +101,7 @@ def test_every_call_reads_such_a_path_or_takes_it_literally() -> None:
 
 
 @pytest.mark.parametrize("row", READING.items(), ids=lambda row: ".".join(row[0]))
-def test_every_reading_call(
+def test_every_reading_call_takes_latest_and_best(
     root: str, tmp_path: Path, row: tuple[object, Callable[[Any, Path], int]]
 ) -> None:
     _saved(root, "loss")
@@ -110,13 +110,13 @@ def test_every_reading_call(
 
 
 @pytest.mark.parametrize(("name", "step"), NAMES.items())
-def test_the_names(root: str, name: str, step: int) -> None:
+def test_a_nickname_leads_to_its_step(root: str, name: str, step: int) -> None:
     _saved(root, "loss")
     assert str(locate_checkpoint(parse_location(f"{root}/{name}"))) == f"{root}/{step}"
     assert is_nickname(parse_location(f"{root}/{name}"))
 
 
-def test_listing_the_leaves(root: str) -> None:
+def test_the_leaves_of_the_best_step_are_listed(root: str) -> None:
     _saved(root, "loss")
     assert [row.key_path for row in list_leaves(f"{root}/best").rows] == ["w"]
 
@@ -221,7 +221,7 @@ def test_steps_by_other_names(tmp_path: Path) -> None:
     assert _step(cordwood.load(tmp_path / "latest")) == 10
 
 
-def test_metrics_of_orbax(tmp_path: Path) -> None:
+def test_metrics_that_orbax_recorded_choose_the_best_step(tmp_path: Path) -> None:
     for step, loss in LOSSES.items():
         folder = tmp_path / str(step)
         shutil.copytree(GOLDEN / "orbax" / "v1", folder)
@@ -247,7 +247,7 @@ def test_a_directory_without_steps(tmp_path: Path, name: str) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_commands(root: str, run: Run) -> None:  # noqa: F811
+def test_commands_take_a_nickname_and_rm_refuses_it(root: str, run: Run) -> None:  # noqa: F811
     _saved(root, "loss", "accuracy")
     assert json.loads(run("info", f"{root}/best:loss", "--json").out)["path"] == f"{root}/2"
     code, _, err = run("ls", f"{root}/best")

@@ -32,7 +32,7 @@ def test_a_gradient_of_an_integer(tmp_path: Path) -> None:
     cordwood.save(tmp_path / "x", tree)
 
 
-def test_a_ref(tmp_path: Path) -> None:
+def test_a_ref_is_refused_with_the_remedy_that_works(tmp_path: Path) -> None:
     ref = jax.new_ref(jnp.ones(2))
     with pytest.raises(
         UnsupportedLeafError, match=r"r: a jax\.Ref .*; store its value, ref\[\.\.\.\]"

@@ -34,7 +34,7 @@ def tree_of(count: int = MANY) -> dict[str, np.ndarray]:
     return {f"l{i}": np.full(2, i, np.float32) for i in range(count)}
 
 
-def test_many_shards(tmp_path: Path) -> None:
+def test_more_shards_than_open_files_are_read(tmp_path: Path) -> None:
     """They load, also one tensor of them, and every other call reads them."""
     run(
         """

@@ -51,7 +51,7 @@ def test_a_mapping_of_key_paths(path: Path) -> None:
     ids=lambda key: str(key) if not isinstance(key, np.ndarray) else "mask",
 )  # fmt: skip
 @pytest.mark.parametrize("suffix", [".safetensors", ".msgpack"])
-def test_slices_are_numpys(tmp_path: Path, key: Any, suffix: str) -> None:
+def test_slices_are_those_of_numpy(tmp_path: Path, key: Any, suffix: str) -> None:
     array = np.arange(12).reshape(3, 4)
     cordwood.save(tmp_path / f"x{suffix}", {"a": array})
     with cordwood.open(tmp_path / f"x{suffix}") as checkpoint:
@@ -72,7 +72,7 @@ def test_long_strings_are_no_arrays(tmp_path: Path) -> None:
             leaf[0]
 
 
-def test_out_of_range(path: Path) -> None:
+def test_an_index_out_of_range_is_an_error(path: Path) -> None:
     with cordwood.open(path) as checkpoint, pytest.raises(IndexError):
         checkpoint["list/0"][3]
 
@@ -92,7 +92,7 @@ def test_a_slice_reads_only_its_blocks(path: Path, monkeypatch: pytest.MonkeyPat
     assert 0 < sum(read) <= 2 << 20
 
 
-def test_verify_counts(path: Path, tmp_path: Path) -> None:
+def test_verify_counts_leaves_and_verified_bytes(path: Path, tmp_path: Path) -> None:
     report = cordwood.verify(path)
     assert report.leaves == 4
     assert report.verified_bytes == path.stat().st_size
@@ -103,7 +103,7 @@ def test_verify_counts(path: Path, tmp_path: Path) -> None:
     assert report.unverified_bytes == (tmp_path / "foreign.safetensors").stat().st_size
 
 
-def test_damage_is_named(path: Path) -> None:
+def test_damage_is_reported_with_its_bytes_and_leaf(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[9 << 20] ^= 1
     path.write_bytes(data)
@@ -118,7 +118,7 @@ def test_damage_is_named(path: Path) -> None:
         np.testing.assert_array_equal(checkpoint["big"][:2, 0], [0, 64])  # other blocks are well
 
 
-def test_foreign_names(tmp_path: Path) -> None:
+def test_dotted_names_are_nested_or_matched_with_like(tmp_path: Path) -> None:
     path = tmp_path / "hf.safetensors"
     arrays: dict[str, np.ndarray] = {
         "model.layer.0.weight": np.ones((2, 2), np.float32),

@@ -203,7 +203,9 @@ def test_what_takes_local_paths_refuses_a_url(
 
 
 @pytest.mark.parametrize("row", BYTES, ids=lambda row: _name(row[0]))
-def test_bytes_are_refused(bucket: str, row: tuple[object, Callable[[Any], object]]) -> None:
+def test_every_call_refuses_a_path_of_bytes(
+    bucket: str, row: tuple[object, Callable[[Any], object]]
+) -> None:
     with pytest.raises(TypeError, match=r"found bytes, b'.*os\.fsdecode\(path\)"):
         row[1](lambda name: f"{bucket}/{name}".encode())
     assert os.listdir() == []
@@ -217,7 +219,7 @@ def test_a_command_takes_a_url(bucket: str, run: Run, command: str) -> None:  # 
 
 
 @pytest.mark.parametrize("text", ["gs://bucket/run/100", "s3://bucket/run", "az://container/a"])
-def test_paths_of_etils(text: str) -> None:
+def test_a_path_of_etils_is_a_location(text: str) -> None:
     path = epath.Path(text)
     assert str(parse_location(path)) == text
     assert parse_location(path) == parse_location(text)

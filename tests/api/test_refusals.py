@@ -79,7 +79,7 @@ def test_every_difference_is_listed(stored: Path) -> None:
         ({}, np.ones(1), r"1 leaf of .*\n  x: expected float64\[1\], found "),
     ],
 )
-def test_containers_without_leaves(
+def test_empty_containers_of_another_kind_do_not_fit(
     tmp_path: Path, suffix: str, saved: Any, expected: Any, problem: str
 ) -> None:
     path = tmp_path / f"a{suffix}"
@@ -96,7 +96,7 @@ def test_two_leaves_of_like_with_one_name(tmp_path: Path) -> None:
         cordwood.load(path, like={"a.b": np.ones(1), "a": {"b": np.ones(1)}})
 
 
-def test_cast(stored: Path) -> None:
+def test_cast_true_converts_to_the_dtypes_of_like(stored: Path) -> None:
     expected = like()
     expected["params"]["dense"]["kernel"] = jnp.zeros((4, 8), jnp.float32)
     got = cordwood.load(stored, like=expected, cast=True)
@@ -172,7 +172,9 @@ def test_int64_into_jax_without_x64(tmp_path: Path) -> None:
         "structured-array", "object-array", "masked", "set", "object", "function",
     ],
 )  # fmt: skip
-def test_unstorable_leaves(tmp_path: Path, suffix: str, leaf: Any, advice: str) -> None:
+def test_a_leaf_that_cannot_be_stored_is_refused_with_advice(
+    tmp_path: Path, suffix: str, leaf: Any, advice: str
+) -> None:
     path = tmp_path / f"x{suffix}"
     with pytest.raises(UnsupportedLeafError) as error:
         cordwood.save(path, {"m": {"a": leaf}})
@@ -199,7 +201,7 @@ def test_tracers_deleted_arrays_and_abstract_values(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["x.safetensor", "x.npz", "x.eqx", "x.msgpck", "x.NPZ", "x.pt"])
-def test_unknown_suffixes(tmp_path: Path, name: str) -> None:
+def test_an_unknown_suffix_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UnsupportedFormatError, match=r"expected a name that ends in"):
         cordwood.save(tmp_path / name, {"a": 1})
     assert not list(tmp_path.iterdir())
@@ -294,7 +296,7 @@ def test_overwrites_checkpoints_and_empty_files(tmp_path: Path) -> None:
     assert cordwood.load(path) == {"a": 2}
 
 
-def test_missing_file(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"nope\.safetensors"):
         cordwood.load(tmp_path / "nope.safetensors")
 
@@ -313,7 +315,9 @@ def test_msgpack_has_no_place_for_metadata(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["loop", "loop.safetensors", "loop/within"])
 @pytest.mark.parametrize("call", [cordwood.load, cordwood.open, cordwood.verify, cordwood.detect])
-def test_links_in_a_circle(tmp_path: Path, name: str, call: Callable[[Path], object]) -> None:
+def test_a_symbolic_link_to_itself_is_refused(
+    tmp_path: Path, name: str, call: Callable[[Path], object]
+) -> None:
     path = tmp_path / name
     link = tmp_path / name.split("/")[0]
     link.symlink_to(link.name)

@@ -57,7 +57,7 @@ def test_like_gives_everything_back(tmp_path: Path) -> None:
     assert_trees_equal(cordwood.load(path, like=tree), tree)
 
 
-def test_without_like(tmp_path: Path) -> None:
+def test_a_load_without_like_returns_dicts_for_nodes(tmp_path: Path) -> None:
     tree = rich_tree()
     path = tmp_path / "tree.safetensors"
     cordwood.save(path, tree)
@@ -73,7 +73,9 @@ def test_without_like(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_states(tmp_path: Path, suffix: str) -> None:
+def test_training_states_come_back_for_concrete_and_abstract_like(
+    tmp_path: Path, suffix: str
+) -> None:
     model = nn.Dense(3)
     params = model.init(jax.random.key(0), jnp.ones((1, 2)))
     tx = optax.chain(optax.clip(1.0), optax.adamw(1e-3))
@@ -100,7 +102,7 @@ def test_states(tmp_path: Path, suffix: str) -> None:
     ],
     ids=["equinox", "nnx.State", "FrozenDict", "defaultdict", "OrderedDict", "Partial"],
 )
-def test_registered_nodes(tmp_path: Path, suffix: str, make: Any) -> None:
+def test_registered_nodes_come_back(tmp_path: Path, suffix: str, make: Any) -> None:
     tree = make()
     if isinstance(tree, eqx.Module):
         tree = eqx.filter(tree, eqx.is_array)
@@ -110,7 +112,7 @@ def test_registered_nodes(tmp_path: Path, suffix: str, make: Any) -> None:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_kind_follows_like(tmp_path: Path, suffix: str) -> None:
+def test_the_kind_of_an_array_follows_like(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"tree{suffix}"
     cordwood.save(path, {"x": jnp.arange(3.0), "y": np.arange(3, dtype=np.int32)})
     got = cordwood.load(path, like={"x": np.zeros(3, np.float32), "y": jnp.zeros(3, jnp.int32)})
@@ -122,7 +124,7 @@ def test_kind_follows_like(tmp_path: Path, suffix: str) -> None:
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("mmap", [False, True])
-def test_to(tmp_path: Path, suffix: str, mmap: bool) -> None:
+def test_to_chooses_the_kind_of_all_arrays(tmp_path: Path, suffix: str, mmap: bool) -> None:
     path = tmp_path / f"tree{suffix}"
     cordwood.save(path, {"x": jnp.arange(300.0), "y": np.arange(3, dtype=np.int32)})
     as_numpy = cordwood.load(path, to="numpy", mmap=mmap)
@@ -165,7 +167,7 @@ def test_deep_trees_of_other_containers(
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_deep_trees(tmp_path: Path, suffix: str) -> None:
+def test_a_tree_800_levels_deep_comes_back(tmp_path: Path, suffix: str) -> None:
     tree: Any = np.ones(1)
     for level in range(800):
         tree = {"a": tree} if level % 2 else [tree]
@@ -178,7 +180,7 @@ def test_deep_trees(tmp_path: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".msgpack"])
-def test_sharded_over_devices(tmp_path: Path, suffix: str) -> None:
+def test_sharded_arrays_come_back_without_host_copies(tmp_path: Path, suffix: str) -> None:
     mesh = jax.make_mesh((4, 2), ("x", "y"))
     spec = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x", "y"))
     partly = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "y"))
@@ -192,7 +194,7 @@ def test_sharded_over_devices(tmp_path: Path, suffix: str) -> None:
     np.testing.assert_array_equal(cordwood.load(path, to="numpy")["0"], value)
 
 
-def test_root_leaf(tmp_path: Path) -> None:
+def test_a_tree_that_is_one_leaf_comes_back(tmp_path: Path) -> None:
     for number, tree in enumerate([np.arange(3), 5, None, "x", jnp.ones(())]):
         path = tmp_path / f"{number}.safetensors"
         cordwood.save(path, tree)
@@ -201,7 +203,7 @@ def test_root_leaf(tmp_path: Path) -> None:
             assert_trees_equal(cordwood.load(path, like=tree), tree)
 
 
-def test_metadata_is_kept(tmp_path: Path) -> None:
+def test_metadata_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     cordwood.save(path, {"a": np.ones(2)}, metadata={"format": "pt", "run": "7"})
     with cordwood.open(path) as checkpoint:

@@ -157,7 +157,7 @@ def test_numpy_leaves_and_containers_may_be_changed(
     assert_trees_equal(cordwood.load(tmp_path / f"x{suffix}"), expected)
 
 
-def test_prng_keys(tmp_path: Path, gate: Gate) -> None:
+def test_prng_keys_that_are_deleted_meanwhile_are_saved(tmp_path: Path, gate: Gate) -> None:
     mesh = jax.make_mesh((8,), ("x",))
     keys = jax.device_put(jax.random.split(jax.random.key(1), 8), NamedSharding(mesh, P("x")))
     tree = {"key": jax.random.key(0), "keys": keys}
@@ -303,7 +303,7 @@ def test_a_save_comes_after_those_of_its_path_that_go_on(tmp_path: Path, gate: G
     assert cordwood.load(path) == {"second": 2}
 
 
-def test_waiting_and_looking(tmp_path: Path, gate: Gate) -> None:
+def test_a_pending_save_shows_its_state(tmp_path: Path, gate: Gate) -> None:
     path = tmp_path / "x.safetensors"
     pending = cordwood.save_async(path, {"w": np.zeros(1000, np.float32)})
     with pytest.raises(TimeoutError, match=r"still being saved after 0\.01 s \(\d+ of 4000 bytes"):

@@ -59,7 +59,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[UnnamedTemporaryFile]:
 
 @each_suffix
 @pytest.mark.parametrize("target", ["out/b.safetensors", "out/packs", "out/new/packs"])
-def test_where_it_goes(tmp_path: Path, made: list[Any], suffix: str, target: str) -> None:
+def test_scratch_is_beside_the_target_unless_it_is_named(
+    tmp_path: Path, made: list[Any], suffix: str, target: str
+) -> None:
     source, out, other = tmp_path / f"a{suffix}", tmp_path / "out", tmp_path / "other"
     out.mkdir()
     other.mkdir()
@@ -87,7 +89,9 @@ def test_where_it_goes(tmp_path: Path, made: list[Any], suffix: str, target: str
 
 
 @each_suffix
-def test_open_with_scratch(tmp_path: Path, made: list[Any], suffix: str) -> None:
+def test_an_open_file_keeps_its_contents_in_scratch(
+    tmp_path: Path, made: list[Any], suffix: str
+) -> None:
     source, scratch = tmp_path / f"a{suffix}", tmp_path / "scratch"
     scratch.mkdir()
     tree: dict[str, Any] = {
@@ -162,7 +166,9 @@ def test_a_stream_of_something_else(tmp_path: Path, suffix: str) -> None:
 
 
 @each_suffix
-def test_the_limit_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+def test_scratch_obeys_the_limit_of_decompressed_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
     source = tmp_path / f"a{suffix}"
     cordwood.save(source, {"w": np.zeros(4 << 20, np.uint8)})
     module = "cordwood.formats.flax_msgpack.decompress"
@@ -196,7 +202,9 @@ def test_what_is_at_the_destination_is_looked_at_first(tmp_path: Path, made: lis
 
 
 @each_suffix
-def test_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+def test_a_conversion_reports_progress_while_it_decompresses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
     monkeypatch.setattr(progress, "_EVERY_SECONDS", 0.0)
     source = tmp_path / f"a{suffix}"
     cordwood.save(source, {f"w{i}": np.full(1 << 18, i, np.float32) for i in range(8)})
@@ -232,7 +240,9 @@ def scenario(folder: Path, suffix: str, name: str = "m.safetensors") -> Scenario
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
 @each_suffix
-def test_any_call_fails(tmp_path: Path, suffix: str, code: int) -> None:
+def test_a_failed_system_call_names_the_scratch_file(
+    tmp_path: Path, suffix: str, code: int
+) -> None:
     outcomes = list(fail_calls(scenario(tmp_path, suffix), str(tmp_path), code))
     check(outcomes, at_least=11)
     scratch = [outcome.error for outcome in outcomes if "temporary file in" in str(outcome.error)]
@@ -303,7 +313,7 @@ def test_interrupts_at_any_moment_leave_nothing(tmp_path: Path, suffix: str) -> 
 
 
 @each_suffix
-def test_a_full_disk(tmp_path: Path, suffix: str) -> None:
+def test_a_full_disk_of_scratch_says_how_much_room_is_needed(tmp_path: Path, suffix: str) -> None:
     if why := why_no_power_cuts(str(tmp_path)):
         pytest.skip(why)
     source, tree = tmp_path / f"a{suffix}", {"w": np.zeros(16 << 20, np.uint8)}
@@ -330,7 +340,7 @@ def test_a_full_disk(tmp_path: Path, suffix: str) -> None:
         assert cordwood.diff(f"{place}/b.msgpack.zst", tree).equal
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_the_command_takes_a_scratch_directory(tmp_path: Path) -> None:
     source = tmp_path / "a.msgpack.gz"
     cordwood.save(source, {"w": np.ones(3)})
 

@@ -35,7 +35,7 @@ def checkpoint(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[cordw
 
 
 @pytest.mark.parametrize("name", ["w", "half", "empty", "scalar", "zero_d", "n", "t"])
-def test_as_a_numpy_array(checkpoint: cordwood.Checkpoint, name: str) -> None:
+def test_numpy_converts_a_stored_leaf(checkpoint: cordwood.Checkpoint, name: str) -> None:
     leaf, expected = checkpoint[name], np.asarray(TREE[name])
     loaded = np.asarray(leaf)
     assert (loaded.dtype, loaded.shape) == (expected.dtype, expected.shape)
@@ -48,7 +48,7 @@ def test_as_a_numpy_array(checkpoint: cordwood.Checkpoint, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["w", "half", "empty", "scalar", "zero_d", "n", "t"])
-def test_as_a_jax_array(checkpoint: cordwood.Checkpoint, name: str) -> None:
+def test_jax_converts_a_stored_leaf(checkpoint: cordwood.Checkpoint, name: str) -> None:
     loaded, expected = jnp.asarray(checkpoint[name]), jnp.asarray(np.asarray(TREE[name]))
     assert (loaded.dtype, loaded.shape) == (expected.dtype, expected.shape)
     np.testing.assert_array_equal(loaded, expected)
@@ -65,7 +65,9 @@ def test_arithmetic_is_that_of_arrays_or_refused(checkpoint: cordwood.Checkpoint
         leaf + 1
 
 
-def test_its_length(checkpoint: cordwood.Checkpoint) -> None:
+def test_the_length_of_a_stored_leaf_is_that_of_its_first_axis(
+    checkpoint: cordwood.Checkpoint,
+) -> None:
     assert len(checkpoint["w"]) == 2
     leaf = checkpoint["w"]
     assert [list(leaf[row]) for row in range(len(leaf))] == TREE["w"].tolist()

@@ -77,14 +77,14 @@ def test_matrices_come_back_transposed(store: Store) -> None:
         assert loaded["b"]["kernel"].flags.writeable
 
 
-def test_as_jax_arrays(store: Store) -> None:
+def test_transposed_leaves_load_as_jax_arrays(store: Store) -> None:
     loaded = cordwood.load(store(tree()), transpose="**/kernel", to="jax")
     for name in ("a", "b", "four_bits"):
         assert isinstance(loaded[name]["kernel"], jax.Array)
         np.testing.assert_array_equal(loaded[name]["kernel"], turned()[name]["kernel"])
 
 
-def test_mapped(store: Store) -> None:
+def test_mapped_leaves_are_transposed(store: Store) -> None:
     path = store(tree())
     for to in ("numpy", "jax"):
         loaded = cordwood.load(path, transpose="**/kernel", mmap=True, to=to)
@@ -99,7 +99,7 @@ def test_archives_of_numpy_in_either_order(tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded["f"], LARGE.T)
 
 
-def test_orbax() -> None:
+def test_leaves_of_orbax_are_transposed() -> None:
     plain = cordwood.load(GOLDEN / "v1", to="numpy")
     loaded = cordwood.load(GOLDEN / "v1", transpose="params/kernel", to="numpy")
     assert plain["params"]["kernel"].ndim == 2
@@ -143,7 +143,9 @@ def test_convolutions_by_the_order_of_their_axes(store: Store) -> None:
 
 @pytest.mark.parametrize("kind", ["x.safetensors", "x.msgpack", "packs", "zarr"])
 @pytest.mark.parametrize("requested", SHARDINGS[1:22], ids=str)
-def test_any_sharding(requested: Any, kind: str, stored: dict[str, Path]) -> None:
+def test_transposed_leaves_take_any_sharding(
+    requested: Any, kind: str, stored: dict[str, Path]
+) -> None:
     loaded = cordwood.load(stored[kind], transpose={"w": (2, 0, 1)}, shardings=requested)["w"]
     expected = CUBE.transpose(2, 0, 1)
     assert (loaded.shape, loaded.sharding) == (expected.shape, requested)
@@ -218,7 +220,7 @@ def test_what_is_read_is_verified(tmp_path: Path) -> None:
         cordwood.convert(path, tmp_path / "b.safetensors", transpose="w")
 
 
-def test_a_managers_step(tmp_path: Path) -> None:
+def test_a_step_of_a_manager_is_transposed(tmp_path: Path) -> None:
     with cordwood.CheckpointManager(tmp_path / "run") as manager:
         manager.save(1, {"w": SMALL})
     restored = cordwood.StepReader(tmp_path / "run").restore(
@@ -229,7 +231,7 @@ def test_a_managers_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("other", KINDS)
-def test_conversions(store: Store, tmp_path: Path, other: str) -> None:
+def test_conversions_transpose_and_cast(store: Store, tmp_path: Path, other: str) -> None:
     layout, _, compression = other.partition("-")
     options: dict[str, Any] = {}
     if not other.startswith("."):

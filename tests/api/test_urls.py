@@ -110,7 +110,7 @@ def test_objects_are_small(object_url: str, monkeypatch: pytest.MonkeyPatch) -> 
     cordwood.verify(object_url)
 
 
-def test_damage(url: str) -> None:
+def test_damage_in_a_store_is_found_and_located(url: str) -> None:
     cordwood.save(url, {"a": {"w": np.arange(1000)}})
     files = files_of(url)
     (name,) = [name for name in files if name.startswith("data-")]
@@ -175,7 +175,9 @@ def test_objects_cannot_be_mapped(object_url: str) -> None:
         (Path("gs://bucket/x"), {}, "pass a str such as 'gs://bucket/x'"),
     ],
 )
-def test_what_is_refused(url: Any, options: dict[str, Any], message: str) -> None:
+def test_files_and_unknown_schemes_are_refused(
+    url: Any, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(UnsupportedFormatError) as caught:
         cordwood.save(url, {"w": 1}, **options)
     assert message in str(caught.value)

@@ -121,7 +121,7 @@ CASES: dict[str, tuple[Callable[[str], Any], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_said(path: str, name: str) -> None:
+def test_a_wrong_argument_is_refused_and_changes_nothing(path: str, name: str) -> None:
     call, kind, message = CASES[name]
     with pytest.raises(kind, match=message):
         call(path)
@@ -137,7 +137,7 @@ def test_a_file_where_a_directory_has_to_be(tmp_path: Path, name: str) -> None:
             save(tmp_path / "file" / name, TREE)
 
 
-def test_a_link_to_nothing(tmp_path: Path) -> None:
+def test_a_dangling_link_is_reported_as_one(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("nowhere")
     with pytest.raises(FileNotFoundError, match="no checkpoint where this symbolic link leads"):
         cordwood.load(tmp_path / "link")
@@ -153,7 +153,7 @@ def test_a_subclass_of_dict_in_msgpack() -> None:
         cordwood.to_bytes({"k": Odd(a=np.ones(1))})
 
 
-def test_what_is_as_good(path: str) -> None:
+def test_equivalent_arguments_are_accepted(path: str) -> None:
     rules: Any = ((re.compile("a"), P()), ("b", None))
     tree = cordwood.load(path, mesh=mesh_of(4, 2), rules=rules, cast="f32")
     assert tree["a"].sharding.spec == P()

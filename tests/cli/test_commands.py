@@ -56,7 +56,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return target
 
 
-def test_ls(run: Run, path: Path) -> None:
+def test_ls_lists_the_leaves_with_types_and_sizes(run: Run, path: Path) -> None:
     code, out, err = run("ls", path)
     assert (code, err) == (0, "")
     lines = out.splitlines()
@@ -69,7 +69,7 @@ def test_ls(run: Run, path: Path) -> None:
     assert document["leaves"][0]["what"] == "float64[4,6]"
 
 
-def test_ls_of_a_part(run: Run, path: Path) -> None:
+def test_ls_selects_folds_and_sorts(run: Run, path: Path) -> None:
     assert run("ls", path, "**/bias").out.splitlines()[:-1] == [
         "params/dense/bias  float32[6]  24 B"
     ]
@@ -89,7 +89,7 @@ def test_ls_of_a_part(run: Run, path: Path) -> None:
     assert "did you mean 'params/*'?" in err
 
 
-def test_info(run: Run, path: Path) -> None:
+def test_info_describes_the_checkpoint(run: Run, path: Path) -> None:
     code, out, _ = run("info", path)
     assert code == 0
     assert "float64" in out
@@ -208,7 +208,7 @@ def test_a_long_key_is_cut_to_the_width_of_a_terminal(tmp_path: Path) -> None:
         assert line.split()[0].endswith("wwend")
 
 
-def test_show(run: Run, path: Path) -> None:
+def test_show_prints_the_statistics_of_a_leaf(run: Run, path: Path) -> None:
     code, out, _ = run("show", path, "params/dense/kernel")
     assert code == 0
     rows = dict(line.split(None, 1) for line in out.splitlines()[1:])
@@ -253,7 +253,7 @@ def test_show_counts_elements_that_are_not_numbers(run: Run, tmp_path: Path) -> 
     assert json.loads(run("show", path, "b", "--json").out)["mean"] == 0.5
 
 
-def test_show_of_any_range(run: Run, tmp_path: Path) -> None:
+def test_show_computes_extreme_values_without_overflow(run: Run, tmp_path: Path) -> None:
     drawn = np.random.default_rng(0).normal(size=5000)
     leaves = {
         "far": np.array([1e308, -1e308]),
@@ -356,7 +356,9 @@ def test_cat_of_a_string_is_exact_in_a_pipe_and_escaped_on_a_terminal(
 
 
 @pytest.mark.parametrize("arguments", [["ls"], ["ls", "--json"]])
-def test_closed_streams(tmp_path: Path, arguments: list[str]) -> None:
+def test_a_closed_output_is_no_error_and_a_full_one_is(
+    tmp_path: Path, arguments: list[str]
+) -> None:
     cordwood.save(tmp_path / "c", {"a": 1})
     command = [sys.executable, "-m", "cordwood", *arguments, str(tmp_path / "c")]
     closed = subprocess.run(
@@ -386,7 +388,7 @@ def test_streams_whose_encoding_lacks_characters(tmp_path: Path) -> None:
             assert json.loads(ran.stdout)["leaves"][0]["key_path"] == "é"
 
 
-def test_cat(run: Run, path: Path) -> None:
+def test_cat_prints_a_value_or_a_slice(run: Run, path: Path) -> None:
     assert run("cat", path, "step").out == "7\n"
     assert run("cat", path, "name").out == "first\n"
     assert run("cat", path, "params/dense/kernel[1:3, -1]").out == "[11. 17.]\n"
@@ -404,7 +406,7 @@ def test_cat(run: Run, path: Path) -> None:
     assert "step[0]: expected an array, found int" in json.loads(out)["error"]["message"]
 
 
-def test_diff(run: Run, path: Path, tmp_path: Path) -> None:
+def test_diff_ends_with_1_where_trees_differ(run: Run, path: Path, tmp_path: Path) -> None:
     same = tmp_path / "same"
     cordwood.save(same, tree())
     assert run("diff", path, same).code == 0
@@ -419,7 +421,7 @@ def test_diff(run: Run, path: Path, tmp_path: Path) -> None:
     assert run("diff", path, other, "--select", "params").code == 0
 
 
-def test_verify(run: Run, path: Path) -> None:
+def test_verify_says_what_was_checked(run: Run, path: Path) -> None:
     code, out, _ = run("verify", path)
     assert code == 0
     has_digests = path.name != "a.msgpack"
@@ -429,7 +431,7 @@ def test_verify(run: Run, path: Path) -> None:
     assert (document["leaves"], document["damaged"]) == (7, False)
 
 
-def test_verify_a_sample(run: Run, tmp_path: Path) -> None:
+def test_verify_reads_a_share_of_the_bytes(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     cordwood.save(path, {"x": np.ones(20 << 17)})  # five units of 4 MiB
     document = json.loads(run("verify", path, "--sample", "20%", "--seed", "1", "--json").out)
@@ -452,7 +454,9 @@ def test_verify_reports_damage(run: Run, tmp_path: Path) -> None:
     assert json.loads(run("verify", path, "--json").out)["damaged"]
 
 
-def test_verify_resumes(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_resumes_after_an_interrupt(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, record = tmp_path / "z", tmp_path / "record"
     arrays = {f"x{i}": np.full(1000, i) for i in range(8)}
     cordwood.save(path, arrays, format="zarr")
@@ -516,7 +520,7 @@ def test_verify_accepts_an_empty_record(run: Run, path: Path, tmp_path: Path) ->
     assert run("verify", path, "--resume", tmp_path / "record").code == 0
 
 
-def test_convert(run: Run, path: Path, tmp_path: Path) -> None:
+def test_convert_selects_renames_casts_and_transposes(run: Run, path: Path, tmp_path: Path) -> None:
     target = tmp_path / "b.safetensors"
     code, out, _ = run("convert", path, target, "--select", "params", "--cast", "bf16")
     assert code == 0
@@ -595,7 +599,7 @@ def test_convert_names_what_would_be_lost(run: Run, tmp_path: Path) -> None:
     assert out.startswith("lost: 1 list or tuple (becomes a dict")
 
 
-def test_steps(run: Run, tmp_path: Path) -> None:
+def test_steps_lists_each_step_with_its_state(run: Run, tmp_path: Path) -> None:
     root = tmp_path / "run"
     for step in (5, 20, 100):
         cordwood.save(root / str(step), {"x": np.ones(step)})
@@ -646,7 +650,7 @@ def test_steps_shows_metrics_dates_and_pins(
     assert steps[1]["metrics"]["loss"] == "nan"
 
 
-def test_steps_of_a_url(run: Run) -> None:
+def test_steps_of_a_url_have_sizes_and_metrics(run: Run) -> None:
     url = "memory://steps/of/a/url"
     with cordwood.CheckpointManager(url, background=False) as manager:
         manager.save(10, {"w": np.ones(3)}, metrics={"loss": 0.5})
@@ -746,7 +750,7 @@ def test_verify_of_a_directory_without_steps(run: Run, tmp_path: Path) -> None:
     assert "is an empty directory" in err
 
 
-def test_gc(run: Run, tmp_path: Path) -> None:
+def test_gc_of_a_clean_directory_removes_nothing(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "c"
     cordwood.save(path, {"x": 1})
     assert run("gc", path).out == "0 removed\n"
@@ -762,7 +766,7 @@ def test_gc(run: Run, tmp_path: Path) -> None:
     }
 
 
-def test_doctor(run: Run, tmp_path: Path) -> None:
+def test_doctor_examines_a_directory_and_leaves_nothing(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("doctor", tmp_path / "not" / "yet")
     assert code == 0
     assert out.endswith(": safe to save to\n")
@@ -858,7 +862,7 @@ def test_doctor_reports_directories_that_cannot_be_flushed(
 
 
 @pytest.mark.parametrize("command", ["ls", "info", "verify"])
-def test_a_missing_path(run: Run, tmp_path: Path, command: str) -> None:
+def test_every_command_reports_a_missing_path(run: Run, tmp_path: Path, command: str) -> None:
     code, out, err = run(command, tmp_path / "nothing")
     assert (code, out) == (3, "")
     assert err.startswith("FileNotFoundError: ")
@@ -867,7 +871,7 @@ def test_a_missing_path(run: Run, tmp_path: Path, command: str) -> None:
     assert json.loads(out)["error"]["type"] == "FileNotFoundError"
 
 
-def test_wrong_arguments(run: Run) -> None:
+def test_a_misspelt_command_gets_a_hint(run: Run) -> None:
     code, _, err = run("lst")
     assert code == 2
     assert "There is no command 'lst'. Did you mean 'ls'?" in err
@@ -876,7 +880,7 @@ def test_wrong_arguments(run: Run) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_has_examples(run: Run, command: str) -> None:
+def test_the_help_of_every_command_has_examples(run: Run, command: str) -> None:
     code, out, _ = run(command, "--help")
     assert code == 0
     assert "Examples:\n" in out
@@ -1023,7 +1027,7 @@ def test_latest_is_the_newest_complete_step(
     assert "float64[3]" in run("ls", root / "latest").out
 
 
-def test_latest_of_a_url(run: Run) -> None:
+def test_latest_of_a_url_is_its_newest_step(run: Run) -> None:
     for step in (1, 2):
         cordwood.save(f"memory://latest/run/{step}", {"x": np.ones(step)})
     assert "float64[2]" in run("ls", "memory://latest/run/latest").out

@@ -51,24 +51,24 @@ def test_every_command_is_tested_with_urls() -> None:
 
 
 @pytest.mark.parametrize("end", ["1", "1/", "latest"])
-def test_ls(run: Run, root: str, end: str) -> None:
+def test_ls_lists_a_step_in_a_store(run: Run, root: str, end: str) -> None:
     code, out, _ = run("ls", f"{root}/{end}")
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()[:3]] == ["a", "b", "step"]
 
 
-def test_info(run: Run, root: str) -> None:
+def test_info_describes_a_step_in_a_store(run: Run, root: str) -> None:
     document = json.loads(run("info", f"{root}/2", "--json").out)
     assert document["format"] == "packs"
     assert document["disk_bytes"] >= A.nbytes
 
 
-def test_show_and_cat(run: Run, root: str) -> None:
+def test_show_and_cat_read_a_leaf_in_a_store(run: Run, root: str) -> None:
     assert "max        599" in run("show", f"{root}/1", "a").out
     assert run("cat", f"{root}/latest", "a[0:1,0:3]").out == "[[0. 2. 4.]]\n"
 
 
-def test_steps(run: Run, root: str) -> None:
+def test_steps_lists_the_steps_in_a_store(run: Run, root: str) -> None:
     code, out, _ = run("steps", f"{root}/", "--json")
     assert code == 0
     steps = json.loads(out)["steps"]
@@ -81,7 +81,7 @@ def test_steps(run: Run, root: str) -> None:
         assert step["disk_bytes"] == info["disk_bytes"] > A.nbytes
 
 
-def test_verify(run: Run, root: str, tmp_path: Path) -> None:
+def test_verify_checks_and_resumes_in_a_store(run: Run, root: str, tmp_path: Path) -> None:
     assert "2 steps: 2 without damage" in run("verify", root).out
     record = tmp_path / "record"
     for _ in range(2):
@@ -90,14 +90,14 @@ def test_verify(run: Run, root: str, tmp_path: Path) -> None:
         assert "no damage" in out
 
 
-def test_diff(run: Run, root: str) -> None:
+def test_diff_compares_steps_in_a_store(run: Run, root: str) -> None:
     code, out, _ = run("diff", f"{root}/1", f"{root}/latest")
     assert code == 1
     assert "2 differences" in out
     assert run("diff", f"{root}/1", f"{root}/1").code == 0
 
 
-def test_convert(run: Run, root: str, tmp_path: Path) -> None:
+def test_convert_reads_and_writes_a_store(run: Run, root: str, tmp_path: Path) -> None:
     file = tmp_path / "a.safetensors"
     assert run("convert", f"{root}/2", file).code == 0
     assert run("convert", file, f"{root}/converted").code == 0
@@ -114,7 +114,7 @@ def test_view_writes_an_export(run: Run, root: str, tmp_path: Path) -> None:
         assert root in file.read_text()
 
 
-def test_view_serves(run: Run, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_view_serves_a_run_in_a_store(run: Run, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pages = []
 
     def serve(server: ViewerServer, *, browser: bool) -> None:
@@ -133,7 +133,7 @@ def test_view_serves(run: Run, root: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert pages == [200]
 
 
-def test_gc(run: Run, root: str) -> None:
+def test_gc_of_a_clean_store_removes_nothing(run: Run, root: str) -> None:
     assert run("gc", f"{root}/1").out == "0 removed\n"
     assert run("gc", f"{root}/1", "--dry-run").code == 0
     assert run("verify", root).code == 0
@@ -172,7 +172,7 @@ def test_what_a_command_writes_itself_is_local(
 # doctor
 
 
-def test_doctor(run: Run) -> None:
+def test_doctor_examines_a_store(run: Run) -> None:
     code, out, _ = run("doctor", "memory://doctor")
     assert code == 0
     assert out.endswith("memory://doctor: safe to save to\n")

@@ -118,7 +118,7 @@ def terminal(tmp_path: Path) -> Iterator[list[str]]:
 @pytest.mark.skipif(
     shutil.which("tmux") is None or shutil.which("bash") is None, reason="there is no tmux or bash"
 )
-def test_what_bash_completes(terminal: list[str]) -> None:
+def test_bash_completes_paths_and_key_paths(terminal: list[str]) -> None:
     subprocess.run([*terminal, "send-keys", "cordwood show ru", "Tab"], check=True)
     screen_with(terminal, "cordwood show run/")
     subprocess.run([*terminal, "send-keys", "299 fro", "Tab"], check=True)

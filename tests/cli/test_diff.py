@@ -39,7 +39,7 @@ def paths(tmp_path: Path) -> tuple[Path, Path]:
     return one, two
 
 
-def test_short_without_options(run: Run, paths: tuple[Path, Path]) -> None:
+def test_diff_prints_a_line_for_each_difference(run: Run, paths: tuple[Path, Path]) -> None:
     code, out, err = run("diff", *paths)
     assert (code, err) == (1, "")
     differ = "elements differ, max abs"
@@ -88,7 +88,7 @@ def test_the_table_in_a_terminal(paths: tuple[Path, Path]) -> None:
     assert "  head -> out: renamed (float64[40])\n" in screen
 
 
-def test_json_has_all(run: Run, paths: tuple[Path, Path]) -> None:
+def test_diff_as_json_has_the_statistics(run: Run, paths: tuple[Path, Path]) -> None:
     code, out, err = run("diff", *paths, "--stats", "--json")
     assert (code, err) == (1, "")
     leaves = {leaf["key_path"]: leaf for leaf in json.loads(out)["leaves"]}
@@ -98,7 +98,7 @@ def test_json_has_all(run: Run, paths: tuple[Path, Path]) -> None:
     assert (leaves["out"]["what"], leaves["out"]["renamed_from"]) == ("renamed", "head")
 
 
-def test_digests_alone(run: Run, tmp_path: Path) -> None:
+def test_diff_by_digests_excludes_statistics(run: Run, tmp_path: Path) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     tree = {"u": np.zeros(1 << 18, np.float32), "v": np.ones(1 << 18, np.float32)}
     cordwood.save(a, tree)

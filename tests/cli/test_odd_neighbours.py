@@ -71,7 +71,7 @@ each_neighbour = pytest.mark.parametrize("add", NEIGHBOURS, ids=lambda add: add.
 
 @each_neighbour
 @pytest.mark.parametrize("layout", ["packs", "zarr"])
-def test_a_checkpoint(
+def test_every_call_works_beside_unknown_files_in_a_checkpoint(
     tmp_path: Path, run: Run, add: Callable[[Path], None], layout: Literal["packs", "zarr"]
 ) -> None:
     """Every call reads and writes the checkpoint all the same, and `rm` says why it does not."""
@@ -96,7 +96,9 @@ def test_a_checkpoint(
 
 
 @each_neighbour
-def test_a_run(tmp_path: Path, run: Run, add: Callable[[Path], None]) -> None:
+def test_every_call_works_beside_unknown_files_in_a_run(
+    tmp_path: Path, run: Run, add: Callable[[Path], None]
+) -> None:
     root = tmp_path / "run"
     with CheckpointManager(root) as manager:
         manager.save(1, TREE)

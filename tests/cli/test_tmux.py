@@ -62,7 +62,7 @@ def screen_with(tmux: list[str], text: str) -> list[str]:
     return pane.splitlines()
 
 
-def test_text_on_a_screen() -> None:
+def test_control_sequences_are_applied_to_the_screen_text() -> None:
     bar = "\x1b[?25l\rverify 10%\r\x1b[2K\rverify 99%\r\n\r\x1b[1A\x1b[2K\x1b[?25h"
     assert screen_text(f"{bar}no damage\r\n") == "no damage\n"
     with pytest.raises(ValueError, match="control sequence"):

@@ -47,7 +47,7 @@ def arrays(shape: tuple[int, ...], dtype: Any = np.float32) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("kind", ["a.safetensors", "a.msgpack", "packs", "zarr-zstd"])
-def test_all_of_a_leaf(tmp_path: Path, kind: str) -> None:
+def test_all_elements_enter_histogram_and_strip(tmp_path: Path, kind: str) -> None:
     a, b = arrays((1300, 1001))
     with pair(tmp_path, a, b, kind) as (one, two):
         result = compare_leaves(one, 0, two, 0, bins=40, segments=13)
@@ -67,7 +67,7 @@ def test_all_of_a_leaf(tmp_path: Path, kind: str) -> None:
     )
 
 
-def test_equal_leaves(tmp_path: Path) -> None:
+def test_equal_leaves_have_no_difference(tmp_path: Path) -> None:
     a, _ = arrays((20, 5))
     result = compared(tmp_path, a, a)
     assert (result.difference.what, result.difference.differing) == ("value", 0)

@@ -82,7 +82,9 @@ def test_shared_bytes_are_not_read(tmp_path: Path, kind: str, read_sizes: list[i
 
 
 @pytest.mark.parametrize("kind", ["a.safetensors", "packs", "zarr", "zarr-zstd"])
-def test_digests_alone(tmp_path: Path, kind: str, read_sizes: list[int]) -> None:
+def test_digests_tell_equal_and_changed_leaves_without_reading(
+    tmp_path: Path, kind: str, read_sizes: list[int]
+) -> None:
     tree, other = {**layers(4), "step": 3}, {**layers(4), "step": 4}
     other["layer2"] = {"kernel": random(99)}
     a, b = both(tmp_path, kind, tree, other)
@@ -132,7 +134,7 @@ def test_values_of_other_arguments_are_refused() -> None:
         cordwood.diff({}, {}, values=mode)
 
 
-def test_states(tmp_path: Path) -> None:
+def test_every_pair_of_leaves_has_its_state(tmp_path: Path) -> None:
     a = {
         "added_later": {},
         "cast": np.ones(3),

@@ -166,7 +166,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("a", "b", "name"), PAIRS)
-def test_extremes(a: list[Any], b: list[Any], name: str) -> None:
+def test_extreme_values_have_exact_statistics(a: list[Any], b: list[Any], name: str) -> None:
     x, y = np.array(a, name), np.array(b, name)
     if name == "float128":
         x[0], y[0] = np.longdouble("1e4000"), np.longdouble("-1e4000")
@@ -187,7 +187,7 @@ def test_extremes(a: list[Any], b: list[Any], name: str) -> None:
         ("float128", "float64"),
     ],
 )
-def test_another_dtype(one: str, other: str) -> None:
+def test_values_of_two_dtypes_are_compared(one: str, other: str) -> None:
     values = np.random.default_rng(0).integers(0, 7, SIZE)
     a = values.astype(dtypes.to_numpy(one))
     b = values[::-1].astype(dtypes.to_numpy(other))
@@ -227,7 +227,7 @@ def test_scalars_and_empty_arrays() -> None:
     assert (recast.what, recast.size, recast.share, recast.relative_l2) == ("dtype", 0, None, None)
 
 
-def test_other_bits_only() -> None:
+def test_a_change_of_sign_of_zero_is_a_change_of_bits_only() -> None:
     leaf = only(np.array([0.0, 1.0]), np.array([-0.0, 1.0]))
     assert (leaf.differing, leaf.bits, leaf.share, leaf.relative_l2) == (0, 1, 0.0, 0.0)
     assert (leaf.cosine, leaf.sign_flips) == (1.0, 0)
@@ -281,7 +281,7 @@ def products_cancel(a: Any, b: Any, one: ScaledSum, other: ScaledSum) -> bool:
     )
 
 
-def test_numbers_beyond_float64() -> None:
+def test_scaled_sums_hold_numbers_beyond_float64() -> None:
     huge, tiny = ScaledSum(1.0, 4001), ScaledSum(1.0, -4000)
     assert add_scaled(huge, tiny) == (0.5, 4002)
     assert root_of_quotient(huge, tiny) == math.inf

@@ -44,7 +44,7 @@ def unequal(one: bytes, at: int, other: bytes, other_at: int, length: int) -> bo
         (b"abcdef", 3, b"abcdef", 3, 0, "equal"),  # nothing
     ],
 )
-def test_what_digests_prove(
+def test_digests_prove_ranges_equal_or_unequal(
     one: bytes, at: int, other: bytes, other_at: int, length: int, proof: str | None
 ) -> None:
     assert equal(one, at, other, other_at, length) is (proof == "equal")

@@ -134,7 +134,7 @@ def test_the_first_elements_are_those_in_c_order(
     assert statistics_of(tmp_path / "c.npy", "").first == (*range(8),)
 
 
-def test_bfloat16_and_complex(tmp_path: Path) -> None:
+def test_bfloat16_and_complex_leaves_have_statistics(tmp_path: Path) -> None:
     got = statistics_of(saved(tmp_path, np.array([1, -3]).astype(ml_dtypes.bfloat16)), "x")
     assert (got.min, got.max) == (-3, 1)
     assert got.l2 == pytest.approx(10**0.5)

@@ -108,7 +108,7 @@ def test_save_tree_and_load(tmp_path: Path) -> None:
     assert result["b"].tolist() == [2.0] * 8
 
 
-def test_checkpointer(tmp_path: Path) -> None:
+def test_the_checkpointer_of_eformer_saves_and_loads(tmp_path: Path) -> None:
     current = datetime.datetime(2026, 1, 1)
     checkpointer = Checkpointer(
         str(tmp_path),

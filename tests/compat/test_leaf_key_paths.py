@@ -33,11 +33,11 @@ TREES = [
 
 @pytest.mark.parametrize("tree", TREES, ids=repr)
 @pytest.mark.parametrize("prefix", ["", "p"])
-def test_as_eformer(tree: Any, prefix: str) -> None:
+def test_leaf_key_paths_are_those_of_eformer(tree: Any, prefix: str) -> None:
     assert leaf_key_paths(tree, prefix) == eformer.leaf_key_paths(tree, prefix)
 
 
-def test_is_leaf() -> None:
+def test_is_leaf_ends_the_descent() -> None:
     tree = {"a": [1, 2], "b": None}
     got = leaf_key_paths(tree, is_leaf=lambda x: x is None or isinstance(x, list))
     assert got == {"a": "a", "b": "b"}
@@ -63,5 +63,5 @@ def test_nodes_without_keys_are_numbered() -> None:
 
 @pytest.mark.parametrize("prefix", [None, "", "a"])
 @pytest.mark.parametrize("key", [None, "", "b"])
-def test_join_key(prefix: str | None, key: str | None) -> None:
+def test_join_key_is_that_of_eformer(prefix: str | None, key: str | None) -> None:
     assert join_key(prefix, key) == eformer.join_key(prefix, key)

@@ -37,7 +37,7 @@ def public_names(module: Any) -> set[str]:
 
 
 @pytest.mark.parametrize(("peer", "face"), PAIRS)
-def test_every_public_name(peer: str, face: str) -> None:
+def test_a_face_has_the_public_names_of_its_peer(peer: str, face: str) -> None:
     theirs, ours = importlib.import_module(peer), importlib.import_module(face)
     expected = public_names(theirs) - LACKS.get(face, set()) | HAS_BESIDE.get(face, set())
     assert set(ours.__all__) == expected

@@ -266,7 +266,7 @@ def test_two_leaves_of_one_name_are_no_dict_of_strings(tmp_path: Path) -> None:
     assert {name: result[name].shape for name in ("a", "a.0")} == {"a": (2,), "a.0": (3,)}
 
 
-def test_a_leaf_is_a_tree(tmp_path: Path) -> None:
+def test_a_tree_that_is_one_leaf_is_saved_as_eformer_does(tmp_path: Path) -> None:
     for name, module in (("theirs", eformer), ("ours", cordwood)):
         for prefix in (None, "m"):
             module.tree_serialize_leaves(tmp_path / name, jnp.ones(2), prefix=prefix)
@@ -335,7 +335,7 @@ def test_rules_are_trimmed_to_the_axes_there_are(tmp_path: Path) -> None:
     assert result["s"].sharding.spec == P()
 
 
-def test_no_checkpoint(tmp_path: Path) -> None:
+def test_a_directory_without_a_checkpoint_is_an_error(tmp_path: Path) -> None:
     """B30."""
     with pytest.raises(FileNotFoundError, match="there is no checkpoint") as caught:
         tree_deserialize_leaves(tmp_path / "none", None)
@@ -365,7 +365,9 @@ def test_wide_arrays_are_not_narrowed(tmp_path: Path) -> None:
     assert tree_deserialize_leaves(tmp_path, None, like={"n": np.array(0)})["n"] == value
 
 
-def test_paths_of_any_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_and_file_urls_are_taken_and_store_urls_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """B35."""
     from eformer.paths import ePath
 

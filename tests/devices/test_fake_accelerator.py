@@ -37,7 +37,7 @@ def test_numpy_arrays_are_copied_to_it() -> None:
 
 
 @pytest.mark.usefixtures("fake_accelerator")
-def test_saves_and_loads(tmp_path: Path) -> None:
+def test_trees_on_a_fake_accelerator_are_saved_and_loaded(tmp_path: Path) -> None:
     tree = {"w": jnp.arange(1000.0), "key": jax.random.key(3), "i4": jnp.array([1, -2], jnp.int4)}
     cordwood.save(tmp_path / "x.safetensors", tree)
     loaded = cordwood.load(tmp_path / "x.safetensors", like=tree)

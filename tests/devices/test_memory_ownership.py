@@ -47,7 +47,7 @@ def test_donated_steps_never_write_into_host_memory(path: Path, mmap: bool, name
 
 
 @pytest.mark.parametrize("mmap", [False, True], ids=["memory", "mapped"])
-def test_neighbours_survive_deletion(path: Path, mmap: bool) -> None:
+def test_leaves_survive_the_deletion_of_their_neighbours(path: Path, mmap: bool) -> None:
     tree = cordwood.load(path, mmap=mmap, to="jax")
     tree["big"].delete()
     tree["next"].delete()
@@ -147,6 +147,6 @@ def test_saving_leaves_no_host_copy_behind(tmp_path: Path, make: Callable[[], An
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn", "float8_e5m2"])
-def test_saving_takes_views(dtype: str) -> None:
+def test_a_save_reads_cpu_arrays_without_a_copy(dtype: str) -> None:
     array = jnp.ones(1000, dtype)
     assert host_array(array).ctypes.data == array.unsafe_buffer_pointer()

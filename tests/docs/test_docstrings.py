@@ -22,7 +22,9 @@ MODULES = [
 
 
 @pytest.mark.parametrize("module", [*MODULES, "contents_from_tables"])
-def test_examples(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_docstrings_run(
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     imported = importlib.import_module(module)
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)

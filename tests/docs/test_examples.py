@@ -44,7 +44,7 @@ def test_there_are_examples() -> None:
 
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.stem)
-def test_example(script: Path, tmp_path: Path) -> None:
+def test_each_example_script_runs_and_prints(script: Path, tmp_path: Path) -> None:
     output = run_in(tmp_path, str(script))
     assert output.strip(), f"{script.name} prints nothing"
 

@@ -52,7 +52,7 @@ def test_every_code_of_the_format_is_listed() -> None:
     assert set(CODES) <= set(cells)
 
 
-def test_limits_and_constants() -> None:
+def test_the_format_page_states_the_limits_of_the_code() -> None:
     assert f"{MAX_HEADER_BYTES:,} bytes (`MAX_HEADER_BYTES`)" in TEXT
     assert f"longer than {MAX_NAME_BYTES} bytes" in TEXT
     assert f"begins at a multiple of {plan_file.DATA_ALIGNMENT}" in TEXT

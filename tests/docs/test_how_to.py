@@ -53,7 +53,7 @@ def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     logging.getLogger("cordwood").setLevel(level)
 
 
-def test_get_started(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_get_started_runs(capsys: pytest.CaptureFixture[str]) -> None:
     names = run_page("docs/get-started.md")
     assert (
         "dense/kernel: expected float32[256,32], found float32[256,64]" in capsys.readouterr().out
@@ -87,7 +87,7 @@ def test_the_run_of_a_framework_resumes(
     require_equal_arrays(TRAINED[page](resumed), TRAINED[page](uninterrupted))
 
 
-def test_equinox() -> None:
+def test_the_page_about_equinox_runs() -> None:
     names = run("equinox.md")
     assert cordwood.StepReader("run").steps() == [5, 10]
     arrays = names["eqx"].filter(names["run"], names["eqx"].is_array)
@@ -98,7 +98,7 @@ def test_equinox() -> None:
         cordwood.save("model.safetensors", names["fresh"])
 
 
-def test_nnx() -> None:
+def test_the_page_about_nnx_runs() -> None:
     names = run("flax-nnx.md")
     assert list(cordwood.open("for_others.safetensors")) == ["bias", "kernel"]
     assert list(cordwood.open("module")) == ["bias/value", "kernel/value"]
@@ -111,7 +111,7 @@ def test_nnx() -> None:
         assert nnx.graphdef(restored) == nnx.graphdef(original)
 
 
-def test_optax() -> None:
+def test_the_page_about_optax_runs() -> None:
     names = run("optax.md")
     assert names["restored"].step == 1
     np.testing.assert_array_equal(names["model"]["dense"]["lora_a"], np.ones((4, 2)))
@@ -120,7 +120,7 @@ def test_optax() -> None:
     assert_trees_equal(names["for_evaluation"], names["ema"])
 
 
-def test_inference() -> None:
+def test_the_page_about_inference_runs() -> None:
     names = run("inference.md")
     assert names["restored"].step == 100
     assert set(names["params"]) == {"dense"}
@@ -128,7 +128,7 @@ def test_inference() -> None:
         assert cordwood.load(name)["dense"]["kernel"].dtype == jnp.bfloat16
 
 
-def test_hugging_face() -> None:
+def test_the_page_about_hugging_face_runs() -> None:
     run("hugging-face.md")
     original = safetensors.numpy.load_file("snapshot/model.safetensors")
     for name, tensor in safetensors.numpy.load_file("upload/model.safetensors").items():
@@ -141,7 +141,7 @@ def test_hugging_face() -> None:
     }
 
 
-def test_orbax() -> None:
+def test_the_page_about_orbax_runs() -> None:
     names = run("orbax.md")
     key = names["restored"].items["rng"]
     assert (jax.random.key_data(key) == jax.random.key_data(jax.random.key(3))).all()
@@ -165,20 +165,20 @@ def test_the_table_of_orbax_has_the_names_of_the_hints() -> None:
         assert name in page
 
 
-def test_flax_checkpoints() -> None:
+def test_the_page_about_flax_checkpoints_runs() -> None:
     names = run("flax-checkpoints.md")
     assert cordwood.StepReader("run").steps() == [100, 200, 300]
     expected = cordwood.load("run/300", like=jax.eval_shape(names["make_state"]))
     require_equal_arrays(names["state"], expected)
 
 
-def test_eformer() -> None:
+def test_the_page_about_eformer_runs() -> None:
     names = run("eformer.md")
     assert cordwood.StepReader("run").steps() == [100, 200, 300]
     require_equal_arrays(names["loaded"], names["params"])
 
 
-def test_several_hosts() -> None:
+def test_the_page_about_several_hosts_runs() -> None:
     names = run("several-hosts.md")
     assert names["restored"] is None
     names = run_first_block("several-hosts.md")
@@ -191,7 +191,9 @@ def test_several_hosts() -> None:
 
 
 @pytest.mark.parametrize("accelerator", [False, True])
-def test_accelerators(request: pytest.FixtureRequest, accelerator: bool) -> None:
+def test_the_page_about_accelerators_runs(
+    request: pytest.FixtureRequest, accelerator: bool
+) -> None:
     if accelerator:
         request.getfixturevalue("fake_accelerator")
     names = run("accelerators.md")
@@ -199,17 +201,17 @@ def test_accelerators(request: pytest.FixtureRequest, accelerator: bool) -> None
     require_equal_arrays(cordwood.load("run/300"), names["state"])
 
 
-def test_object_stores() -> None:
+def test_the_page_about_object_stores_runs() -> None:
     names = run("object-stores.md")
     assert names["restored"] is None
     assert names["rows"].shape == (3, 16)
 
 
-def test_grain() -> None:
+def test_the_page_about_grain_runs() -> None:
     assert run("grain.md")["restored"].step == 5
 
 
-def test_copy(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_about_copies_runs(capsys: pytest.CaptureFixture[str]) -> None:
     names = run("copy.md")
     assert "memory://bucket/best: 2 files" in capsys.readouterr().out
     cordwood.verify("restored/2")
@@ -217,18 +219,18 @@ def test_copy(capsys: pytest.CaptureFixture[str]) -> None:
         np.testing.assert_array_equal(cordwood.load(path)["w"], np.full(8, 3))
 
 
-def test_large_models() -> None:
+def test_the_page_about_large_models_runs() -> None:
     names = run("large-models.md")
     assert len(names["loaded"]["embed"].addressable_shards) == jax.device_count() == 8
     assert names["loaded"]["embed"].addressable_shards[0].data.shape == (64, 64)
 
 
-def test_average() -> None:
+def test_the_page_about_averages_runs() -> None:
     assert run("average.md")["steps"] == [400, 500, 600, 700, 800]
     assert cordwood.load("averaged.safetensors")["dense"]["bias"].shape == (4,)
 
 
-def test_pytorch() -> None:
+def test_the_page_about_pytorch_runs() -> None:
     names = run("pytorch.md")
     tensors = safetensors.numpy.load_file("for-torch/model.safetensors")
     assert {name: tensor.shape for name, tensor in tensors.items()} == {
@@ -239,7 +241,7 @@ def test_pytorch() -> None:
     assert names["loaded"]["up"]["kernel"].shape == (4, 16)
 
 
-def test_disk_space() -> None:
+def test_the_page_about_disk_space_runs() -> None:
     names = run("disk-space.md")
     assert not Path("run").exists()
     assert set(cordwood.load("params.safetensors")) == {"embed", "head"}
@@ -262,12 +264,12 @@ def test_the_steps_on_the_disk_while_one_is_saved(keep: Any, count: int) -> None
     assert max(counts) in (count - 1, count)
 
 
-def test_reproducible_resume(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_about_reproducible_resume_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("reproducible-resume.md")["steps"] == [3, 4, 5]
     assert "w: float32[8]" in capsys.readouterr().out
 
 
-def test_share() -> None:
+def test_the_page_about_sharing_runs() -> None:
     run("share.md")
     assert cordwood.load("params.safetensors")["dense"]["kernel"].dtype == jnp.bfloat16
     (check,) = [code for _, code in blocks_of("docs/how-to/share.md") if "--check" in code]
@@ -283,12 +285,12 @@ def test_share() -> None:
         data.write_bytes(content)
 
 
-def test_several_trees() -> None:
+def test_the_page_about_several_trees_runs() -> None:
     names = run("several-trees.md")
     np.testing.assert_array_equal(names["as_saved"]["ema"]["w"], np.full(3, 0.5))
 
 
-def test_logging(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_page_about_logging_runs(caplog: pytest.LogCaptureFixture) -> None:
     run("logging.md")
     assert [each for each in caplog.messages if each.startswith("saved step 10")]
     (events,) = Path("logs").iterdir()

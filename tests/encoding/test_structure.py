@@ -36,7 +36,7 @@ from cordwood.tree.flatten import flatten
         ({"\ud800": 1}, [["dict", [{"utf8": "7aCA"}]], 1]),
     ],
 )
-def test_json_form(tree: Any, items: list[Any]) -> None:
+def test_a_structure_has_one_form_in_json(tree: Any, items: list[Any]) -> None:
     structure = flatten(tree).structure
     assert structure_to_json(structure) == items
     assert structure_from_json(json.loads(json.dumps(items))) == structure
@@ -110,7 +110,7 @@ def test_what_is_no_structure(items: Any, message: str) -> None:
         structure_from_json(items)
 
 
-def test_limits() -> None:
+def test_a_structure_has_limits_of_leaves_and_depth() -> None:
     with pytest.raises(LimitError, match="5 leaves or more; expected at most 4"):
         structure_from_json([["list", 5], 5], max_leaves=4)
     with pytest.raises(LimitError, match=r"nested deeper than 1000 levels \(MAX_DEPTH\)"):

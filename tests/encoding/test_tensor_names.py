@@ -28,7 +28,7 @@ from tests.formats.safetensors.read_in_memory import read_bytes
         ((), ""),
     ],
 )
-def test_dotted_names(path: KeyPath, name: str) -> None:
+def test_a_key_path_has_a_dotted_name(path: KeyPath, name: str) -> None:
     assert dotted_name(path) == name
 
 

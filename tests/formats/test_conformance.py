@@ -138,5 +138,5 @@ def test_every_format_has_a_row() -> None:
         for check in checks_of(row)
     ],
 )
-def test_conformance(row: Row, check: Check, tmp_path: Path) -> None:
+def test_a_format_passes_each_check(row: Row, check: Check, tmp_path: Path) -> None:
     check(row, tmp_path)

@@ -99,7 +99,7 @@ def test_every_dtype_and_shape(
 @pytest.mark.parametrize("suffix", FORMATS)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__.strip("_"))
 @pytest.mark.parametrize("name", NAMES)
-def test_every_memory_layout(
+def test_arrays_in_every_memory_layout_come_back(
     tmp_path: Path, name: str, layout: Callable[[np.ndarray], np.ndarray], suffix: str
 ) -> None:
     plain = [elements(name, shape) for shape in SHAPES]
@@ -123,7 +123,7 @@ def test_every_memory_layout(
 
 @pytest.mark.parametrize("suffix", FORMATS)
 @pytest.mark.parametrize("name", NAMES)
-def test_numpy_scalars(tmp_path: Path, name: str, suffix: str) -> None:
+def test_numpy_scalars_keep_type_and_bits(tmp_path: Path, name: str, suffix: str) -> None:
     scalar = elements(name, ())[()]
     if name in ("float128", "complex256"):  # numpy copies a scalar without its padding bytes
         scalar = dtype_of(name).type(1) / 3

@@ -51,7 +51,7 @@ def test_a_multiple_of_a_time_unit_that_numpy_lacks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_fuzzer_runs(tmp_path: Path, target: str) -> None:
+def test_the_fuzzer_runs_every_target(tmp_path: Path, target: str) -> None:
     if importlib.util.find_spec("atheris") is None:
         pytest.skip("atheris is not installed: it has no wheel for this system")
     command = [sys.executable, str(FUZZ), target, "--seconds", "200", "--runs", "300"]
@@ -69,7 +69,7 @@ def test_the_fuzzer_runs(tmp_path: Path, target: str) -> None:
     assert "stat::number_of_executed_units: 300" in child.stderr
 
 
-def test_one_input_again(tmp_path: Path) -> None:
+def test_the_fuzzer_repeats_one_input(tmp_path: Path) -> None:
     path = tmp_path / "input"
     path.write_bytes(json.dumps({"not": "safetensors"}).encode())
     child = subprocess.run(

@@ -57,7 +57,7 @@ def run(*arguments: object) -> str:
 
 
 @pytest.mark.parametrize("check", checks_of(ROW), ids=lambda check: check.__name__)
-def test_the_conformance_suite(check: Check, tmp_path: Path) -> None:
+def test_the_toy_format_passes_each_check(check: Check, tmp_path: Path) -> None:
     check(ROW, tmp_path)
 
 

@@ -110,7 +110,7 @@ def test_every_compressor_within_blosc(cname: str, shuffle: int) -> None:
         assert decode(stored, data.size) == data.tobytes()
 
 
-def test_snappy_is_named() -> None:
+def test_blosc_with_snappy_is_refused_by_name() -> None:
     """The builds of blosc that numcodecs and TensorStore have are without it."""
     stored = bytearray(chunk_encoder("blosc")(np.zeros(5000, np.uint8)))
     stored[2] = stored[2] & 0x1F | 2 << 5
@@ -132,7 +132,7 @@ def test_snappy_is_named() -> None:
         (16, b"\xff\xff\xff\x7f", "is damaged"),  # the place of the first block
     ],
 )
-def test_headers_that_lie(at: int, value: bytes, message: str) -> None:
+def test_a_lying_header_of_blosc_is_refused(at: int, value: bytes, message: str) -> None:
     data = np.random.default_rng(0).integers(0, 4, 100_000, np.uint8)
     stored = bytearray(chunk_encoder("blosc")(data))
     stored[at : at + len(value)] = value

@@ -75,7 +75,7 @@ def chunk_of(size: int, codec: Codec) -> EncodedChunk:
 
 @pytest.mark.parametrize("name", ENCODERS)
 @pytest.mark.parametrize("size", [1, 1000, 300_000])
-def test_round_trips(name: str, size: int) -> None:
+def test_a_chunk_of_every_compressor_is_decoded(name: str, size: int) -> None:
     compressor, encode = ENCODERS[name]
     data = np.random.default_rng(0).integers(0, 4, size, np.uint8).tobytes()
     chunk = chunk_of(size, Codec(compressor))
@@ -135,7 +135,7 @@ SKIPPED = b"\x50\x2a\x4d\x18\x03\0\0\0abc"
     ],
 )
 @pytest.mark.parametrize("size", [1000, 300_000])
-def test_frames_of_zstd(
+def test_an_altered_frame_of_zstd_is_refused(
     alter: Callable[[bytes], bytes], message: str, size: int, content_size: bool
 ) -> None:
     """Zeros are one block that repeats a byte; noise is stored raw."""
@@ -147,7 +147,7 @@ def test_frames_of_zstd(
             decode_chunk(chunk, memoryview(alter(stored)), ScratchBuffer(), name="c")
 
 
-def test_an_unknown_compressor() -> None:
+def test_an_unknown_compressor_is_refused() -> None:
     with pytest.raises(UnsupportedFormatError, match="compressed with 'lz5'; expected zstd"):
         decode_chunk(chunk_of(1, Codec("lz5")), memoryview(b"x"), ScratchBuffer(), name="c")
 
@@ -231,7 +231,7 @@ def test_a_chunk_past_the_end_of_its_file() -> None:
         load(leaf, stored[:40], [whole_box((4, 4))], None)
 
 
-def test_chunks_that_lie() -> None:
+def test_a_chunk_that_does_not_fit_its_leaf_is_refused() -> None:
     leaf, stored = encoded(np.zeros((4, 4)), (2, 4), Codec(None), bytes)
     assert isinstance(leaf.storage, Encoded)
     huge = leaf._replace(storage=leaf.storage._replace(chunk_shape=(1 << 20, 1 << 20)))

@@ -117,7 +117,7 @@ def one_move(offset: int, length: int) -> LoadPlan:
     return LoadPlan((length,), (Move(0, offset, length, 0, 0),), ())
 
 
-def test_several_sources() -> None:
+def test_buffers_are_filled_from_several_sources() -> None:
     moves = (Move(0, 0, 2, 0, 0), Move(0, 4, 2, 1, 0), Move(2, 1, 3, 0, 2))
     files = [MemoryFile(b"abcdef"), MemoryFile(b"unused"), MemoryFile(b"vwxyz")]
     buffers = execute_load(

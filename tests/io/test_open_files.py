@@ -76,7 +76,7 @@ def test_reads_past_the_end(tmp_path: Path, make: Make, offset: int, length: int
 
 
 @each_kind
-def test_an_empty_file(tmp_path: Path, make: Make) -> None:
+def test_an_empty_file_is_read_and_mapped(tmp_path: Path, make: Make) -> None:
     with make(tmp_path, b"") as file:
         assert file.read(0, 0) == b""
         assert bytes(file.map()) == b""
@@ -121,7 +121,7 @@ def test_memory_is_not_copied() -> None:
         file.read(-1, 3)
 
 
-def test_only_regular_files(tmp_path: Path) -> None:
+def test_only_regular_files_are_opened(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         LocalFile(tmp_path / "missing")
     with pytest.raises(IsADirectoryError, match="expected a file, found a directory"):

@@ -793,7 +793,9 @@ SPECS = [P("x", "y"), P("y", "x"), P(None, "y"), P(("x", "y")), P()]
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 @pytest.mark.parametrize("name", ["x.safetensors", "packs", "zarr"])
 @pytest.mark.parametrize("budget", [1, None])
-def test_sharded_arrays(tmp_path: Path, spec: P, name: str, budget: int | None) -> None:
+def test_sharded_arrays_pass_through_staging_memory(
+    tmp_path: Path, spec: P, name: str, budget: int | None
+) -> None:
     mesh = jax.make_mesh((4, 2), ("x", "y"))
     array = jnp.arange(64 * 48, dtype=jnp.bfloat16).reshape(64, 48)
     tree = {"w": jax.device_put(array, NamedSharding(mesh, spec)), "key": jax.random.key(1)}
@@ -810,7 +812,7 @@ DTYPES = ["float64", "bfloat16", "float8_e4m3fn", "int4", "uint4", "bool", "comp
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_dtypes(tmp_path: Path, dtype: str) -> None:
+def test_every_dtype_passes_through_staging_memory(tmp_path: Path, dtype: str) -> None:
     with jax.enable_x64(dtype == "float64"):
         tree = {"w": (jnp.arange(91) % 5).astype(dtype), "0-d": jnp.ones((), dtype)}
         tree["empty"] = jnp.zeros((3, 0, 2), dtype)
@@ -874,7 +876,7 @@ def test_without_host_memory_of_the_device(tmp_path: Path, monkeypatch: Any) -> 
         (16, 1, {"LOCAL_WORLD_SIZE": "3"}, 12),
     ],
 )
-def test_the_default_budget(
+def test_the_default_budget_is_a_share_of_the_memory(
     monkeypatch: pytest.MonkeyPatch,
     processes: int,
     devices: int,
@@ -911,7 +913,7 @@ def test_the_default_budget_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
         (-1, "staging_bytes=-1: expected at least 0"),
     ],
 )
-def test_wrong_options(tmp_path: Path, value: Any, message: str) -> None:
+def test_wrong_staging_options_are_refused(tmp_path: Path, value: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         cordwood.save_async(tmp_path / "x", {}, staging_bytes=value)
     with pytest.raises((TypeError, ValueError), match=message):

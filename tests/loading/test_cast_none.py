@@ -20,7 +20,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "tree"
 
 
-def test_no_cast(path: Path) -> None:
+def test_cast_none_keeps_the_dtypes(path: Path) -> None:
     for like in (None, TREE):
         loaded = cordwood.load(path, like=like, cast=None)
         assert {name: leaf.dtype for name, leaf in loaded.items()} == {

@@ -66,7 +66,7 @@ def test_an_equinox_module_with_activations(store: Store) -> None:
     assert eqx.tree_equal(load(path, abstract), model)
 
 
-def test_the_managers_restore(tmp_path: Path) -> None:
+def test_a_manager_restores_into_modules_of_equinox(tmp_path: Path) -> None:
     with cordwood.CheckpointManager(tmp_path) as manager:
         manager.save(1, {"model": eqx.filter(mlp(0), eqx.is_array), "step": 1})
     with cordwood.CheckpointManager(tmp_path) as manager:

@@ -106,7 +106,7 @@ def test_some_elements_of_a_list_into_like(store: Store) -> None:
     assert_trees_equal(loaded, like)
 
 
-def test_other_names(store: Store) -> None:
+def test_renamed_leaves_fit_like(store: Store) -> None:
     path = store(state())
     like = {
         "model": {"proj": state()["params"]["dense"]},
@@ -234,7 +234,7 @@ def test_any_object_is_kept(store: Store) -> None:
 
 
 @pytest.mark.parametrize("argument", ["select", "rename"])
-def test_a_misspelt_name(store: Store, argument: str) -> None:
+def test_a_misspelt_pattern_gets_a_hint(store: Store, argument: str) -> None:
     path = store(state())
     wish: Any = {"select": "parms/dense", "rename": {"parms/dense": "x"}}[argument]
     with pytest.raises(MismatchError) as error:
@@ -244,7 +244,7 @@ def test_a_misspelt_name(store: Store, argument: str) -> None:
     )
 
 
-def test_onto_a_mesh(store: Store) -> None:
+def test_a_part_is_loaded_onto_a_mesh(store: Store) -> None:
     path = store(state())
     mesh = jax.make_mesh((8,), ("x",))
     loaded = cordwood.load(
@@ -286,7 +286,7 @@ def test_floats_of_another_dtype(store: Store, dtype: Any) -> None:
     assert (loaded["n"].dtype, loaded["c"].dtype, loaded["x"]) == (np.int64, np.complex64, 1.5)
 
 
-def test_dtypes_by_pattern(store: Store) -> None:
+def test_the_first_pattern_of_cast_decides(store: Store) -> None:
     tree = {"a": {"w": np.ones(3), "n": np.arange(3)}, "b": np.ones(2)}
     loaded = cordwood.load(store(tree), cast={"a/n": "uint8", "a/**": "f32", "b": np.float16})
     assert loaded["a"]["w"].dtype == np.float32

@@ -145,7 +145,9 @@ def test_a_member_that_does_not_match_its_crc_32_is_an_error(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("code", "per_group"), [("F4", 2), ("F6_E2M3", 4)])
 @pytest.mark.parametrize("part_elements", [5, 7, 1000])
-def test_packed_elements(tmp_path: Path, code: str, per_group: int, part_elements: int) -> None:
+def test_packed_elements_are_read_in_parts(
+    tmp_path: Path, code: str, per_group: int, part_elements: int
+) -> None:
     shape = (12, 10)
     bits = {"F4": 4, "F6_E2M3": 6}[code]
     data = RANDOM.integers(0, 256, 120 * bits // 8, np.uint8).tobytes()

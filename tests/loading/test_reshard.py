@@ -70,7 +70,7 @@ def test_any_sharding_of_any_format(stored: list[Path], requested: Any) -> None:
 
 @pytest.mark.parametrize("mmap", [False, True], ids=["read", "mapped"])
 @pytest.mark.parametrize("alias", [False, True], ids=["owned", "aliased"])
-def test_like(stored: list[Path], mmap: bool, alias: bool) -> None:
+def test_like_gives_the_shardings(stored: list[Path], mmap: bool, alias: bool) -> None:
     expected = arrays()
     requested = sharding(P("y", "x"), 4, 2)
     like: dict[str, Any] = {
@@ -113,7 +113,7 @@ def test_explicit_axes_and_kinds_of_memory(stored: list[Path]) -> None:
         assert_same(loaded, arrays()["float32"], requested)
 
 
-def test_layouts(stored: list[Path]) -> None:
+def test_a_format_of_jax_gives_the_layout(stored: list[Path]) -> None:
     from jax.experimental.layout import Format, Layout
 
     expected = Format(Layout((2, 0, 1)), sharding(P("x"), 4))

@@ -54,7 +54,7 @@ def test_a_mesh_leaves_the_shardings_of_like(path: Path) -> None:
     assert tree["count"].sharding == NamedSharding(mesh, P())
 
 
-def test_rules(path: Path) -> None:
+def test_the_first_matching_rule_gives_the_sharding(path: Path) -> None:
     mesh = mesh_of(4, 2)
     rules = [("kernel$", P("x", "y")), (r"layers/\d/w", P(None, "x")), ("dense", P("y", "x"))]
     tree = cordwood.load(path, mesh=mesh, rules=rules)
@@ -80,7 +80,7 @@ def test_rules(path: Path) -> None:
     ],
     ids=["tree", "dotted", "prefix", "all"],
 )
-def test_shardings(path: Path, shardings: Any) -> None:
+def test_an_entry_of_shardings_applies_to_all_below_it(path: Path, shardings: Any) -> None:
     mesh = mesh_of(4, 2)
     tree = cordwood.load(path, mesh=mesh, shardings=shardings)
     assert tree["dense"]["kernel"].sharding == NamedSharding(mesh, P("x"))

@@ -241,7 +241,7 @@ def test_whether_a_device_copies_is_tried(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.usefixtures("small_slots")
 @pytest.mark.parametrize("failing", ["pointer", "kind", "view"])
-def test_without_pinned_memory(
+def test_slots_are_plain_memory_where_none_is_pinned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     """Then the slots are plain memory."""
@@ -272,7 +272,7 @@ def test_without_pinned_memory(
     assert_trees_equal(jax.tree.map(np.asarray, loaded), tree)
 
 
-def test_pinned_memory(accelerator: str) -> None:
+def test_pinned_memory_lives_as_long_as_its_views(accelerator: str) -> None:
     memory: Any = device_memory.pinned_bytes(5000, jax.devices()[0])
     memory[:] = np.arange(5000) % 251
     array = memory.base.array

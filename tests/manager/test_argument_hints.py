@@ -26,7 +26,9 @@ TREE = {"w": np.zeros(3)}
         ("item_metadata", "cordwood.open("),
     ],
 )
-def test_methods_of_orbax(tmp_path: Path, name: str, use: str) -> None:
+def test_a_method_of_orbax_is_answered_with_the_one_to_use(
+    tmp_path: Path, name: str, use: str
+) -> None:
     for manager in (CheckpointManager(tmp_path), StepReader(tmp_path)):
         with pytest.raises(AttributeError) as caught:
             getattr(manager, name)

@@ -109,7 +109,9 @@ def test_files_are_linked(tmp_path: Path) -> None:
 
 @each
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
-def test_any_call_fails(tmp_path: Path, steps: Scenario, code: int) -> None:
+def test_a_failed_system_call_leaves_complete_steps(
+    tmp_path: Path, steps: Scenario, code: int
+) -> None:
     check(list(fail_calls(steps, str(tmp_path), code)), at_least=20)
 
 
@@ -122,7 +124,7 @@ def test_the_process_ends_at_any_call(tmp_path: Path, steps: Scenario, torn: boo
 
 
 @each
-def test_the_power_is_cut(tmp_path: Path, steps: Scenario) -> None:
+def test_a_power_cut_leaves_complete_steps(tmp_path: Path, steps: Scenario) -> None:
     if why := why_no_power_cuts(str(tmp_path)):
         pytest.skip(why)
     check(list(cut_power(steps, str(tmp_path), delays_seconds=(0.0,))), at_least=1)

@@ -107,7 +107,7 @@ def test_a_step_of_orbax_is_not_replaced(url: str) -> None:
     assert dict(StoredObjects(url)) == before
 
 
-def test_items_of_a_step(url: str) -> None:
+def test_items_of_a_step_of_orbax_in_a_store_are_restored(url: str) -> None:
     upload(GOLDEN / "orbax-0.12.8" / "composite.run", url)
     restored = StepReader(url).restore(5, items={"extra": None})
     assert restored.items == {"extra": {"epoch": 3}}
@@ -133,7 +133,7 @@ def test_steps_of_levanter_are_named(url: str) -> None:
     assert_equal_leaves(dict(leaves_of(tree)), dict(leaves_of(expected)))
 
 
-def test_a_run_of_eformer(url: str, tmp_path: Path) -> None:
+def test_a_run_of_eformer_in_a_store_is_restored(url: str, tmp_path: Path) -> None:
     cordwood.save(tmp_path / "run-7", {"w": np.arange(3.0)}, format="zarr", prefix="model")
     (tmp_path / "run-7" / "metadata.json").write_text("{}")
     upload(tmp_path, url)

@@ -56,7 +56,7 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("tool", WRITERS)
-def test_a_run_moves_over(tmp_path: Path, tool: str) -> None:
+def test_a_manager_goes_on_with_the_run_of_another_tool(tmp_path: Path, tool: str) -> None:
     write, name = WRITERS[tool]
     root = tmp_path / "run"
     with warnings.catch_warnings():

@@ -86,7 +86,9 @@ policies = st.recursive(
         ),
     ],
 )
-def test_what_is_kept(policy: KeepPolicy, expected: Mapping[int, str]) -> None:
+def test_a_policy_keeps_steps_with_its_reasons(
+    policy: KeepPolicy, expected: Mapping[int, str]
+) -> None:
     assert policy.kept(STEPS, NOW) == expected
 
 
@@ -101,7 +103,9 @@ def test_joining_is_union_and_intersection(
 
 
 @given(policies, runs, st.sets(st.integers(0, 50), max_size=3))
-def test_a_plan(policy: KeepPolicy, steps: list[SavedStep], others: set[int]) -> None:
+def test_a_plan_keeps_the_newest_and_what_is_spared(
+    policy: KeepPolicy, steps: list[SavedStep], others: set[int]
+) -> None:
     spared = dict.fromkeys(others, "pinned")
     plan = plan_retention(steps, policy, time_now=NOW, spared=spared)
     numbers = {step.step for step in steps}
@@ -127,7 +131,7 @@ def test_what_a_plan_keeps_later_ones_keep(
         assert again.kept == plan.kept
 
 
-def test_a_plan_reads_well() -> None:
+def test_a_plan_prints_a_reason_for_each_step() -> None:
     policy = KeepLast(1) | KeepBest(1, "loss")
     plan = plan_retention(STEPS, policy, time_now=NOW, spared={20: "pinned"})
     assert str(plan) == (

@@ -69,7 +69,7 @@ def test_a_step_that_the_policy_leaves_out_is_a_line_for_debugging(
     assert line == f"{tmp_path}: step 1 is not saved: the policy does not ask for it"
 
 
-def test_sizes_are_readable(tmp_path: Path) -> None:
+def test_small_sizes_are_printed_in_bytes(tmp_path: Path) -> None:
     seen: list[SaveReport] = []
     with CheckpointManager(tmp_path, on_save=seen.append) as manager:
         manager.save(1, {"w": np.zeros(3, np.uint8)})

@@ -77,7 +77,7 @@ def blocked() -> Iterator[threading.Event]:
         go.set()
 
 
-def test_a_run(root: str) -> None:
+def test_a_manager_saves_keeps_and_restores_by_policy(root: str) -> None:
     with CheckpointManager(root, save=10, keep=KeepLast(2) | KeepBest(1, "loss")) as manager:
         assert manager.restore(like=tree_of(0)) is None
         assert manager.latest() is None
@@ -174,7 +174,7 @@ def test_a_step_that_another_has_deleted_is_saved_again(root: str) -> None:
     assert loads(f"{root}/1", 1)
 
 
-def test_in_the_foreground(root: str) -> None:
+def test_a_save_in_the_foreground_is_done_when_it_returns(root: str) -> None:
     manager = CheckpointManager(root, background=False, keep=1)
     for step in range(3):
         pending = manager.save(step, tree_of(step))
@@ -184,7 +184,7 @@ def test_in_the_foreground(root: str) -> None:
 
 
 @pytest.mark.parametrize("step", [5, 7])
-def test_steps_only_grow(root: str, step: int) -> None:
+def test_a_step_that_is_not_newer_is_refused(root: str, step: int) -> None:
     with CheckpointManager(root) as manager:
         manager.save(7, tree_of(7))
     other = CheckpointManager(root)
@@ -252,7 +252,7 @@ def test_damaged_steps_do_not_count_as_kept(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["2", "3", "4"]  # what is damaged is left to people
 
 
-def test_all_are_damaged(tmp_path: Path) -> None:
+def test_a_restore_fails_where_all_steps_are_damaged(tmp_path: Path) -> None:
     with CheckpointManager(tmp_path) as manager:
         manager.save(1, tree_of(1))
         manager.save(2, tree_of(2))
@@ -460,7 +460,7 @@ def test_a_relative_root_stays_where_it_was(
     assert loads(tmp_path / "run" / "1", 1)
 
 
-def test_it_prints_as_code(tmp_path: Path) -> None:
+def test_a_manager_prints_as_code(tmp_path: Path) -> None:
     manager = CheckpointManager(tmp_path, save=10, keep=KeepLast(2) | KeepBest(1, "loss"))
     assert repr(manager) == (
         f"CheckpointManager({str(tmp_path)!r}, save=EverySteps(count=10), "

@@ -10,7 +10,7 @@ import pytest
 from tests.docs.run_page import run_page
 
 
-def test_manager(
+def test_the_page_about_managers_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

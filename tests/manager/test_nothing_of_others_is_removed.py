@@ -227,7 +227,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("seed", DISK_SEEDS)
-def test_on_a_disk(disk: Path, run: Run, seed: int) -> None:
+def test_no_file_of_others_on_a_disk_is_removed(disk: Path, run: Run, seed: int) -> None:
     dice = random.Random(seed)
     files = FolderFiles(disk)
     fill(str(disk), files, dice, ON_DISKS)
@@ -244,7 +244,9 @@ def test_on_a_disk(disk: Path, run: Run, seed: int) -> None:
 
 @pytest.mark.parametrize("kind", ["memory", "s3"])
 @pytest.mark.parametrize("seed", STORE_SEEDS)
-def test_in_a_store(run: Run, monkeypatch: pytest.MonkeyPatch, kind: str, seed: int) -> None:
+def test_no_object_of_others_in_a_store_is_removed(
+    run: Run, monkeypatch: pytest.MonkeyPatch, kind: str, seed: int
+) -> None:
     dice = random.Random(seed)
     with new_url(kind, monkeypatch) as url:
         files = StoredObjects(f"{url}/run")

@@ -165,7 +165,7 @@ def test_unfinished_checkpoints_are_not_reported(tmp_path: Path) -> None:
     assert CheckpointManager(tmp_path).restore() is None
 
 
-def test_roots_in_a_store(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_empty_root_in_a_store_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="cordwood")
     root = f"memory://nothing-to-restore/{os.getpid()}"
     reader: Any = StepReader(root)

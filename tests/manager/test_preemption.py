@@ -74,7 +74,9 @@ def test_a_save_that_goes_on_is_finished_where_there_is_no_time_for_another(tmp_
         assert manager.steps() == [0, 10]
 
 
-def test_no_time_is_left(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_preempted_manager_says_that_no_time_is_left(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     go = threading.Event()
     original = write_files.fill_file
 

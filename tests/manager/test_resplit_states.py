@@ -114,7 +114,7 @@ def test_one_state_for_another_number_of_processes_is_set_with_a_warning(
     assert caplog.messages == []
 
 
-def test_bytes_and_arrays(tmp_path: Path) -> None:
+def test_states_of_bytes_and_arrays_are_split_again(tmp_path: Path) -> None:
     for kind in (SharedByteCounter, ArrayCounter):
         path = tmp_path / kind.__name__
         items = [{"data": kind(10 + index, 2)} for index in range(2)]

@@ -70,7 +70,9 @@ policies = st.recursive(
         (EverySteps(7) | AtSteps([7]), CALM, "7 is a multiple of 7; 7 was asked for"),
     ],
 )
-def test_why(policy: SavePolicy, moment: Moment, expected: str | None) -> None:
+def test_a_policy_says_why_it_saves(
+    policy: SavePolicy, moment: Moment, expected: str | None
+) -> None:
     assert policy.why(moment) == expected
 
 

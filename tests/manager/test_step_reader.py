@@ -32,7 +32,7 @@ def save(root: Path, *steps: int, **named: Any) -> CheckpointManager:
     return manager
 
 
-def test_it_prints_as_code(tmp_path: Path) -> None:
+def test_a_step_reader_prints_as_code(tmp_path: Path) -> None:
     assert repr(StepReader(tmp_path)) == f"StepReader({str(tmp_path)!r})"
 
 
@@ -176,7 +176,7 @@ def test_a_save_that_goes_on_is_no_reason_to_warn(tmp_path: Path) -> None:
     assert str(index) in cordwood.gc(tmp_path / "2", dry_run=True)
 
 
-def test_going_back(tmp_path: Path) -> None:
+def test_a_run_goes_on_from_an_older_step_after_delete_after(tmp_path: Path) -> None:
     save(tmp_path, 10, 20, 30)
     manager = CheckpointManager(tmp_path)
     with pytest.raises(StepError, match=r"step 15 is not newer than step 30, .* \(delete_after\)"):

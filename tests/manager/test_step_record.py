@@ -33,7 +33,9 @@ GOOD = '{"version":1,"step":3,"time":2.5,"metrics":{"loss":1},"extras":[null],"i
     st.dictionaries(st.text(st.characters(codec="utf-8")), st.floats()),
     json_values,
 )
-def test_there_and_back(step: int, time: float, metrics: dict[str, float], extras: Any) -> None:
+def test_any_record_is_encoded_and_decoded(
+    step: int, time: float, metrics: dict[str, float], extras: Any
+) -> None:
     text = encode_record(Record(step, time, metrics, extras, {"data": [extras]}, 5))
     result = decode_record(text, "a step")
     assert (result.step, result.time, result.extras) == (step, time, extras)
@@ -69,7 +71,7 @@ def test_there_and_back(step: int, time: float, metrics: dict[str, float], extra
         (("[null]", "[null"), "x is not JSON"),
     ],
 )
-def test_what_is_not_read(change: tuple[str, str], message: str) -> None:
+def test_a_wrong_record_is_refused(change: tuple[str, str], message: str) -> None:
     assert decode_record(GOOD, "x").metrics == {"loss": 1.0}
     with pytest.raises(FormatError, match=message):
         decode_record(GOOD.replace(*change, 1), "x")
@@ -82,7 +84,7 @@ def test_a_newer_version_is_distinguished_from_damage() -> None:
         decode_record('{"version":2,"what":0}', "x")
 
 
-def test_metrics() -> None:
+def test_metrics_become_numbers_or_are_refused() -> None:
     given_as = {"a": jnp.float32(0.5), "b": np.ones((1,), np.int8)[0], "c": 3, "d": math.inf}
     assert as_metrics(given_as) == {"a": 0.5, "b": 1.0, "c": 3.0, "d": math.inf}
     assert as_metrics(None) == {}

@@ -137,7 +137,7 @@ def test_a_difference_shows_key_paths_in_bold(tmp_path: Path) -> None:
     assert "... and 30 more" in html_of(cordwood.diff(many, dict.fromkeys(many, -1)))
 
 
-def test_results_are_tables(tmp_path: Path) -> None:
+def test_results_are_shown_as_tables(tmp_path: Path) -> None:
     source = tmp_path / "a.safetensors"
     cordwood.save(source, {"w": [np.zeros(4, np.float32)]})
     verified = Page(html_of(cordwood.verify(source))).text

@@ -61,7 +61,7 @@ def test_many_rows_are_one_range_or_many() -> None:
 
 
 @given(st.data(), SHAPES)
-def test_flat_boxes(data: st.DataObject, shape: tuple[int, ...]) -> None:
+def test_a_flat_range_is_cut_into_few_boxes(data: st.DataObject, shape: tuple[int, ...]) -> None:
     size = math.prod(shape)
     start, stop = sorted(data.draw(st.tuples(st.integers(0, size), st.integers(0, size))))
     boxes = list(flat_boxes(shape, start, stop))
@@ -72,7 +72,9 @@ def test_flat_boxes(data: st.DataObject, shape: tuple[int, ...]) -> None:
 
 
 @given(st.data(), SHAPES, st.integers(1, 3), st.integers(1, 20))
-def test_runs(data: st.DataObject, shape: tuple[int, ...], item: int, least: int) -> None:
+def test_contiguous_runs_cover_a_box(
+    data: st.DataObject, shape: tuple[int, ...], item: int, least: int
+) -> None:
     box = data.draw(boxes_of(shape).filter(lambda box: 0 not in shape_of(box)))
     extent = shape_of(box)
     steps, other = byte_strides(shape, item), byte_strides(extent, item)

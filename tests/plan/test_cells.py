@@ -295,7 +295,7 @@ def check_pack(
     assert total == pack.data_bytes
 
 
-def test_many_processes() -> None:
+def test_256_processes_get_balanced_cells() -> None:
     """256 processes, 30 layers, as a model with tensor and data parallelism would have them."""
     stored: list[ShardedLeaf] = []
     shards = [

@@ -63,7 +63,7 @@ def test_any_range_of_any_leaf(
     assert target == array.tobytes()[start:stop]
 
 
-def test_spans() -> None:
+def test_spans_of_a_leaf_become_moves() -> None:
     empty = Piece(Span(3, 3), 0, 7, 0)
     pieces = Pieces((Piece(Span(0, 3), 1, 50, 6), empty, Piece(Span(3, 4), 0, 9, 2)))
     extents = contiguous_extents(leaf_of((2, 2), pieces))

@@ -82,7 +82,7 @@ def test_all_such_patterns_are_named() -> None:
     assert [line.split("'")[1] for line in str(error.value).splitlines()[1:]] == ["x1", "y1"]
 
 
-def test_no_pattern_at_all() -> None:
+def test_an_empty_list_of_patterns_is_refused() -> None:
     with pytest.raises(ValueError, match="there is no pattern; None selects everything"):
         taken([])
 

@@ -71,7 +71,7 @@ TREE: dict[str, Any] = {
         (["step", "**/bias"], {"params": {"dense": {"bias": 2}}, "step": 7}),
     ],
 )
-def test_what_is_selected(select: str | list[str], expected: Any) -> None:
+def test_patterns_select_leaves_and_subtrees(select: str | list[str], expected: Any) -> None:
     assert part(TREE, select=select) == expected
 
 
@@ -93,7 +93,7 @@ def test_what_is_selected(select: str | list[str], expected: Any) -> None:
         ({"a": 1}, {"a": ""}, 1),
     ],
 )
-def test_what_is_renamed(tree: Any, rename: dict[str, str], expected: Any) -> None:
+def test_rename_moves_leaves_and_subtrees(tree: Any, rename: dict[str, str], expected: Any) -> None:
     assert part(tree, rename=rename) == expected
 
 
@@ -209,7 +209,7 @@ def test_everything_selected_is_the_same_index(tree: Any) -> None:
         ({"a": (1, 2)}, None, {"*": ["*", "*b"]}, {"a": (1, 2), "ab": (1, 2)}),
     ],
 )
-def test_subtrees_that_move(
+def test_selected_subtrees_move(
     tree: Any, select: str | None, rename: dict[str, Any], expected: Any
 ) -> None:
     assert part(tree, select=select, rename=rename) == expected

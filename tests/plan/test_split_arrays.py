@@ -58,7 +58,7 @@ def digests(data: bytes, start: int = 0, block: int = 4) -> Digests:
         (b"abcdef", 2, b"xxxxxx", 2, 0, True),
     ],
 )
-def test_what_digests_tell(
+def test_digests_of_split_arrays_prove_ranges_equal(
     one: bytes, at: int, other: bytes, other_at: int, length: int, expected: bool
 ) -> None:
     a, b = digests(one), digests(other)

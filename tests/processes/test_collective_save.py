@@ -75,7 +75,7 @@ def texts(outcomes: list[Any]) -> set[str]:
     return {str(outcome.error) for outcome in outcomes}
 
 
-def test_alone() -> None:
+def test_a_lone_process_commits_without_messages() -> None:
     disk = Disk()
     save(SINGLE_PROCESS, disk)
     ((save_id, reports),) = disk.committed
@@ -148,7 +148,7 @@ def test_a_directory_that_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None
     assert not any(disk.written or disk.committed for disk in disks)
 
 
-def test_trees_that_differ() -> None:
+def test_processes_with_other_trees_write_nothing() -> None:
     disk = Disk()
 
     def work(processes: FakeProcesses) -> None:

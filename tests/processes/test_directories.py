@@ -51,7 +51,7 @@ def test_saves_in_the_background_of_several_prefixes(tmp_path: Path, two: Group)
     ],
 )
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_trees_that_differ(
+def test_every_process_reports_trees_that_differ(
     tmp_path: Path, four: Group, layout: str, what: str, expected: str
 ) -> None:
     arguments = {"path": str(tmp_path / "x"), "what": what, "format": layout}

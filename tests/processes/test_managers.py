@@ -14,7 +14,9 @@ from tests.processes.group import Group
 
 
 @pytest.mark.parametrize("slow", [False, True])
-def test_a_run(tmp_path: Path, two: Group, slow: bool) -> None:
+def test_managers_of_two_processes_go_on_with_one_run(
+    tmp_path: Path, two: Group, slow: bool
+) -> None:
     path = str(tmp_path / "run")
     first, other = two.run("managers.train", path=path, steps=6, slow=slow)
     assert first == (0, [4, 5, 6])

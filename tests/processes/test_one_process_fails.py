@@ -46,10 +46,14 @@ def require_recovery(
 
 
 @pytest.mark.parametrize("process", [0, 1])
-def test_two_processes(tmp_path: Path, two: Group, process: int) -> None:
+def test_any_failure_of_one_of_two_processes_is_reported_by_both(
+    tmp_path: Path, two: Group, process: int
+) -> None:
     check(two, tmp_path, [Injection(GAP * n, process, kind) for n, kind in enumerate(KINDS, 1)])
 
 
 @pytest.mark.parametrize("process", [0, 2])
-def test_three_processes(tmp_path: Path, three: Group, process: int) -> None:
+def test_any_failure_of_one_of_three_processes_is_reported_by_all(
+    tmp_path: Path, three: Group, process: int
+) -> None:
     check(three, tmp_path, [Injection(GAP * n, process, kind) for n, kind in enumerate(KINDS, 1)])

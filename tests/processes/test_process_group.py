@@ -58,7 +58,7 @@ def values(outcomes: list[Outcome]) -> list[Any]:
 @pytest.mark.parametrize(
     "policy", [EverySteps(10), EverySteps(10) | EverySeconds(1000), EverySteps(10) & WhenIdle()]
 )
-def test_a_run(tmp_path: Path, policy: Any) -> None:
+def test_all_processes_of_a_run_decide_alike(tmp_path: Path, policy: Any) -> None:
     def work(processes: FakeProcesses) -> Any:
         with CheckpointManager(tmp_path, save=policy, keep=KeepLast(2)) as manager:
             assert manager.restore(like=tree_of(0)) is None

@@ -187,7 +187,7 @@ def test_a_process_that_dies_is_named_whenever_it_does() -> None:
     die_at_any_call(run_processes(COUNT, two_rounds)[2].value, die, least=3)
 
 
-def test_process_0_dies() -> None:
+def test_the_others_notice_the_death_of_process_0() -> None:
     for number in range(3, 12, 2):
         outcomes = run_processes(COUNT, two_rounds, dies_at={0: number})
         assert isinstance(outcomes.pop(0).error, Died)
@@ -331,7 +331,7 @@ def test_a_process_that_was_restarted_alone_is_out_of_step() -> None:
     assert "process 1 came to save x and is out of step with process 0" in text
 
 
-def test_names_of_processes() -> None:
+def test_processes_are_listed_in_words() -> None:
     assert process_names([2]) == "process 2"
     assert process_names([1, 5, 7]) == "processes 1, 5 and 7"
     assert process_names(range(40)).endswith("14, 15 and 24 more")

@@ -53,7 +53,9 @@ def test_any_number_of_processes_to_any_other(
 
 @pytest.mark.parametrize("columns", [1, 2, 8])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_in_the_background(tmp_path: Path, four: Group, layout: str, columns: int) -> None:
+def test_four_processes_save_in_the_background(
+    tmp_path: Path, four: Group, layout: str, columns: int
+) -> None:
     path = tmp_path / "x"
     save(four, path, 1, columns=columns, background=True, **LAYOUTS[layout])
     load(four, path, 1, columns=2)

@@ -69,7 +69,7 @@ def test_equal_trees_and_processes_that_are_alone() -> None:
     assert [outcome.error for outcome in outcomes] == [None] * 2
 
 
-def test_values_that_differ() -> None:
+def test_leaves_with_other_values_are_named_with_their_processes() -> None:
     trees = [tree() for _ in range(4)]
     trees[2]["step"] = 8
     trees[1]["w"][3] = trees[3]["w"][3] = -1
@@ -87,13 +87,13 @@ def test_values_that_differ() -> None:
     "changed",
     [{"step": 7.0}, {"step": True}, {"w": np.arange(8.0, dtype=np.float32)}, {"w": np.zeros(9)}],
 )
-def test_types_that_differ(changed: dict[str, Any]) -> None:
+def test_leaves_of_another_type_are_named(changed: dict[str, Any]) -> None:
     (name,) = changed
     for text in errors([tree(), tree(**changed)]):
         assert f"\n  {name}: another type, shape or sharding on process 1\n" in text
 
 
-def test_shardings_that_differ() -> None:
+def test_leaves_with_another_sharding_are_named() -> None:
     for text in errors([tree(), tree()], [{0: SPREAD}, {0: OTHERWISE}]):
         assert "\n  w: another type, shape or sharding on process 1\n" in text
 
@@ -101,7 +101,7 @@ def test_shardings_that_differ() -> None:
 @pytest.mark.parametrize(
     ("other", "count"), [(tree(more=1), "7 leaves"), ([1], "1 leaf"), ({}, "0 leaves")]
 )
-def test_structures_that_differ(other: Any, count: str) -> None:
+def test_another_structure_is_reported(other: Any, count: str) -> None:
     for text in errors([tree(), other]):
         assert f"\n  the tree: another structure ({count}), or dicts in another order, on" in text
 

@@ -84,7 +84,7 @@ def test_keys_that_are_spread(tmp_path: Path, two: Group) -> None:
     assert_trees_equal(jax.random.key_data(loaded), jax.random.key_data(expected))
 
 
-def test_options_that_differ(tmp_path: Path, two: Group) -> None:
+def test_processes_with_other_options_save_nothing(tmp_path: Path, two: Group) -> None:
     path = tmp_path / "x"
     for text in two.fail("directories.save_otherwise", path=str(path)):
         assert f"process 1 came to save {path} as zarr with zstd, process 0 to save" in text

@@ -39,7 +39,7 @@ RULES: list[list[tuple[str, P]]] = [
 @pytest.mark.parametrize("rules", RULES, ids=str)
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("min_size", [0, 4, None])
-def test_as_eformer(
+def test_partition_rules_match_as_in_eformer(
     tree: Any, rules: list[tuple[str, P]], strict: bool, min_size: int | None
 ) -> None:
     from eformer.escale import match_partition_rules as reference

@@ -36,14 +36,14 @@ def test_cells_tile_the_array(shape: tuple[int, ...], cuts: tuple[tuple[int, ...
     assert sum(map(element_count, boxes)) == element_count(whole_box(shape))
 
 
-def test_intersections() -> None:
+def test_boxes_intersect_where_they_share_elements() -> None:
     assert intersect(Box((0, 0), (2, 2)), Box((2, 0), (4, 2))) is None
     assert intersect(Box((), ()), Box((), ())) == Box((), ())
     assert intersect(Box((0,), (0,)), Box((0,), (0,))) is None
 
 
 @pytest.mark.parametrize("spec", [P(), P("x"), P(None, "y"), P("x", "y"), P(("x", "y")), P("y")])
-def test_shardings_of_jax(spec: P) -> None:
+def test_the_grid_has_the_boxes_of_every_device(spec: P) -> None:
     mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     array = jax.device_put(np.arange(128.0).reshape(16, 8), NamedSharding(mesh, spec))
     grid = shard_grid(array.sharding, array.shape)
@@ -56,7 +56,7 @@ def test_shardings_of_jax(spec: P) -> None:
     assert set(grid.holders) == {(0,)}
 
 
-def test_one_device() -> None:
+def test_one_device_has_a_grid_of_one_cell() -> None:
     one = SingleDeviceSharding(jax.devices()[3])
     assert shard_grid(one, (3, 0)) == single_process_grid((3, 0)) == ((3, 0), ((0,), (0,)), ((0,),))
     assert shard_grid(one, ()) == single_process_grid(())

@@ -37,7 +37,7 @@ def handlers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(containers, "_handlers", {})
 
 
-def test_register(handlers: None) -> None:
+def test_a_registered_class_is_serializable(handlers: None) -> None:
     assert not is_serializable(Own)
     register_serialization_state(
         Own, lambda o: {"value": to_state_dict(o.value)}, lambda _, s: Own(s["value"])
@@ -48,7 +48,7 @@ def test_register(handlers: None) -> None:
     assert from_state_dict([Own(0)], {"0": {"value": 5}})[0].value == 5
 
 
-def test_register_twice(handlers: None) -> None:
+def test_a_second_handler_needs_override(handlers: None) -> None:
     register_serialization_state(Own, lambda o: {"first": 1}, lambda _, s: s)
     message = '^a serialization handler for "Own" is already registered$'
     with pytest.raises(ValueError, match=message):
@@ -138,14 +138,14 @@ def test_a_handlers_dict_is_never_changed(handlers: None) -> None:
         (OrderedDict(), False),
     ],
 )
-def test_is_serializable(target: Any, expected: bool) -> None:
+def test_only_known_classes_are_serializable(target: Any, expected: bool) -> None:
     assert is_serializable(target) is expected
 
 
 # current_path
 
 
-def test_current_path(handlers: None) -> None:
+def test_a_handler_knows_the_current_path(handlers: None) -> None:
     seen: list[str] = []
 
     def restore(target: Own, state: Any) -> Own:

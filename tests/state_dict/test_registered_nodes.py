@@ -77,7 +77,7 @@ def test_dataclass_registered_with_jax() -> None:
     assert not is_serializable(Layer)
 
 
-def test_chex_dataclass() -> None:
+def test_a_dataclass_of_chex_comes_back() -> None:
     chex = pytest.importorskip("chex")
 
     class Fields:
@@ -93,7 +93,7 @@ def test_chex_dataclass() -> None:
     assert same((restored.x, restored.y), (tree.x, tree.y))
 
 
-def test_equinox_module() -> None:
+def test_a_module_of_equinox_comes_back() -> None:
     model = equinox.nn.MLP(2, 3, 4, depth=1, key=jax.random.key(0))
     state = to_state_dict(model)
     assert state["layers"]["0"]["weight"] is model.layers[0].weight
@@ -128,7 +128,7 @@ def test_nnx_pure_dict_has_integer_keys() -> None:
     assert same(from_state_dict(pure, to_state_dict(pure)), pure)
 
 
-def test_nodes_without_keys() -> None:
+def test_nodes_without_keys_are_numbered() -> None:
     assert to_state_dict(Keyless(1, [2])) == {"0": 1, "1": {"0": 2}}
     assert from_state_dict(Keyless(0, [0]), {"0": 1, "1": {"0": 2}}).values == (1, [2])
     assert to_state_dict([Keyless()]) == {"0": {}}

@@ -114,7 +114,7 @@ def test_messages_of_colliding_keys(peer: ModuleType) -> None:
 
 
 @peers
-def test_messages_of_handlers(peer: ModuleType) -> None:
+def test_errors_of_handlers_read_as_those_of_the_peer(peer: ModuleType) -> None:
     caught: list[tuple[str, str]] = []
     for module in (peer, cordwood_serialization):
         kind = type("Own", (), {})
@@ -133,7 +133,7 @@ def test_messages_of_handlers(peer: ModuleType) -> None:
     [{}, dict, [], (), Pair(1, 2), 42, None, np.zeros(1), jax.tree_util.Partial(max), object],
     ids=repr,
 )
-def test_is_serializable(peer: ModuleType, target: Any) -> None:
+def test_the_same_classes_are_serializable_as_for_the_peer(peer: ModuleType, target: Any) -> None:
     assert is_serializable(target) is peer.is_serializable(target)
 
 
@@ -235,7 +235,7 @@ def test_integer_keys_of_a_frozen_dict() -> None:
         from_state_dict(tree, {"1": {}})
 
 
-def test_metadata_boxes() -> None:
+def test_a_box_of_flax_keeps_its_names() -> None:
     import flax.linen as nn
 
     box = nn.Partitioned(np.ones(2), names=("data",))

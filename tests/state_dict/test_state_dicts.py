@@ -50,7 +50,7 @@ def nested(depth: int) -> Any:
         ({"s": {1}, "d": np.dtype("int8")}, {"s": {1}, "d": np.dtype("int8")}),
     ],
 )
-def test_to_state_dict(tree: Any, expected: Any) -> None:
+def test_a_state_dict_has_keys_that_are_strings(tree: Any, expected: Any) -> None:
     state = to_state_dict(tree)
     assert state == expected
     assert str(state) == str(expected)  # the order of the keys too
@@ -89,13 +89,13 @@ def test_keys_that_collide_as_strings() -> None:
         ([], [], []),
     ],
 )
-def test_from_state_dict(target: Any, state: Any, expected: Any) -> None:
+def test_a_state_dict_fills_its_target(target: Any, state: Any, expected: Any) -> None:
     restored = from_state_dict(target, state)
     assert restored == expected
     assert repr(restored) == repr(expected)
 
 
-def test_containers_are_new() -> None:
+def test_restored_containers_are_new() -> None:
     target = {"a": [0], "o": OrderedDict(k=0)}
     restored = from_state_dict(target, to_state_dict(target))
     assert restored == target
@@ -241,7 +241,7 @@ def test_named_tuple_with_the_old_layouts_names(strict: bool) -> None:
         legacy(x=1),
     ],
 )
-def test_damaged_old_layout(state: Any) -> None:
+def test_a_damaged_old_layout_of_a_named_tuple_is_refused(state: Any) -> None:
     with pytest.raises(MismatchError, match="field names of the state dict and the named tuple"):
         from_state_dict(Point(0, 0), state)
 
@@ -251,7 +251,7 @@ def test_damaged_old_layout(state: Any) -> None:
 
 @pytest.mark.parametrize("depth", [400, 800, MAX_DEPTH])
 @pytest.mark.parametrize("strict", [False, True])
-def test_deep_trees(depth: int, strict: bool) -> None:
+def test_deep_trees_need_no_recursion(depth: int, strict: bool) -> None:
     assert sys.getrecursionlimit() <= 1000
     tree = nested(depth)
     state = to_state_dict(tree)
@@ -286,7 +286,7 @@ def test_a_list_that_holds_itself() -> None:
         to_state_dict(tree)
 
 
-def test_without_jax() -> None:
+def test_state_dicts_import_no_jax() -> None:
     """State dicts of plain containers import no jax."""
     code = """
 import sys, collections, numpy as np

@@ -76,7 +76,7 @@ INT8 = jax.ShapeDtypeStruct((2,), jnp.int8)
         (jax.random.key(0), np.zeros(2, np.uint32), "a: expected key<fry>[], found uint32[2]"),
     ],
 )  # fmt: skip
-def test_one_difference(target: Any, state: Any, line: str) -> None:
+def test_each_difference_has_its_line(target: Any, state: Any, line: str) -> None:
     assert differences({"a": target}, {"a": state}) == [line]
 
 
@@ -135,7 +135,7 @@ def test_the_default_is_lenient() -> None:
     assert restored == {"a": "text", "b": {"x": 1}}
 
 
-def test_struct_dataclass() -> None:
+def test_static_fields_of_a_struct_are_no_leaves() -> None:
     class Fields:
         w: Any
         name: str = flax.struct.field(pytree_node=False, default="")

@@ -110,7 +110,7 @@ def test_what_it_will_not_replace(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["n" * 255, "é" * 127, "n" * 220, ".hidden", "a[b]*?.x", "\udcff"])
-def test_any_name(tmp_path: Path, name: str) -> None:
+def test_files_of_any_name_are_written_and_temporaries_removed(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     write_stream(path, [b"old"])
     leave_a_dead_temporary(path)

@@ -68,7 +68,7 @@ each_scenario = pytest.mark.parametrize("name", SCENARIOS)
 
 @each_scenario
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
-def test_any_call_fails(tmp_path: Path, name: str, code: int) -> None:
+def test_a_failed_system_call_leaves_old_or_new(tmp_path: Path, name: str, code: int) -> None:
     outcomes = list(fail_calls(SCENARIOS[name], str(tmp_path), code))
     check(outcomes, at_least=9)
     check_errors(outcomes, code, name=SCENARIOS[name].name)
@@ -86,7 +86,7 @@ def test_the_process_ends_at_any_call(tmp_path: Path, name: str, torn: bool) -> 
 @pytest.mark.parametrize(
     "name", ["safetensors-large", "msgpack", "msgpack-zst", "save_to_file", "packs"]
 )
-def test_killed_from_outside(tmp_path: Path, name: str) -> None:
+def test_a_killed_save_leaves_old_or_new(tmp_path: Path, name: str) -> None:
     if why := why_no_strace():
         pytest.skip(why)
     outcomes = list(strace_kills(SCENARIOS[name], str(tmp_path), sample=6))
@@ -95,7 +95,7 @@ def test_killed_from_outside(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["safetensors-large", "msgpack", "save_to_file", "packs-large"])
-def test_the_power_is_cut(tmp_path: Path, name: str) -> None:
+def test_a_power_cut_leaves_the_new_file(tmp_path: Path, name: str) -> None:
     """The power is cut when save returns, and 8 s later, when the kernel has written more."""
     if why := why_no_power_cuts(str(tmp_path)):
         pytest.skip(why)

@@ -57,5 +57,7 @@ STORAGES: Mapping[Callable[[Path], Storage], Sequence[Check]] = {
         for check in checks
     ],
 )
-def test_conformance(make: Callable[[Path], Storage], check: Check, tmp_path: Path) -> None:
+def test_a_local_storage_passes_each_check(
+    make: Callable[[Path], Storage], check: Check, tmp_path: Path
+) -> None:
     check(make(tmp_path))

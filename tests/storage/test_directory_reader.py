@@ -78,7 +78,7 @@ def test_paths_that_are_not_plain(
 
 @BOTH
 @pytest.mark.parametrize("path", ["none", "none/0", "a/b/0/x", "x" * 300])
-def test_missing_files(
+def test_a_missing_file_is_corruption(
     folder: Path, path: str, kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(kernel, monkeypatch)

@@ -216,7 +216,7 @@ def test_an_exception_leaves_nothing(place: Place) -> None:
     assert place.found() == [f"{NOW}-1", "index"]
 
 
-def test_another_process_commits(place: Place) -> None:
+def test_files_of_other_processes_stay_after_a_commit(place: Place) -> None:
     """Files of other processes stay when they fail after the commit, and go when there is none.
 
     In an object store nobody can tell that there will be none: there it is left to `collect`.
@@ -268,7 +268,9 @@ def test_threads_that_save_at_once(place: Place) -> None:
     assert place.found() == ["beside", *[f"{NOW}-{i}-4" for i in range(8)], "index"]
 
 
-def test_collecting(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_a_killed_save_are_collected(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Files of a killed save are removed: at once where there are locks, else after a day."""
     store = place.store()
     with pytest.raises(FileNotFoundError):

@@ -148,7 +148,9 @@ def web(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
-def test_all_or_nothing(web: WebStore, scenario: Scenario, fault: Fault) -> None:
+def test_a_fault_at_any_request_leaves_old_or_new(
+    web: WebStore, scenario: Scenario, fault: Fault
+) -> None:
     count = requests_of(web, scenario)
     assert count > 2
     for number in range(1, count + 1):

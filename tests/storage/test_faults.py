@@ -64,7 +64,9 @@ def check(outcomes: list[Outcome], *, at_least: int) -> None:
 @pytest.mark.parametrize("scenario", [SMALL, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
 @pytest.mark.parametrize("lasting", [False, True], ids=["once", "lasting"])
-def test_a_call_fails(tmp_path: Path, scenario: Scenario, code: int, lasting: bool) -> None:
+def test_a_failed_system_call_leaves_old_or_new(
+    tmp_path: Path, scenario: Scenario, code: int, lasting: bool
+) -> None:
     outcomes = list(fail_calls(scenario, str(tmp_path), code, lasting=lasting))
     check(outcomes, at_least=9)
     for outcome in outcomes:
@@ -87,7 +89,7 @@ def test_the_process_ends_at_a_call(tmp_path: Path, scenario: Scenario, torn: bo
 
 
 @pytest.mark.parametrize("scenario", [SMALL, LARGE], ids=["small", "large"])
-def test_killed_from_outside(tmp_path: Path, scenario: Scenario) -> None:
+def test_a_killed_save_leaves_old_or_new(tmp_path: Path, scenario: Scenario) -> None:
     if why := why_no_strace():
         pytest.skip(why)
     outcomes = list(strace_kills(scenario, str(tmp_path), sample=9))

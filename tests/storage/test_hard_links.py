@@ -43,7 +43,7 @@ def test_nobody_removes_it_by_any_name(file: Path, tmp_path: Path) -> None:
     assert file.read_bytes() == b"content"
 
 
-def test_two_may_link_it(file: Path, tmp_path: Path) -> None:
+def test_a_linked_file_stays_until_every_link_is_unlocked(file: Path, tmp_path: Path) -> None:
     one = linked(file, tmp_path / "new")
     other = linked(file, tmp_path / "new")  # the same name of it
     third = linked(file, tmp_path / "newer")
@@ -69,7 +69,7 @@ def test_symlinks_are_not_followed(file: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
+def test_a_link_to_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         link(tmp_path / "old", tmp_path / "new")
 

@@ -116,7 +116,7 @@ def test_a_checkpoint_is_looked_at(url: str, call: Callable[[str], Any]) -> None
     call(url)
 
 
-def test_damage_is_found(pages: Pages, url: str) -> None:
+def test_damaged_pages_are_refused(pages: Pages, url: str) -> None:
     (data,) = [path for path in (pages.folder / "run/7").iterdir() if path.name.startswith("data")]
     whole = data.read_bytes()
     for damaged, kind in (
@@ -132,7 +132,7 @@ def test_damage_is_found(pages: Pages, url: str) -> None:
         cordwood.load(url)
 
 
-def test_nothing_is_there(pages: Pages) -> None:
+def test_a_missing_page_is_an_error(pages: Pages) -> None:
     for call in (cordwood.load, cordwood.open, cordwood.detect, cordwood.verify):
         with pytest.raises(FileNotFoundError, match=f"{pages.url}/none"):
             call(f"{pages.url}/none")
@@ -175,7 +175,7 @@ def test_a_server_that_is_busy_is_asked_again(
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_nothing_is_saved(pages: Pages, scheme: str) -> None:
+def test_a_web_server_is_never_written_to(pages: Pages, scheme: str) -> None:
     url = pages.url.replace("http", scheme)
     calls: list[Callable[[], Any]] = [
         lambda: cordwood.save(f"{url}/new", {"w": 1}),

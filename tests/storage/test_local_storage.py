@@ -100,7 +100,7 @@ def test_what_a_file_is_known_by(tmp_path: Path) -> None:
     assert sealed == [HeaderDigest(4096, digest_of(HEADER))] * 2
 
 
-def test_reading(tmp_path: Path) -> None:
+def test_open_files_outlive_their_names(tmp_path: Path) -> None:
     store = LocalStorage(tmp_path / "new", RULES)
     assert store.read_index() is None
     assert store.names() == []
@@ -216,7 +216,7 @@ def test_files_of_killed_saves_are_removed_and_those_of_running_ones_stay(tmp_pa
     assert store.collect(dry_run=False).names == []
 
 
-def test_collecting(tmp_path: Path) -> None:
+def test_unlisted_files_are_collected(tmp_path: Path) -> None:
     store = LocalStorage(tmp_path / "none", RULES)
     with pytest.raises(FileNotFoundError, match="none"):
         store.collect(dry_run=False)
@@ -229,7 +229,7 @@ def test_collecting(tmp_path: Path) -> None:
     assert found(tmp_path) == ["mine"]
 
 
-def test_another_process_commits(tmp_path: Path) -> None:
+def test_files_of_other_processes_stay_after_a_commit(tmp_path: Path) -> None:
     """Files of other processes stay when they fail after the commit, and go when there is none."""
 
     def fail_late(saving: Transaction) -> None:

@@ -24,7 +24,7 @@ from cordwood.storage.locations import SCHEMES, LocalPath, Url, parse_location
         ("gs://bucket/", Url("gs", "bucket", "")),
     ],
 )
-def test_urls(text: str, expected: Url) -> None:
+def test_a_url_is_parsed_and_printed(text: str, expected: Url) -> None:
     location = parse_location(text)
     assert location == expected
     assert str(location) == text
@@ -42,7 +42,7 @@ def test_urls(text: str, expected: Url) -> None:
         ("a/b/", "a/b/"),
     ],
 )
-def test_local_paths(text: str, expected: str) -> None:
+def test_a_text_without_a_scheme_is_a_local_path(text: str, expected: str) -> None:
     assert parse_location(text) == LocalPath(expected)
 
 
@@ -129,7 +129,7 @@ def test_a_path_made_of_a_url_is_refused(scheme: str) -> None:
         ("file:///a%00b", "expected an absolute path"),
     ],
 )
-def test_what_is_refused(text: str, message: str) -> None:
+def test_a_wrong_url_is_refused(text: str, message: str) -> None:
     with pytest.raises(UnsupportedFormatError) as caught:
         parse_location(text)
     assert message in str(caught.value)

@@ -53,7 +53,9 @@ def test_loading_from_an_object(
         assert buffer[at : at + array.nbytes].tobytes() == expected_file([array])
 
 
-def test_any_range(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_range_of_an_object_is_read(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(object_file, "_REQUEST_BYTES", 7)
     whole = bytes(range(50))
     store.write("a", whole)

@@ -59,14 +59,14 @@ def test_a_limit_is_a_limit(store: ObjectStore) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 5])
-def test_sizes(store: ObjectStore, size: int) -> None:
+def test_objects_have_sizes(store: ObjectStore, size: int) -> None:
     store.write("a", bytes(size))
     assert store.size_of("a") == size
     assert [(each.name, each.size_bytes) for each in store.entries()] == [("a", size)]
     assert store.size_of("not there") is None
 
 
-def test_ranges(store: ObjectStore) -> None:
+def test_any_range_of_an_object_is_read(store: ObjectStore) -> None:
     store.write("a", b"01234")
     for start in range(5):
         for stop in range(start + 1, 6):

@@ -97,7 +97,7 @@ def test_requests_are_not_repeated_by_obstore_and_parts_of_uploads_are() -> None
 
 
 @pytest.mark.usefixtures("keys")
-def test_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timeouts_follow_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     def timeouts() -> tuple[float, str, str]:
         found = opened("s3://bucket")
         requests, uploads = found.requests.client_options, found.uploads.client_options
@@ -127,7 +127,7 @@ def test_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"AWS_ENDPOINT_URL": "http://a"}, "us-east-1"),
     ],
 )
-def test_the_region(
+def test_the_region_comes_from_the_environment_or_an_option(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: str
 ) -> None:
     for name, value in variables.items():
@@ -190,7 +190,7 @@ def test_an_emulator_of_gcs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.requests.config["base_url"] == "http://localhost:9023"
 
 
-def test_containers_of_azure() -> None:
+def test_a_container_of_azure_is_opened() -> None:
     with storage_options("az://box", account_name="me", account_key="a2V5"):
         found = opened("az://box/run")
         assert isinstance(found.requests, stores.AzureStore)
@@ -421,7 +421,7 @@ def test_an_option_that_is_unknown(options: dict[str, Any]) -> None:
         ("s3://bucket", {"store": 1, "profile": "x"}, TypeError, "expected no others beside it"),
     ],
 )
-def test_what_is_refused(
+def test_a_wrong_option_is_refused_and_changes_nothing(
     url: str, options: dict[str, Any], kind: type[Exception], message: str
 ) -> None:
     with pytest.raises(kind) as caught:

@@ -122,7 +122,7 @@ def test_a_store_that_has_never_answered_is_soon_given_up(web: WebStore) -> None
     assert len(web.requests) == 2
 
 
-def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_connection_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with web_store("s3", monkeypatch) as web:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
         with pytest.raises(StorageError, match="nothing listens at that address"):

@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
         ("to-nowhere", "nothing", False, True),
     ],
 )
-def test_each_question(folder: Path, name: str, what: str, empty: bool, exists: bool) -> None:
+def test_a_path_has_a_kind(folder: Path, name: str, what: str, empty: bool, exists: bool) -> None:
     path = folder / name
     assert kind_at(path) == what
     assert is_folder(path) == (what == "a folder")
@@ -44,7 +44,7 @@ def test_each_question(folder: Path, name: str, what: str, empty: bool, exists: 
 
 
 @pytest.mark.parametrize("name", ["loop", "loop/within"])
-def test_links_in_a_circle(folder: Path, name: str) -> None:
+def test_a_symbolic_link_to_itself_has_no_kind(folder: Path, name: str) -> None:
     with pytest.raises(StorageError, match="leads back to itself"):
         kind_at(folder / name)
     assert not is_folder(folder / name)

@@ -122,7 +122,7 @@ def test_through_a_link_the_file_behind_it_counts(tmp_path: Path) -> None:
 
 @needs_root
 @pytest.mark.parametrize("name", FILES)
-def test_the_group_stays(tmp_path: Path, name: str) -> None:
+def test_a_replaced_checkpoint_keeps_its_group(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     cordwood.save(path, TREE)
     os.chown(path, -1, 1234)
@@ -204,7 +204,7 @@ def test_more_rights_that_cannot_be_taken_away_are_an_error(
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_acl_stays(tmp_path: Path, name: str) -> None:
+def test_a_replaced_checkpoint_keeps_its_acl(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     cordwood.save(path, TREE)
     value = acl(1234, 4, group=0, mask=4, other=0)

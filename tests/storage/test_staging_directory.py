@@ -222,7 +222,7 @@ def test_a_directory_that_is_read_is_not_removed_under_the_reader(
         assert os.listdir(tmp_path) == ["ckpt"]
 
 
-def test_long_names(tmp_path: Path) -> None:
+def test_a_directory_of_the_longest_name_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / ("x" * 255)
     save(path, {"a": b"1"})
     save(path, {"a": b"2"})

@@ -80,14 +80,14 @@ def objects(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         yield Root(url)
 
 
-def test_nothing_is_there(root: Root) -> None:
+def test_an_empty_root_has_no_entries(root: Root) -> None:
     place = root.place()
     assert look(place) == {}
     place.remove_leftovers()
     assert place.remove([]) == Removal.empty()
 
 
-def test_entries(root: Root) -> None:
+def test_entries_have_a_stamp_where_their_index_is(root: Root) -> None:
     root.put("10/index")
     root.put("10/data-1")
     root.put("20/data-1")
@@ -125,7 +125,7 @@ def test_an_index_without_bytes_is_none(objects: Root) -> None:
     assert objects.place().stamp("10") is None
 
 
-def test_links(tmp_path: Path) -> None:
+def test_a_linked_step_is_an_entry_and_only_its_link_is_removed(tmp_path: Path) -> None:
     root = filled(tmp_path)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "index").write_bytes(b"1")
@@ -232,7 +232,7 @@ def test_a_removal_takes_nothing_but_data_of_the_pool(objects: Root) -> None:
     assert objects.files() == [f"{POOL}/cells", ".data/steps.json", "20/index"]
 
 
-def test_removal(root: Root) -> None:
+def test_removed_entries_are_reported(root: Root) -> None:
     for step in (10, 20, 30):
         root.put(f"{step}/index")
         root.put(f"{step}/data-1")
@@ -448,7 +448,7 @@ def test_a_removal_that_fails_anywhere_leaves_whole_steps(tmp_path: Path) -> Non
         assert sorted(os.listdir(root.folder)) == ["20"], call
 
 
-def test_an_empty_entry(tmp_path: Path) -> None:
+def test_only_an_empty_entry_is_removed_as_empty(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "8").mkdir()
     (tmp_path / "8" / "notes").write_text("")
@@ -458,7 +458,7 @@ def test_an_empty_entry(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["8"]
 
 
-def test_a_pin(tmp_path: Path) -> None:
+def test_a_pinned_entry_is_not_removed(tmp_path: Path) -> None:
     root = filled(tmp_path)
     place = root.place()
     with place.pin("10"):

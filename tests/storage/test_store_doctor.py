@@ -67,12 +67,12 @@ def test_a_store_that_has_everything(store: WebStore) -> None:
     assert list(store.objects) == ["run/1/kept"], "the objects of the tests are removed"
 
 
-def test_a_whole_bucket(s3: WebStore) -> None:
+def test_a_bucket_without_problems_stays_empty(s3: WebStore) -> None:
     assert not problems(examine(s3.url))
     assert not s3.objects
 
 
-def test_memory() -> None:
+def test_a_store_in_memory_has_no_problems() -> None:
     findings = examine("memory://doctor")
     assert all(each.good for each in findings.values()), findings
     assert ObjectStore(url_of("memory://doctor")).names() == []
@@ -81,7 +81,7 @@ def test_memory() -> None:
 @pytest.mark.parametrize(
     ("looks", "text"), [(1, "only 0."), (10**9, "not even 0.2 s after it was written: saves fail")]
 )
-def test_listings_that_lag(
+def test_a_listing_that_lags_is_a_problem(
     monkeypatch: pytest.MonkeyPatch, s3: WebStore, looks: int, text: str
 ) -> None:
     seen: Counter[str] = Counter()
@@ -118,7 +118,7 @@ def test_deleted_objects_that_are_still_listed(
     assert "is still listed after it was deleted" in findings["deletion"].text
 
 
-def test_tags_without_quotes(s3: WebStore) -> None:
+def test_tags_without_quotes_work(s3: WebStore) -> None:
     s3.takes_tags = "bare"
     findings = examine(s3.url)
     assert findings["conditional writes"] == (
@@ -153,7 +153,7 @@ def test_loads_may_work_without_writes(s3: WebStore) -> None:
     assert findings["write"].text == "refused (403 Forbidden): saves do not work, loads may"
 
 
-def test_listing_is_needed(s3: WebStore) -> None:
+def test_a_refused_listing_is_a_problem(s3: WebStore) -> None:
     refuse(s3, "LIST")
     findings = examine(f"{s3.url}/run")
     assert problems(findings) == ["listing"]
@@ -177,7 +177,7 @@ def test_a_bucket_whose_objects_are_written_once(s3: WebStore) -> None:
     assert limits == ["replacement", "deletion"]
 
 
-def test_no_multipart_upload(s3: WebStore) -> None:
+def test_a_refused_multipart_upload_is_a_problem(s3: WebStore) -> None:
     refuse(s3, "CREATE_UPLOAD", status=400)
     findings = examine(f"{s3.url}/run")
     assert problems(findings) == ["multipart upload"]

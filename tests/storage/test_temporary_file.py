@@ -89,7 +89,7 @@ def use(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
-def test_any_call_fails(tmp_path: Path, code: int) -> None:
+def test_a_failed_system_call_leaves_no_file(tmp_path: Path, code: int) -> None:
     before = descriptors()
     messages = []
     for number in range(1, 6):  # open, fallocate, pwrite, pwrite, fsync

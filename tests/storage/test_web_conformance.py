@@ -10,7 +10,9 @@ from tests.storage.stores import KINDS, StoredObjects, new_url
 
 @pytest.mark.parametrize("check", checks_of(has_files=True), ids=lambda check: check.__name__)
 @pytest.mark.parametrize("kind", [*KINDS, *(["moto"] if "s3" in KINDS else [])])
-def test_conformance(kind: str, check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_store_passes_each_check(
+    kind: str, check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with new_url(kind, monkeypatch) as url:
         objects = StoredObjects(url)
         check(Storage(url, objects, collects_at_once=False, empty_is_none=True))

@@ -94,7 +94,7 @@ def test_scalars_and_small_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("strided", [False, True])
-def test_large_chunks(tmp_path: Path, strided: bool) -> None:
+def test_large_chunks_are_written_and_padded(tmp_path: Path, strided: bool) -> None:
     """The file has several units and many blocks; the last ones are short."""
     array = np.arange(5_300_001, dtype=np.int32)[:: 2 if strided else 1]
     size = len(array)

@@ -122,7 +122,9 @@ def large() -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize(("gap", "header"), [(b"", HEADER), (b"msg", b""), (b"", b"odd")])
-def test_a_large_file(tmp_path: Path, large: list[np.ndarray], gap: bytes, header: bytes) -> None:
+def test_a_large_file_has_its_elements_and_digests(
+    tmp_path: Path, large: list[np.ndarray], gap: bytes, header: bytes
+) -> None:
     laid = lay_out(large, gap=gap, header=header)
     write_file(tmp_path / "f", laid.plan, Leaves(large))
     content = (tmp_path / "f").read_bytes()
@@ -274,7 +276,7 @@ def test_20000_small_leaves_take_few_calls(tmp_path: Path) -> None:
         [bytes([i % 256]) * 1000 for i in range(3000)],
     ],
 )
-def test_a_stream(tmp_path: Path, chunks: list[bytes]) -> None:
+def test_a_stream_is_written_as_a_file(tmp_path: Path, chunks: list[bytes]) -> None:
     write_stream(tmp_path / "f", iter(chunks))
     assert (tmp_path / "f").read_bytes() == b"".join(chunks)
 

@@ -57,7 +57,7 @@ DIFFERENT = [
 
 
 @pytest.mark.parametrize(("got", "want", "message"), DIFFERENT, ids=range(len(DIFFERENT)))
-def test_differences(got: Any, want: Any, message: str) -> None:
+def test_each_difference_fails_with_its_message(got: Any, want: Any, message: str) -> None:
     with pytest.raises(AssertionError) as raised:
         assert_trees_equal(got, want)
     assert message in str(raised.value)
@@ -85,12 +85,12 @@ def test_layout_and_byte_order_do_not_matter() -> None:
         assert_trees_equal(other, array)
 
 
-def test_placement_on_request() -> None:
+def test_placement_is_ignored_on_request() -> None:
     placed = jax.device_put(jnp.ones(8), LINE)
     assert_trees_equal(placed, jnp.ones(8), placement=False)
 
 
-def test_deep_trees() -> None:
+def test_deep_trees_need_no_recursion() -> None:
     one: Any = 1
     other: Any = 1
     for _ in range(5000):

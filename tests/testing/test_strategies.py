@@ -20,7 +20,7 @@ from cordwood.tree.leaves import describe_leaf
 
 
 @pytest.mark.parametrize("name", some.DTYPE_NAMES)
-def test_elements(name: str) -> None:
+def test_elements_are_random_by_seed_and_without_padding(name: str) -> None:
     zeros = elements(name, (2, 3), 0)
     assert dtypes.name_of(zeros.dtype) == name
     assert not any(zeros.tobytes())
@@ -99,7 +99,7 @@ def test_containers_are_those_asked_for(data: st.DataObject) -> None:
 
 
 @given(some.trees("msgpack"))
-def test_what_msgpack_stores(tree: Any) -> None:
+def test_trees_for_msgpack_have_what_msgpack_stores(tree: Any) -> None:
     flat = flatten(tree)
     for path, leaf in zip(flat.paths, flat.leaves, strict=True):
         format_path(path).encode()
@@ -115,7 +115,7 @@ def test_what_msgpack_stores(tree: Any) -> None:
 
 
 @given(some.dict_keys())
-def test_dict_keys(key: Any) -> None:
+def test_drawn_keys_are_keys_of_dicts(key: Any) -> None:
     assert type(key) is str or is_dict_key(key)
 
 

@@ -290,7 +290,7 @@ def test_errors_of_handlers_and_keys_carry_the_place() -> None:
         assert caught.value.__notes__ == ["It happened at a/0."]
 
 
-def test_info_without_jax() -> None:
+def test_the_info_of_a_tree_imports_no_jax() -> None:
     run_python(
         """
         import sys

@@ -50,7 +50,7 @@ TREES = [
 
 
 @pytest.mark.parametrize("tree", TREES, ids=repr)
-def test_as_jax(tree: Any) -> None:
+def test_the_order_of_leaves_is_that_of_jax(tree: Any) -> None:
     flat = flatten(tree)
     assert [flat.leaves[i] for i in jax_order(flat.structure)] == jax.tree.leaves(tree)
 

@@ -137,7 +137,7 @@ def test_equal_bytes_are_not_read(tmp_path: Path, read_sizes: list[int]) -> None
     assert result["size_bytes"] == 10 << 20
 
 
-def test_every_state(tmp_path: Path) -> None:
+def test_every_state_of_a_leaf_is_sent(tmp_path: Path) -> None:
     big = np.arange(1 << 18, dtype=np.float32)
     equal = {"kept": np.arange(8), "number": 3}
     before = {

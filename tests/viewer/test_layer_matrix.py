@@ -148,7 +148,7 @@ def test_the_state_of_a_cell_is_the_worst_of_its_leaves(states: list[str], state
     assert matrix.states == (state,)
 
 
-def test_relative_l2() -> None:
+def test_the_relative_l2_of_leaves_is_that_of_their_sums() -> None:
     identical = LeafChange(("w",), "identical")
     assert relative_l2([]) is None
     assert relative_l2([identical]) == 0.0

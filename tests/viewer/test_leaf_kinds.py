@@ -67,7 +67,7 @@ IN_LAYERS = [
 
 
 @pytest.mark.parametrize(("path", "layer", "kind"), IN_LAYERS)
-def test_a_leaf_of_a_layer(path: str, layer: int | None, kind: str) -> None:
+def test_a_leaf_of_a_layer_has_its_layer_and_kind(path: str, layer: int | None, kind: str) -> None:
     place = place_of(parse_path(path))
     assert place is not None
     assert (place.group, place.layer, place.kind, place.typical) == ("params", layer, kind, True)

@@ -30,7 +30,7 @@ COUNTERS = {
 }
 
 
-def test_the_facts_of_adam() -> None:
+def test_the_facts_of_adam_are_computed() -> None:
     steps, step, first, second, update = optimizer_facts(ADAM, COUNTERS, layer_matrices(ADAM))
     assert steps == OptimizerFact("steps", 100, 200, 100, "opt_state/0/count and 1 other counter")
     assert step == OptimizerFact("steps", 101, 201, 100, "step")

@@ -27,7 +27,7 @@ def opened(browser: Browser, url: str) -> Browser:
     return browser
 
 
-def test_texts_are_printable(opened: Browser) -> None:
+def test_texts_are_shown_printable_and_short(opened: Browser) -> None:
     texts = {
         "plain text é 漢 🙂": "plain text é 漢 🙂",
         "tab\tline\nnull\0": "tab\\u{9}line\\u{a}null\\u{0}",

@@ -58,7 +58,7 @@ def _zstd(data: bytes) -> bytes:
         return reader.read()
 
 
-def test_streams_of_others() -> None:
+def test_streams_of_gzip_and_zstandard_are_decompressed() -> None:
     data = sample(100_000)
     assert unpacked(gzip.compress(data, 9), "gz") == data
     assert unpacked(gzip.compress(data) + gzip.compress(data) + b"\0" * 100, "gz") == data * 2
@@ -310,7 +310,7 @@ def test_an_outline_ends_where_it_cannot_go_on(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_step_is_large(kind: str) -> None:
+def test_a_stream_is_decompressed_in_small_steps(kind: str) -> None:
     zeros, noise = bytes(1 << 20), np.random.default_rng(0).bytes(3 << 20)
     for chunks in ([zeros] * 64, [noise], [zeros] * 9 + [noise] + [zeros] * 9, [noise[:1000], b""]):
         size = sum(map(len, chunks))
@@ -363,7 +363,7 @@ def test_damage_is_a_bad_gzip_file_to_those_who_catch_that() -> None:
 
 
 @pytest.mark.parametrize("call", [compress, decompress])
-def test_unknown_kinds(call: object) -> None:
+def test_an_unknown_kind_of_compression_is_refused(call: object) -> None:
     with pytest.raises(ValueError, match='expected "gz" or "zst", found \'xz\''):
         (
             compress([b""], "xz")

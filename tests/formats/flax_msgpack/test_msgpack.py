@@ -52,7 +52,7 @@ GOLDEN: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("value", "expected"), GOLDEN, ids=range(len(GOLDEN)))
-def test_golden_bytes(value: Any, expected: str) -> None:
+def test_values_have_the_golden_bytes(value: Any, expected: str) -> None:
     assert msgpack.msgpack_serialize(value).hex() == expected
     assert_same(
         msgpack.msgpack_restore(bytes.fromhex(expected)),
@@ -82,7 +82,7 @@ def test_every_length_class_of_headers(length: int) -> None:
     )
 
 
-def test_index() -> None:
+def test_the_index_has_structure_sources_and_pieces() -> None:
     tree = {"a": {"w": np.zeros((2, 3), np.int8), "n": None}, "l": [1.5, "x"], 5: np.float32(1)}
     data = msgpack.msgpack_serialize(tree, in_place=True)
     index = read_index(MemoryFile(data, "a.msgpack"))
@@ -179,7 +179,7 @@ FOREIGN: list[tuple[str, bytes, Any]] = [
     ("name", "array"), [row[1:] for row in FOREIGN], ids=[r[0] for r in FOREIGN]
 )
 @pytest.mark.parametrize("code", [wire.EXT_ARRAY, wire.EXT_SCALAR])
-def test_foreign_dtypes(name: bytes, array: np.ndarray, code: int) -> None:
+def test_dtypes_spelled_by_numpy_are_read(name: bytes, array: np.ndarray, code: int) -> None:
     raw = array.tobytes()
     for header in (b"\xc4" + bytes([len(raw)]), b"\xc6\0\0\0" + bytes([len(raw)])):
         payload = b"\xdc\x00\x03\x91\xff" + name + header + raw
@@ -192,13 +192,13 @@ def test_foreign_dtypes(name: bytes, array: np.ndarray, code: int) -> None:
         assert leaf.storage.encoding == ("swapped" if array.dtype.str[0] == ">" else "raw")
 
 
-def test_unknown_dimension() -> None:
+def test_a_dimension_of_minus_1_is_computed() -> None:
     payload = b"\x93\x92\x02\xff\xa4int8\xc4\x06abcdef"
     data = wire.ext_header(1, len(payload)) + payload
     assert_same(msgpack.msgpack_restore(data), flax.serialization.msgpack_restore(data))
 
 
-def test_orbax_tuples() -> None:
+def test_tuples_of_orbax_are_read() -> None:
     inner = msgpack.msgpack_serialize([1, np.ones(2), []])
     nested = b"\x92" + wire.ext_header(4, len(inner)) + inner + wire.ext_header(4, 1) + b"\x90"
     data = wire.ext_header(4, len(nested)) + nested
@@ -299,7 +299,7 @@ def test_loaded_arrays_are_writable(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrap", [lambda x: {"a": x}, lambda x: [x]], ids=["dict", "list"])
-def test_depth(wrap: Any) -> None:
+def test_the_depth_is_limited_without_recursion(wrap: Any) -> None:
     tree: Any = np.ones(1)
     for _ in range(wire.MAX_DEPTH):
         tree = wrap(tree)

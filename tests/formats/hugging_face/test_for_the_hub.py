@@ -68,7 +68,7 @@ def equal(found: Any) -> bool:
     )
 
 
-def test_one_file(tmp_path: Path, source: Path) -> None:
+def test_a_conversion_for_the_hub_writes_one_file(tmp_path: Path, source: Path) -> None:
     path = tmp_path / "hub"
     done = cordwood.convert(source, path, format="hugging_face")
     assert (done.format, done.leaves, done.lost) == ("hugging_face", 5, ())
@@ -79,7 +79,9 @@ def test_one_file(tmp_path: Path, source: Path) -> None:
     assert cordwood.verify(path).unverified_bytes == 0
 
 
-def test_several_files(tmp_path: Path, source: Path) -> None:
+def test_a_large_conversion_for_the_hub_writes_shards_and_their_index(
+    tmp_path: Path, source: Path
+) -> None:
     path = tmp_path / "hub"
     cordwood.convert(source, path, format="hugging_face", max_shard_bytes=2000)
     shards = [f"model-0000{n}-of-00002.safetensors" for n in (1, 2)]
@@ -118,7 +120,7 @@ def test_all_of_it_is_verified(tmp_path: Path, source: Path) -> None:
         shard.write_bytes(data)
 
 
-def test_what_others_downloaded(tmp_path: Path) -> None:
+def test_names_and_metadata_stay_from_hub_to_hub(tmp_path: Path) -> None:
     """From hub to hub: names and metadata stay."""
     path = tmp_path / "hub"
     cordwood.convert(FOLDER, path, format="hugging_face", cast="bf16", max_shard_bytes=20)
@@ -128,7 +130,7 @@ def test_what_others_downloaded(tmp_path: Path) -> None:
         assert theirs.metadata["format"] == "pt"
 
 
-def test_what_has_no_place(tmp_path: Path) -> None:
+def test_values_that_the_hub_cannot_hold_are_losses(tmp_path: Path) -> None:
     source, path = tmp_path / "source", tmp_path / "hub"
     tree = {"w": np.ones(3), "step": 7, "none": None, "key": jax.random.key(1), "text": "a" * 9000}
     cordwood.save(source, tree, metadata={"who": "me"})
@@ -171,7 +173,7 @@ def test_the_record_of_a_run_stays_at_home(tmp_path: Path) -> None:
             assert dict(checkpoint.metadata) == {"format": "pt"}
 
 
-def test_nothing_is_replaced(tmp_path: Path, source: Path) -> None:
+def test_a_conversion_for_the_hub_replaces_nothing(tmp_path: Path, source: Path) -> None:
     path = tmp_path / "hub"
     path.mkdir()
     cordwood.convert(source, path, format="hugging_face")  # empty

@@ -58,7 +58,7 @@ def test_a_flat_dict_in_the_order_of_the_index() -> None:
     assert equal(cordwood.load(FOLDER, mmap=True), expected)
 
 
-def test_nested_and_like() -> None:
+def test_a_download_is_nested_and_matched_with_like() -> None:
     nested = cordwood.load(FOLDER, nest=True)
     assert list(nested) == ["lm_head", "model"]
     np.testing.assert_array_equal(nested["model"]["norm"]["weight"], np.arange(3))
@@ -80,7 +80,7 @@ def test_slices_metadata_and_verify() -> None:
     assert checked.unverified_bytes == sum((FOLDER / name).stat().st_size for name in SHARDS)
 
 
-def test_onto_a_mesh() -> None:
+def test_a_download_is_loaded_onto_a_mesh() -> None:
     mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
     rules = [("embed", jax.P("x")), ("lm_head", jax.P("x")), ("", jax.P())]
     loaded = cordwood.load(FOLDER, mesh=mesh, rules=rules)
@@ -187,7 +187,7 @@ BROKEN: dict[Callable[[Path], None], tuple[type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("damage", BROKEN, ids=lambda damage: damage.__name__)
-def test_broken_directories(path: Path, damage: Callable[[Path], None]) -> None:
+def test_a_broken_download_is_refused(path: Path, damage: Callable[[Path], None]) -> None:
     error, message = BROKEN[damage]
     damage(path)
     for call in (cordwood.load, cordwood.open, cordwood.verify):

@@ -21,7 +21,7 @@ TREE: dict[str, Any] = {
 NAMES = {"layers.0.w", "layers.1.w", "head"}
 
 
-def test_one_file(tmp_path: Path) -> None:
+def test_a_save_for_the_hub_writes_one_file(tmp_path: Path) -> None:
     cordwood.save(tmp_path / "hub", TREE, format="hugging_face")
     assert [each.name for each in (tmp_path / "hub").iterdir()] == ["model.safetensors"]
     loaded = safetensors.numpy.load_file(tmp_path / "hub" / "model.safetensors")
@@ -57,7 +57,7 @@ def test_what_is_no_array_is_refused(tmp_path: Path, tree: Any, message: str) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_is_replaced(tmp_path: Path) -> None:
+def test_a_save_for_the_hub_replaces_nothing(tmp_path: Path) -> None:
     cordwood.save(tmp_path / "hub", TREE, format="hugging_face")
     with pytest.raises(NotACheckpointError, match="is not replaced or added to"):
         cordwood.save(tmp_path / "hub", TREE, format="hugging_face")

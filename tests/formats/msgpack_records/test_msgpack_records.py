@@ -40,7 +40,7 @@ def stream(tree: Any) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["streaming_params", "x.msgpack"])
-def test_records(tmp_path: Path, name: str) -> None:
+def test_a_stream_of_records_is_read(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(stream(TREE))
     assert cordwood.detect(path).format == "msgpack-records"
@@ -64,7 +64,7 @@ def test_records(tmp_path: Path, name: str) -> None:
         cordwood.load(path, like={**TREE, "step": jnp.ones(1)})
 
 
-def test_what_eformer_writes(tmp_path: Path) -> None:
+def test_records_that_eformer_writes_are_read(tmp_path: Path) -> None:
     from eformer.serialization.base_manager import CheckpointManager
 
     kept = io.BytesIO()

@@ -55,7 +55,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "model.eqx"
 
 
-def test_the_golden_file() -> None:
+def test_the_golden_file_of_equinox_is_read() -> None:
     result = cordwood.load(PATH, like=jax.tree.map(lambda leaf: leaf, TREE))
     same(result, TREE)
     for leaf, other in zip(jax.tree.leaves(result), jax.tree.leaves(TREE), strict=True):
@@ -71,7 +71,7 @@ def test_as_equinox_reads_it(path: Path) -> None:
     assert like.step == 9
 
 
-def test_an_abstract_like(path: Path) -> None:
+def test_an_abstract_like_is_filled(path: Path) -> None:
     like = equinox.filter_eval_shape(Model, 0)
     result = cordwood.load(path, like=like)
     np.testing.assert_array_equal(result.mlp.layers[0].weight, Model(3).mlp.layers[0].weight)
@@ -87,7 +87,7 @@ def test_onto_a_mesh_and_mapped(path: Path) -> None:
     same(cordwood.load(path, like=Model(0), mmap=True).mlp, Model(3).mlp)
 
 
-def test_without_like(path: Path) -> None:
+def test_a_file_of_equinox_needs_like(path: Path) -> None:
     with pytest.raises(
         MismatchError, match=r"model\.eqx holds 11 arrays without names .*: pass like="
     ):
@@ -102,7 +102,7 @@ def test_without_like(path: Path) -> None:
     assert cordwood.verify(path).unverified_bytes == path.stat().st_size
 
 
-def test_another_width(path: Path) -> None:
+def test_every_array_of_another_width_is_named(path: Path) -> None:
     with pytest.raises(MismatchError) as caught:
         cordwood.load(path, like=Model(0, width=9))
     text = str(caught.value)
@@ -150,7 +150,7 @@ def test_an_empty_file_is_a_tree_without_arrays(tmp_path: Path) -> None:
     assert cordwood.load(path, like={"name": "y"}) == {"name": "y"}
 
 
-def test_prng_keys(tmp_path: Path) -> None:
+def test_key_data_become_prng_keys(tmp_path: Path) -> None:
     path = tmp_path / "x.eqx"
     keys = jax.random.split(jax.random.key(5), 3)
     equinox.tree_serialise_leaves(path, {"k": jax.random.key_data(keys)})
@@ -167,7 +167,7 @@ def test_types_that_npy_does_not_tell(tmp_path: Path) -> None:
         cordwood.load(path, like=[jnp.ones(1), jnp.ones(1, jnp.float8_e4m3fn)])
 
 
-def test_detect_and_save(path: Path, tmp_path: Path) -> None:
+def test_files_of_equinox_are_detected_and_not_written(path: Path, tmp_path: Path) -> None:
     assert cordwood.detect(path).format == "eqx"
     np.save(tmp_path / "one.npy", np.ones(1))
     (tmp_path / "one.npy").rename(tmp_path / "one.eqx")

@@ -57,7 +57,7 @@ def mixed() -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", ["numpy-2.4.6.npz", "numpy-2.4.6-deflated.npz"])
-def test_golden_archives(name: str) -> None:
+def test_golden_archives_of_numpy_are_read(name: str) -> None:
     result = cordwood.load(FOLDER / name)
     assert list(result) == list(ARRAYS)
     for key, value in ARRAYS.items():
@@ -66,7 +66,7 @@ def test_golden_archives(name: str) -> None:
     assert checked.verified_bytes > 500
 
 
-def test_golden_array() -> None:
+def test_a_golden_array_of_numpy_is_read() -> None:
     same(cordwood.load(FOLDER / "numpy-2.4.6.npy"), ARRAY)
 
 
@@ -80,7 +80,9 @@ def test_golden_array() -> None:
     st.booleans(),
     st.booleans(),
 )
-def test_any_array(array: np.ndarray, fortran: bool, deflated: bool) -> None:
+def test_any_array_that_numpy_saves_is_read(
+    array: np.ndarray, fortran: bool, deflated: bool
+) -> None:
     array = np.asfortranarray(array) if fortran else array
     one, many = io.BytesIO(), io.BytesIO()
     np.save(one, array)
@@ -104,7 +106,7 @@ def loaded(name: str, data: bytes, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("save", SAVERS, ids=lambda save: save.__name__)
-def test_archives(tmp_path: Path, save: Callable[..., Any]) -> None:
+def test_archives_are_loaded_mapped_and_sliced(tmp_path: Path, save: Callable[..., Any]) -> None:
     path = tmp_path / "x.npz"
     arrays = mixed()
     save(path, **arrays)
@@ -174,7 +176,7 @@ def test_members_that_are_no_arrays_are_bytes(tmp_path: Path) -> None:
         cordwood.verify(path)
 
 
-def test_an_empty_archive(tmp_path: Path) -> None:
+def test_an_empty_archive_is_an_empty_dict(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz")
     assert cordwood.load(tmp_path / "x.npz") == {}
 

@@ -126,7 +126,7 @@ def test_numbered_manifests_are_refused(tmp_path: Path) -> None:
         read(tmp_path)
 
 
-def test_crc32c() -> None:
+def test_a_crc32c_is_checked() -> None:
     """The examples of RFC 3720, B.4."""
     assert ends_in_crc32c(bytes(32) + bytes.fromhex("aa36918a"))
     assert ends_in_crc32c(b"\xff" * 32 + bytes.fromhex("43aba862"))
@@ -244,7 +244,7 @@ def leaf_node(*keys: bytes, files: bytes = numbers(0), more: bytes = b"") -> byt
     )
 
 
-def test_nodes_by_hand(tmp_path: Path) -> None:
+def test_a_node_made_by_hand_is_read(tmp_path: Path) -> None:
     node = leaf_node(b"a", b"b")
     (tmp_path / "n").write_bytes(node)
     (tmp_path / "manifest.ocdbt").write_bytes(manifest(len(node)))
@@ -337,7 +337,9 @@ HOSTILE: dict[str, tuple[bytes, bytes, str]] = {
 
 
 @pytest.mark.parametrize(("top", "node", "message"), HOSTILE.values(), ids=HOSTILE.keys())
-def test_hostile_databases(tmp_path: Path, top: bytes, node: bytes, message: str) -> None:
+def test_a_hostile_database_is_refused(
+    tmp_path: Path, top: bytes, node: bytes, message: str
+) -> None:
     (tmp_path / "manifest.ocdbt").write_bytes(top)
     (tmp_path / "n").write_bytes(node)
     with pytest.raises((FormatError, CorruptionError, CordwoodError), match=message):

@@ -275,7 +275,7 @@ def upwards(members: Any) -> None:
 @pytest.mark.parametrize(
     ("layout", "damage", "error", "message"), DAMAGES.values(), ids=DAMAGES.keys()
 )
-def test_damage(
+def test_damage_is_refused_with_the_path(
     tmp_path: Path,
     layout: str,
     damage: Callable[[Path], object],
@@ -440,7 +440,7 @@ def test_zeros_that_the_real_library_leaves_out(
         assert (result.unstored_chunks, result.unstored_leaves) == expected
 
 
-def test_zeros_without_end(tmp_path: Path) -> None:
+def test_too_many_unstored_chunks_are_refused(tmp_path: Path) -> None:
     path = copied(FILES3, tmp_path)
     say(path, stores_zeros=False)
     shape(path / KERNEL / "zarr.json", [2**40, 2**10])

@@ -108,7 +108,7 @@ def test_an_empty_tree_and_a_single_leaf() -> None:
     assert parse_tree_metadata(tree_file(entry(value_type="None"))).structure == (Node("none"),)
 
 
-def test_what_is_not_said() -> None:
+def test_settings_that_are_absent_are_none() -> None:
     result = parse_tree_metadata(tree_file(custom_metadata={"loss": float("nan")}))
     assert (result.use_ocdbt, result.use_zarr3, result.stores_zeros) == (None, None, None)
 

@@ -54,7 +54,7 @@ def save(path: Path, tree: Any, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("layout", EVERY)
-def test_golden_checkpoints(layout: str) -> None:
+def test_golden_checkpoints_are_read_with_and_without_like(layout: str) -> None:
     expected = tree()
     result = cordwood.load(GOLDEN / layout)
     assert_trees_equal(sorted_keys(result), sorted_keys(plain(expected)), placement=False)
@@ -110,7 +110,7 @@ def test_saved_under_one_sharding_and_loaded_under_others(
                 np.testing.assert_array_equal(np.asarray(shard.data), expected[shard.index])
 
 
-def test_rules_and_a_mesh(tmp_path: Path) -> None:
+def test_rules_place_arrays_of_orbax_on_a_mesh(tmp_path: Path) -> None:
     tree = {"layer": {"bias": jnp.ones(8), "kernel": jnp.arange(64.0).reshape(8, 8)}, "step": 3}
     v1.save(tmp_path / "c", tree)
     mesh = jax.make_mesh((4, 2), ("x", "y"))
@@ -209,7 +209,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_items(run: Path) -> None:
+def test_the_items_of_a_step_are_trees_by_prefix(run: Path) -> None:
     path = run / "10"
     assert cordwood.load(path, prefix="state")["w"].tolist() == [10, 10, 10]
     assert list(cordwood.load(path, prefix="ema")) == ["v"]
@@ -234,7 +234,7 @@ def test_the_only_tree_needs_no_prefix(tmp_path: Path) -> None:
     assert cordwood.load(tmp_path / "run" / "3")["w"].tolist() == [1, 1, 1]
 
 
-def test_a_root_of_steps(run: Path) -> None:
+def test_a_run_of_orbax_is_no_checkpoint(run: Path) -> None:
     message = r"run is a directory of 2 steps \(9, 10\), not a checkpoint: .* newest is .*/run/10;"
     for call in (cordwood.load, cordwood.open, cordwood.verify):
         with pytest.raises(IncompleteCheckpointError, match=message):
@@ -242,7 +242,7 @@ def test_a_root_of_steps(run: Path) -> None:
     assert cordwood.detect(run).steps == ("9", "10")
 
 
-def test_steps_of_any_name(tmp_path: Path) -> None:
+def test_steps_with_a_prefix_are_listed(tmp_path: Path) -> None:
     """`step_prefix` of Orbax's managers; the arrays in them are not taken for the run's."""
     options = ocp.CheckpointManagerOptions(step_prefix="model")
     handler = ocp.PyTreeCheckpointHandler(use_ocdbt=False)
@@ -292,7 +292,7 @@ def test_nothing_is_saved_over(tmp_path: Path, layout: str) -> None:
     assert sorted(path.rglob("*")) == before
 
 
-def test_nor_over_a_run(run: Path) -> None:
+def test_nothing_is_saved_over_a_run_of_orbax(run: Path) -> None:
     for path in (run, run / "10", run / "10" / "state"):
         with pytest.raises(NotACheckpointError, match="holds what Orbax has written"):
             cordwood.save(path, {"a": 1})
@@ -391,7 +391,7 @@ def test_neither_jax_nor_orbax_is_needed() -> None:
 
 @pytest.mark.parametrize("use_ocdbt", [False, True])
 @pytest.mark.parametrize("tree", [{"a": {}, "b": {"c": []}, "d": ()}, {"a": {}, "s": "text"}])
-def test_trees_without_arrays(tmp_path: Path, tree: Any, use_ocdbt: bool) -> None:
+def test_trees_without_arrays_are_read(tmp_path: Path, tree: Any, use_ocdbt: bool) -> None:
     """For which Orbax makes no database."""
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=use_ocdbt)) as checkpointer:
         checkpointer.save(tmp_path / "c", tree)

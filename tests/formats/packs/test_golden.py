@@ -31,7 +31,7 @@ def test_the_same_bytes_are_written(tmp_path: Path) -> None:
         assert contents(tmp_path / golden.name) == contents(golden)
 
 
-def test_whole_leaves() -> None:
+def test_a_golden_checkpoint_of_whole_leaves_is_read() -> None:
     assert_trees_equal(cordwood.load(WHOLE_AT), WHOLE)
     with cordwood.open(WHOLE_AT) as checkpoint:
         assert checkpoint.metadata == METADATA

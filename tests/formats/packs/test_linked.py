@@ -71,7 +71,7 @@ def joined() -> tuple[Directory, list[WrittenPack]]:
     return Directory(encode_index({"": item}), {**old.files, **more.files}), written
 
 
-def test_a_file_with_a_gap() -> None:
+def test_the_index_of_a_linked_file_has_a_gap() -> None:
     directory, _ = joined()
     item = decode_index(directory.data)[""]
     assert item["columns"] == [[0, 1], [2, 1], [1, 1]]

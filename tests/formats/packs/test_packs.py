@@ -278,7 +278,7 @@ def test_the_hugging_face_index_of_two_items() -> None:
     assert hugging_face_index(parts.items) is None
 
 
-def test_refused_leaves() -> None:
+def test_leaves_of_64_axes_and_opaque_ones_are_refused() -> None:
     structure = flatten(0).structure
     deep = LeafSpec((), "numpy", (1,) * 64, "float32")
     shards = ShardGrid((1,) * 64, ((0,),) * 64, ((0,),))

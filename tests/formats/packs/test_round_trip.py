@@ -120,7 +120,7 @@ def test_slices_of_what_is_cut(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mmap", [False, True])
 @pytest.mark.parametrize("verify", [False, True])
-def test_ways_to_load(tmp_path: Path, mmap: bool, verify: bool) -> None:
+def test_a_directory_loads_mapped_and_verified(tmp_path: Path, mmap: bool, verify: bool) -> None:
     tree = {
         "w": put(np.arange(4096.0, dtype=np.float32), "x"),
         "v": np.arange(70_000),
@@ -133,7 +133,7 @@ def test_ways_to_load(tmp_path: Path, mmap: bool, verify: bool) -> None:
 # Several trees.
 
 
-def test_prefixes(tmp_path: Path) -> None:
+def test_trees_of_one_directory_have_prefixes(tmp_path: Path) -> None:
     params, opt = {"w": np.ones(3)}, [np.zeros(2), 1]
     cordwood.save(tmp_path, params, prefix="params")
     assert_trees_equal(cordwood.load(tmp_path), params)
@@ -222,7 +222,7 @@ def test_a_directory_that_a_killed_save_left_can_be_saved_to(tmp_path: Path) -> 
     assert names(tmp_path) == ["cordwood.json"]
 
 
-def test_what_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_checkpoint_is_reported_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"there is no checkpoint.*ckpt/100'"):
         cordwood.load(tmp_path / "ckpt/100")
     with pytest.raises(FileNotFoundError, match=r"did you mean one that ends in .safetensors\?"):
@@ -268,7 +268,7 @@ def test_unknown_files_stay(tmp_path: Path) -> None:
     ]
 
 
-def test_gc(tmp_path: Path) -> None:
+def test_gc_removes_unlisted_packs_of_an_undamaged_directory(tmp_path: Path) -> None:
     cordwood.save(tmp_path, {"a": np.ones(3)})
     stray = tmp_path / f"data-{'a' * 16}-3-1.safetensors"
     stray.write_bytes(b"")
@@ -325,7 +325,7 @@ def test_keys_of_any_content(tmp_path: Path, number: int) -> None:
 # Other readers.
 
 
-def test_hugging_faces_readers(tmp_path: Path) -> None:
+def test_the_hub_index_leads_to_every_tensor(tmp_path: Path) -> None:
     """Read it as transformers does: the index, then each tensor from the file that it names."""
     from safetensors import safe_open
 
@@ -437,7 +437,7 @@ def test_an_index_of_very_many_cells_is_read_in_part(
     cordwood.verify(tmp_path)
 
 
-def test_in_the_background(tmp_path: Path) -> None:
+def test_a_directory_is_saved_in_the_background(tmp_path: Path) -> None:
     tree = {"w": put(jnp.arange(64.0).reshape(8, 8), "x", "y"), "n": np.arange(4), "s": "x" * 9000}
     expected = jax.tree.map(np.array, {"w": tree["w"], "n": tree["n"]})
     pending = cordwood.save_async(tmp_path / "ckpt", tree, prefix="p", metadata={"a": "b"})

@@ -191,7 +191,7 @@ def test_savers_that_are_killed(tmp_path: Path) -> None:
     assert value_of(cordwood.load(tmp_path)) == 5
 
 
-def test_interrupts(tmp_path: Path) -> None:
+def test_ctrl_c_leaves_the_old_tree_or_the_new_one(tmp_path: Path) -> None:
     """Ctrl-C at any moment leaves the old tree or the new one, no descriptor and no file."""
     value = 0
 
@@ -287,7 +287,7 @@ def test_a_living_save_is_not_cleaned_away(tmp_path: Path) -> None:
     assert value_of(cordwood.load(tmp_path)) == 1
 
 
-def test_many_small_leaves(tmp_path: Path) -> None:
+def test_many_small_leaves_take_few_files_and_calls(tmp_path: Path) -> None:
     """They take no files of their own, and no calls."""
     tree = {f"layer{i}": {"w": np.full(3, i, np.float32)} for i in range(1000)}
     counting = CountingSystem()

@@ -27,7 +27,7 @@ def test_the_golden_file_is_read() -> None:
     assert index.metadata == METADATA
 
 
-def test_the_golden_header() -> None:
+def test_the_header_is_that_of_the_golden_file() -> None:
     header = header_of(V1)
     mine = header.pop("__metadata__")
     assert list(mine) == [

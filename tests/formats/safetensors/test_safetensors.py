@@ -148,7 +148,7 @@ SHAPES = [(), (0,), (0, 3), (1,), (3, 5)]
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", [*DTYPES, "datetime64[ns]", "timedelta64[25s]"])
-def test_every_dtype(dtype: str, shape: tuple[int, ...]) -> None:
+def test_every_dtype_has_its_code_and_comes_back(dtype: str, shape: tuple[int, ...]) -> None:
     array = without_padding(_elements(dtype, shape))
     raw = file_bytes({"array": array, "scalar": array.reshape(-1)[:1].reshape(-1)})
     tree, index = read_bytes(raw)
@@ -187,7 +187,9 @@ def _elements(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     ),
     st.booleans(),
 )
-def test_any_memory_layout(array: np.ndarray, fortran: bool) -> None:
+def test_arrays_in_any_memory_layout_are_stored_in_c_order(
+    array: np.ndarray, fortran: bool
+) -> None:
     array = np.array(array, order="F") if fortran else array[..., ::-1] if array.ndim else array
     tree, _ = read_bytes(file_bytes([array]))
     expected = array.astype(array.dtype.newbyteorder("<"))
@@ -369,7 +371,7 @@ def test_ordered_dicts_come_back_as_dicts_in_their_order() -> None:
     assert index.structure[0].type_name == "OrderedDict"
 
 
-def test_trees_800_deep() -> None:
+def test_a_tree_800_levels_deep_comes_back() -> None:
     tree: Any = np.ones(2)
     for i in range(400):
         tree = {"key": [tree, i]}

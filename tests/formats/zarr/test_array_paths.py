@@ -110,7 +110,7 @@ def test_paths_depend_on_the_tree_alone() -> None:
     assert len(set(array_paths(paths, "p"))) == len(paths)
 
 
-def test_ordinary_paths() -> None:
+def test_a_dotted_path_is_ordinary_unless_a_part_is_empty() -> None:
     assert ordinary_path("a.b/c") == "a/b/c"
     assert ordinary_path("a..b") is None
 

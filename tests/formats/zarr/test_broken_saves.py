@@ -92,7 +92,7 @@ def _exchange_again(monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "code"),
     [("raw", errno.EIO), ("zstd", errno.ENOSPC), ("no-exchange", errno.EIO)],
 )
-def test_any_call_fails(tmp_path: Path, name: str, code: int) -> None:
+def test_a_failed_system_call_leaves_old_or_new(tmp_path: Path, name: str, code: int) -> None:
     outcomes = list(fail_calls(SCENARIOS[name], str(tmp_path), code))
     check(outcomes, at_least=40)
     check_errors(outcomes, code, name="c")
@@ -106,7 +106,7 @@ def test_the_process_ends_at_any_call(tmp_path: Path, name: str) -> None:
     assert not any(outcome.returned for outcome in outcomes)
 
 
-def test_killed_from_outside(tmp_path: Path) -> None:
+def test_a_killed_save_leaves_old_or_new(tmp_path: Path) -> None:
     if why := why_no_strace():
         pytest.skip(why)
     outcomes = list(strace_kills(SCENARIOS["large"], str(tmp_path), sample=10))
@@ -115,7 +115,7 @@ def test_killed_from_outside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["large", "no-exchange"])
-def test_the_power_is_cut(tmp_path: Path, name: str) -> None:
+def test_a_power_cut_leaves_the_new_tree(tmp_path: Path, name: str) -> None:
     """The power is cut when save returns, and 8 s later, when the kernel has written more."""
     if why := why_no_power_cuts(str(tmp_path)):
         pytest.skip(why)

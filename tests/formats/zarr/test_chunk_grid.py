@@ -29,7 +29,9 @@ from cordwood.sharding.boxes import Cuts, element_count, slices
         ((1, 97), ((0,), (0,)), (1, 25)),
     ],
 )
-def test_chunk_shapes(shape: tuple[int, ...], cuts: Cuts, expected: tuple[int, ...]) -> None:
+def test_chunk_shapes_fit_cuts_and_limit(
+    shape: tuple[int, ...], cuts: Cuts, expected: tuple[int, ...]
+) -> None:
     assert chunk_shape(shape, cuts, itemsize=4, max_bytes=128) == expected
 
 
@@ -65,7 +67,9 @@ def test_chunks_cover_the_array_once_and_hold_no_two_shards(
     st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4)), max_size=3),
     st.sampled_from([1, 4]),
 )
-def test_leading_bytes(axes: list[tuple[int, int]], itemsize: int) -> None:
+def test_a_box_is_leading_bytes_where_it_is_contiguous(
+    axes: list[tuple[int, int]], itemsize: int
+) -> None:
     """Told from where the elements are in a padded chunk."""
     extents = [max(pair) for pair in axes]
     box = Box((0,) * len(axes), tuple(min(pair) for pair in axes))
@@ -77,7 +81,7 @@ def test_leading_bytes(axes: list[tuple[int, int]], itemsize: int) -> None:
     assert leading_bytes(box, extents, itemsize) == (count * itemsize if contiguous else None)
 
 
-def test_names() -> None:
+def test_chunks_are_named_by_their_position() -> None:
     assert [name for name, _ in chunks((), (), ".")] == ["0"]
     assert [name for name, _ in chunks((3, 2), (2, 1), ".")] == ["0.0", "0.1", "1.0", "1.1"]
     assert [name for name, _ in chunks((3, 2), (2, 1), "/")] == ["0/0", "0/1", "1/0", "1/1"]

@@ -89,7 +89,7 @@ def expected(step: int, count: int = COUNT) -> dict[str, bytes]:
     return result
 
 
-def test_alone(tmp_path: Path) -> None:
+def test_a_lone_process_fills_a_directory(tmp_path: Path) -> None:
     save(SINGLE_PROCESS, tmp_path / "new" / "x", 1)
     result = tree(tmp_path / "new" / "x")
     result.pop("digests")
@@ -109,7 +109,7 @@ def test_every_process_writes_its_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("process", range(COUNT))
-def test_a_process_fails(tmp_path: Path, process: int) -> None:
+def test_a_failing_process_leaves_the_old_directory(tmp_path: Path, process: int) -> None:
     path = tmp_path / "x"
 
     def fail(_: int) -> Any:
@@ -160,7 +160,7 @@ def test_a_process_dies_at_any_call(tmp_path: Path) -> None:
     die_at_any_call(run_processes(COUNT, count_calls)[1].value, die, least=5)
 
 
-def test_process_0_dies(tmp_path: Path) -> None:
+def test_the_death_of_process_0_leaves_the_old_directory(tmp_path: Path) -> None:
     path = tmp_path / "x"
     run_processes(COUNT, lambda processes: save(processes, path, 1))
     before = tree(path)

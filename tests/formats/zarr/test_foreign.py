@@ -62,7 +62,7 @@ def index(path: Path, *entries: dict[str, Any], **members: Any) -> None:
     (path / "tensorstore_index.json").write_text(json.dumps(members))
 
 
-def test_what_eformer_writes(tmp_path: Path) -> None:
+def test_the_index_of_eformer_is_read(tmp_path: Path) -> None:
     mesh = jax.make_mesh((4, 2), ("x", "y"))
     spread = jax.NamedSharding(mesh, jax.P("x", "y"))
     tree = {
@@ -93,7 +93,7 @@ def test_what_eformer_writes(tmp_path: Path) -> None:
         assert storage.pieces[3].where == Box((2, 4), (4, 8))
 
 
-def test_eformers_older_indexes(tmp_path: Path) -> None:
+def test_older_indexes_of_eformer_are_read(tmp_path: Path) -> None:
     tree_serialize_leaves(tmp_path, {"a": {"w": jnp.ones(3)}})
     written = json.loads((tmp_path / "tensorstore_index.json").read_text())
     index(tmp_path, *written["arrays"], version="1.0")
@@ -170,7 +170,7 @@ def test_what_is_not_raw_is_decoded(
     assert leaf.storage.codec == Codec(**codec)
 
 
-def test_chunks_in_directories(tmp_path: Path) -> None:
+def test_chunks_in_nested_directories_are_read(tmp_path: Path) -> None:
     array = np.arange(24, dtype=np.int32).reshape(4, 3, 2)
     raw(tmp_path, array, (2, 3, 1), dimension_separator="/")
     result = index_at(tmp_path)
@@ -275,7 +275,7 @@ def test_a_grid_that_no_directory_could_hold(tmp_path: Path) -> None:
             index_at(tmp_path)
 
 
-def test_no_index(tmp_path: Path) -> None:
+def test_a_missing_index_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CorruptionError, match=r"tensorstore_index.json is missing"):
         index_at(tmp_path)
     with pytest.raises(FileNotFoundError):

@@ -40,7 +40,7 @@ def parsed(**changes: Any) -> ArrayMetadata:
     return parse_metadata3(json.dumps(members(**changes)).encode())
 
 
-def test_what_tensorstore_writes() -> None:
+def test_metadata_that_tensorstore_writes_are_parsed() -> None:
     codec = sharded(BYTES, ZSTD, shape=[2, 4])
     spec = {
         "driver": "zarr3",
@@ -61,7 +61,7 @@ def test_what_tensorstore_writes() -> None:
     assert (array.key_prefix, array.zero_fill) == ("c", True)
 
 
-def test_what_may_differ() -> None:
+def test_every_supported_variant_is_parsed() -> None:
     assert parsed().shard is None
     assert parsed(codecs=[{"name": "bytes", "configuration": {"endian": "big"}}]).big_endian
     one_byte = [{"name": "bytes"}]
@@ -159,12 +159,14 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize(("change", "error", "message"), BAD.values(), ids=BAD.keys())
-def test_what_is_refused(change: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_unsupported_metadata_are_refused(
+    change: dict[str, Any], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         parsed(**change)
 
 
-def test_what_is_no_json() -> None:
+def test_invalid_json_is_refused() -> None:
     for data in (b"", b"\xff", b"[]", b"{}", b"null"):
         with pytest.raises(FormatError):
             parse_metadata3(data)

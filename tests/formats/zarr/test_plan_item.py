@@ -70,7 +70,9 @@ def _numpy(tree: Any) -> Any:
 
 @pytest.mark.parametrize("dtype", [*sorted(DTYPES), "datetime64[s]", "timedelta64[ns]"])
 @pytest.mark.parametrize("compression", [None, "zstd", "blosc"])
-def test_every_dtype(tmp_path: Path, dtype: str, compression: str | None) -> None:
+def test_every_dtype_comes_back_and_tensorstore_opens_it(
+    tmp_path: Path, dtype: str, compression: str | None
+) -> None:
     bits = np.random.default_rng(0).integers(0, 2, (5, 3)).astype(np.int64)
     array = without_padding(bits.astype(to_numpy(dtype)))
     tree = {"a": array, "e": array[:0], "s": array[0, 0]}

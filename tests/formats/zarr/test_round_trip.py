@@ -93,7 +93,7 @@ def test_the_layout_of_what_is_there_stays(tmp_path: Path) -> None:
         cordwood.save(tmp_path / "f.safetensors", {}, compression="zstd")
 
 
-def test_items(tmp_path: Path) -> None:
+def test_trees_of_one_directory_have_prefixes(tmp_path: Path) -> None:
     path = tmp_path / "c"
     cordwood.save(path, {"w": np.ones(3)}, format="zarr", prefix="model", metadata={"a": "b"})
     assert cordwood.load(path)["w"].tolist() == [1, 1, 1]  # the only one
@@ -110,7 +110,7 @@ def test_items(tmp_path: Path) -> None:
         cordwood.open(path, prefix="zz")
 
 
-def test_save_async(tmp_path: Path) -> None:
+def test_a_directory_is_saved_in_the_background(tmp_path: Path) -> None:
     path = tmp_path / "c"
     tree = {
         "w": jax.device_put(jnp.arange(64.0).reshape(8, 8), sharding(jax.P("x"), 8)),
@@ -133,7 +133,7 @@ def test_save_async(tmp_path: Path) -> None:
         pending.wait()
 
 
-def test_mapped_leaves(tmp_path: Path) -> None:
+def test_mapped_leaves_outlive_the_next_save(tmp_path: Path) -> None:
     path = tmp_path / "c"
     whole = np.arange(64, dtype=np.float32).reshape(8, 8)
     spread = jax.device_put(whole, sharding(jax.P("x"), 8))
@@ -211,7 +211,7 @@ def test_verify_names_leaf_file_and_offset(tmp_path: Path) -> None:
             checkpoint["a/b"][-10:]
 
 
-def test_what_eformer_wrote(tmp_path: Path) -> None:
+def test_a_directory_of_eformer_is_read_and_added_to(tmp_path: Path) -> None:
     path = tmp_path / "c"
     tree = {"a": [jnp.ones(3), jnp.arange(2)], "b": jnp.ones((2, 2), jnp.bfloat16)}
     eformer.tree_serialize_leaves(path, tree)
@@ -227,7 +227,7 @@ def test_what_eformer_wrote(tmp_path: Path) -> None:
     assert_trees_equal(cordwood.load(path, prefix="", like=tree), tree)
 
 
-def test_no_checkpoint(tmp_path: Path) -> None:
+def test_a_directory_without_an_index_is_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "c" / "w").mkdir(parents=True)
     with pytest.raises(IncompleteCheckpointError, match=r"tensorstore_index.json"):
         cordwood.load(tmp_path / "c")

@@ -95,7 +95,7 @@ def test_the_first_layout_has_one_item() -> None:
     assert prefixes_of(both) == ["", "m"]
 
 
-def test_which_item() -> None:
+def test_the_item_is_chosen_by_prefix() -> None:
     index = index_of(prefixes={"a": [], "b": []})
     assert select_item(index, "a") == "a"
     with pytest.raises(PrefixError, match=r"^Prefix 'zz' not found. Available: \['a', 'b'\]"):
@@ -192,7 +192,7 @@ def test_members_of_cordwoods_part_are_not_missing(member: str) -> None:
         parse_index(json.dumps(members).encode())
 
 
-def test_a_newer_version() -> None:
+def test_a_newer_version_is_refused() -> None:
     members = json.loads(encode_index(put_item(None, "m", [ENTRY], ITEM)))
     members["cordwood"]["version"] = 2
     with pytest.raises(UnsupportedFormatError, match="is 2, newer than this cordwood reads"):

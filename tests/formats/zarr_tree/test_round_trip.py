@@ -98,7 +98,7 @@ def test_chunks_that_numcodecs_compressed(tmp_path: Path, name: str) -> None:
     np.testing.assert_array_equal(cordwood.load(tmp_path), array)
 
 
-def test_what_jax_serialises(tmp_path: Path) -> None:
+def test_arrays_that_jax_serialises_are_read(tmp_path: Path) -> None:
     """Levanter saves so: sharded arrays, one directory each, a chunk for each shard."""
     mesh = jax.make_mesh((4, 2), ("x", "y"))
     spread = jax.device_put(TREE["model"]["embed"], jax.NamedSharding(mesh, jax.P("x", "y")))
@@ -110,7 +110,7 @@ def test_what_jax_serialises(tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded["model"]["embed"], TREE["model"]["embed"])
 
 
-def test_one_array(tmp_path: Path) -> None:
+def test_a_single_array_is_a_leaf(tmp_path: Path) -> None:
     write(tmp_path / "w", jnp.ones(3))
     np.testing.assert_array_equal(cordwood.load(tmp_path / "w"), np.ones(3))
 
@@ -199,7 +199,7 @@ BROKEN: dict[Callable[[Path], None], tuple[type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("damage", BROKEN, ids=lambda damage: damage.__name__)
-def test_broken_trees(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_a_broken_tree_is_refused(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     path = write_tree(tmp_path / "tree", None)
     damage(path)
     error, message = BROKEN[damage]
