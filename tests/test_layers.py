@@ -87,6 +87,7 @@ FOR_EVERY_FORMAT = (
     "open_single_file",
     "other_tools",
     "save_single_file",
+    "stored_item",
     "stored_step",
     "table",
 )

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from cordwood.copying.copy_report import CopyReport as CopyReport
     from cordwood.io.progress import Progress as Progress
     from cordwood.loading.detect_checkpoint import Detected as Detected
-    from cordwood.manager.resplit_states import Resplittable as Resplittable
+    from cordwood.manager.items.resplit_states import Resplittable as Resplittable
+    from cordwood.manager.items.stateful import Stateful as Stateful
     from cordwood.manager.restored import Restored as Restored
     from cordwood.manager.save_report import SaveReport as SaveReport
-    from cordwood.manager.step_items import Stateful as Stateful
     from cordwood.policies.retention_plan import PlannedStep as PlannedStep
     from cordwood.policies.retention_plan import RetentionPlan as RetentionPlan
     from cordwood.storage.object_stores.object_store_options import StorageOptions as StorageOptions
@@ -36,11 +36,11 @@ _MODULE_OF = {
     "LeafDiff": "cordwood.comparing.leaf_diff",
     "PlannedStep": "cordwood.policies.retention_plan",
     "Progress": "cordwood.io.progress",
-    "Resplittable": "cordwood.manager.resplit_states",
+    "Resplittable": "cordwood.manager.items.resplit_states",
     "Restored": "cordwood.manager.restored",
     "RetentionPlan": "cordwood.policies.retention_plan",
     "SaveReport": "cordwood.manager.save_report",
-    "Stateful": "cordwood.manager.step_items",
+    "Stateful": "cordwood.manager.items.stateful",
     "StorageOptions": "cordwood.storage.object_stores.object_store_options",
     "Verification": "cordwood.verifying.verification",
 }

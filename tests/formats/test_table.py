@@ -18,6 +18,8 @@ from cordwood.formats.format_protocol import (
     IndexLister,
     ItemLister,
     LossFinder,
+    MetricsReader,
+    OtherItemReader,
     Reader,
     RunReader,
     StepsBeside,
@@ -29,7 +31,8 @@ from cordwood.formats.hugging_face import write as write_for_hub
 from cordwood.formats.numpy_files import eqx_format, npy_format, npz_format
 from cordwood.formats.ocdbt_arrays import format as ocdbt_format
 from cordwood.formats.ocdbt_arrays import read_index as read_ocdbt
-from cordwood.formats.orbax import locate_trees
+from cordwood.formats.orbax import format as orbax_format
+from cordwood.formats.orbax import other_items, runs, saved_metrics, select_tree
 from cordwood.formats.orbax import read_index as read_orbax
 from cordwood.formats.packs import leftovers, list_index
 from cordwood.formats.packs import open as open_packs
@@ -45,7 +48,7 @@ from tests.children import run_python
 # The type checker compares each module with its protocol.
 DETECTORS: Sequence[Detector] = (
     *(safetensors_format, npz_format, npy_format, eqx_format, msgpack_format, compressed_format),
-    *(records_format, locate_trees, shards_format, single_file_format, ocdbt_format, tree_format),
+    *(records_format, orbax_format, shards_format, single_file_format, ocdbt_format, tree_format),
 )
 READERS: Sequence[Reader] = (
     *(safetensors_format, npz_format, npy_format, eqx_format, msgpack_format, compressed_format),
@@ -55,11 +58,13 @@ WRITERS: Sequence[Writer] = (
     *(write_safetensors, write_msgpack, write_compressed, write_packs, write_zarr, write_for_hub),
 )
 LISTERS: Sequence[IndexLister] = (safetensors_format, msgpack_format, list_index, read_zarr)
-ITEMS: Sequence[ItemLister] = (open_packs, read_zarr, locate_trees)
+ITEMS: Sequence[ItemLister] = (open_packs, read_zarr, select_tree)
+OTHER_ITEMS: Sequence[OtherItemReader] = (other_items,)
 LOSSES: Sequence[LossFinder] = (write_msgpack, write_for_hub)
 COLLECTORS: Sequence[Collector] = (leftovers,)
 COMPANIONS: Sequence[CompanionReader] = (files_beside_weights,)
-RUNS: Sequence[RunReader] = (locate_trees,)
+RUNS: Sequence[RunReader] = (runs,)
+METRICS: Sequence[MetricsReader] = (saved_metrics,)
 STEPS_BESIDE: Sequence[StepsBeside] = (shards_format,)
 
 MODULES: dict[str, Sequence[object]] = {
@@ -68,10 +73,12 @@ MODULES: dict[str, Sequence[object]] = {
     "writer": WRITERS,
     "lister": LISTERS,
     "items": ITEMS,
+    "other_items": OTHER_ITEMS,
     "losses": LOSSES,
     "collector": COLLECTORS,
     "companions": COMPANIONS,
     "runs": RUNS,
+    "metrics": METRICS,
     "steps_beside": STEPS_BESIDE,
 }
 ROWS = [format for format in vars(table).values() if isinstance(format, Format)]

@@ -675,12 +675,12 @@ def texts_with_remedies(path: Path) -> list[str]:
 
 
 MODULES = [
-    *sorted(SOURCE.glob("loading/*.py")),
+    *sorted(SOURCE.glob("loading/**/*.py")),
     *sorted(SOURCE.glob("plan/*.py")),
     SOURCE / "errors.py",
     SOURCE / "formats" / "packs" / "cordwood_json.py",
     SOURCE / "formats" / "packs" / "select_item.py",
-    SOURCE / "manager" / "step_items.py",
+    *sorted(SOURCE.glob("manager/items/*.py")),
 ]
 
 

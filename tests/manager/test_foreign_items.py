@@ -17,8 +17,9 @@ import pytest
 
 import cordwood
 from cordwood import CheckpointManager, StepReader
-from cordwood.errors import CorruptionError, MismatchError, PrefixError
-from cordwood.manager.step_items import load_foreign_item
+from cordwood.errors import CorruptionError, FormatError, MismatchError, PrefixError
+from cordwood.formats.stored_trees import stored_trees
+from cordwood.manager.items.foreign_items import load_foreign_item
 from cordwood.storage.locations import LocalPath
 from tests.manager.counters import ByteCounter, Counter, SharedByteCounter, SharedCounter
 
@@ -153,6 +154,14 @@ def test_iterators_of_grain_go_on(composite: Path, name: str, kind: Any, first: 
     assert dict(restored.items) == {}
 
 
+@pytest.mark.parametrize("name", ["rng/jax_random_key", "numpy/np_random_key"])
+def test_a_key_whose_metadata_is_not_an_object(composite: Path, name: str) -> None:
+    (composite / "20" / f"{name}_metadata" / "metadata").write_text("[1]")
+    item = name.partition("/")[0]
+    with pytest.raises(FormatError, match=rf"{name}_metadata/metadata: expected an object, found"):
+        StepReader(composite).restore(20, prefix="state", items={item: None})
+
+
 def test_messages_say_what_an_item_is(composite: Path) -> None:
     reader = StepReader(composite)
     with pytest.raises(
@@ -242,7 +251,8 @@ def test_states_of_grain_for_another_number_of_processes(
 
     def load(item: Any, index: int, count: int) -> Any:
         processes: Any = SimpleNamespace(index=index, count=count)
-        return load_foreign_item(LocalPath(str(step)), "data", item, {"progress": None}, processes)
+        path, options = LocalPath(str(step)), {"progress": None}
+        return load_foreign_item(path, "data", item, options, processes, trees=stored_trees(path))
 
     counter = kind()
     for index, count in ((0, 1), (0, 2), (1, 2), (2, 3)):

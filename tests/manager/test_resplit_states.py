@@ -11,12 +11,8 @@ import pytest
 
 import cordwood
 from cordwood.errors import MismatchError
-from cordwood.manager.step_items import (
-    collect_states,
-    join_items,
-    load_item,
-    states_tree,
-)
+from cordwood.manager.items.items_to_restore import load_item
+from cordwood.manager.items.items_to_save import collect_states, join_items, states_tree
 from cordwood.results import Resplittable
 from cordwood.storage.locations import LocalPath
 from tests.manager.counters import Counter, SharedByteCounter, SharedCounter

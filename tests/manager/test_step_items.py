@@ -16,7 +16,7 @@ import cordwood
 from cordwood import CheckpointManager, StepReader
 from cordwood.errors import CorruptionError, MismatchError, PrefixError, UnsupportedLeafError
 from cordwood.loading.load_tree import load_checkpoint
-from cordwood.manager.step_items import load_item
+from cordwood.manager.items.items_to_restore import load_item
 from cordwood.results import SaveReport
 from cordwood.storage.locations import LocalPath, Location
 from tests.manager.counters import Counter
@@ -224,7 +224,7 @@ def test_a_step_that_goes_between_its_tree_and_its_items(
             shutil.rmtree(str(location))
         return load_checkpoint(location, *arguments, prefix=prefix)
 
-    monkeypatch.setattr("cordwood.manager.step_items.load_checkpoint", load)
+    monkeypatch.setattr("cordwood.manager.items.items_to_restore.load_checkpoint", load)
     restored = StepReader(tmp_path).restore(items={"ema": None})
     assert restored is not None
     assert restored.step == 1

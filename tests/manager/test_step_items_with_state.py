@@ -13,13 +13,9 @@ import pytest
 import cordwood
 from cordwood import CheckpointManager
 from cordwood.errors import FormatError, MismatchError
-from cordwood.manager.step_items import (
-    collect_states,
-    join_items,
-    load_item,
-    saved_states,
-    states_tree,
-)
+from cordwood.manager.items.items_to_restore import load_item
+from cordwood.manager.items.items_to_save import collect_states, join_items, states_tree
+from cordwood.manager.items.recorded_items import saved_states
 from cordwood.storage.locations import LocalPath
 from tests.manager.counters import ByteCounter, Counter
 

@@ -145,8 +145,9 @@ def info_command(path: str, prefix: str | None, format: str | None, as_json: boo
 
     location = parse_location(path)
     trees: Sequence[str] = [prefix or ""]
+    items: Mapping[str, str] = {}
     if prefix is None:
-        trees = stored_trees(location, format=format).names
+        _, trees, items = stored_trees(location, format=format)
     named = [tree for tree in trees if tree] if len(trees) > 1 else []
     listings = {tree: list_leaves(path, prefix=tree) for tree in named}
     summary: dict[str, Any] = {"path": path}
@@ -157,8 +158,8 @@ def info_command(path: str, prefix: str | None, format: str | None, as_json: boo
     summary["disk_bytes"] = _stored_bytes(location, trees)
     if named:
         summary["trees"] = [{"prefix": tree, **_sizes(listings[tree].rows)} for tree in named]
-    if prefix is None and summary["format"] == "orbax":
-        summary |= _orbax_items(location)
+    if items:
+        summary["items"] = items
     if as_json:
         print_json(summary)
         return
@@ -182,16 +183,6 @@ def _stored_bytes(location: Location, trees: Sequence[str]) -> int:
         with open_at(location, prefix=tree or None) as checkpoint:
             sizes.update({each.name: each.size_bytes for each in checkpoint.index.sources})
     return sum(sizes.values())
-
-
-def _orbax_items(location: Location) -> dict[str, Any]:
-    """Return the items of an Orbax checkpoint that are not trees, for JSON; {} if none."""
-    from cordwood.formats.orbax.locate_trees import TREE
-    from cordwood.manager.step_items import foreign_items
-
-    items = foreign_items(location).items()
-    others = {name: kind for name, kind in items if kind != TREE}
-    return {"items": others} if others else {}
 
 
 def _sizes(rows: Sequence[LeafRow]) -> dict[str, int]:

@@ -60,7 +60,7 @@ def pair_trees(
 
 
 def _prefix_in(side: StoredTrees | None, prefix: str) -> str | None:
-    if side is None or not side.is_directory:
+    if side is None or not side.format.is_directory:
         return None
     if prefix in side.names:
         return prefix

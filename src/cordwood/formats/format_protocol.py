@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 from cordwood.storage.locations import LocalPath, Location
 
 if TYPE_CHECKING:
+    from cordwood.formats.stored_item import ItemKind, StoredItem
     from cordwood.formats.table import Format
     from cordwood.index import Box, Digests, Index, Leaf, LeafRuns
     from cordwood.io.leaves_to_write import Leaves
@@ -386,8 +387,44 @@ class RunReader(Protocol):
         """Raise IncompleteCheckpointError if an unfinished save was to become it."""
         ...
 
-    def other_items(self, location: Location, /) -> Mapping[str, str]:
-        """Return the items that are no trees, each with its kind in words."""
+    def is_unfinished_name(self, name: str, /) -> bool:
+        """Return whether a directory of that name is a save that did not end."""
+        ...
+
+
+class StepMetrics(NamedTuple):
+    """The metrics of a step, and when it was saved."""
+
+    time: float  # in seconds since 1970; 0 if it is not stored
+    metrics: Mapping[str, float]
+
+
+class MetricsReader(Protocol):
+    """The metrics that a tool has saved with its steps."""
+
+    def saved_metrics(self, place: Place, /) -> StepMetrics | None:
+        """Return the metrics of a step; None if there are none.
+
+        Raises FileNotFoundError and NotADirectoryError if there is no such directory.
+        """
+        ...
+
+
+class OtherItemReader(Protocol):
+    """The items of directories that are no trees."""
+
+    def other_items(self, location: Location, /) -> Mapping[str, ItemKind]:
+        """Return the kinds of the items, by their names."""
+        ...
+
+    def read_item(self, location: Location, name: str, kind: ItemKind, /) -> StoredItem:
+        """Return what an item of a kind stores. Raises CorruptionError, FormatError, LimitError."""
+        ...
+
+    def read_extras(
+        self, location: Location, items: Mapping[str, ItemKind], /
+    ) -> Mapping[str, Any] | None:
+        """Return the small values among the items, by name; None if there are none."""
         ...
 
 

@@ -17,9 +17,12 @@ if TYPE_CHECKING:
         IndexLister,
         ItemLister,
         LossFinder,
+        MetricsReader,
+        OtherItemReader,
         Place,
         Reader,
         RunReader,
+        StepMetrics,
         StepsBeside,
         Writer,
     )
@@ -50,6 +53,23 @@ def item_names(format: Format, location: Location) -> Sequence[str]:
     if not format.items:
         return [""]
     return cast("ItemLister", import_module(format.items)).item_names(location)
+
+
+def other_item_reader_of(format: Format) -> OtherItemReader:
+    """Return the module that reads items that are no trees; the format must have one."""
+    return cast("OtherItemReader", import_module(format.other_items))
+
+
+def saved_metrics(format: Format, place: Place) -> StepMetrics | None:
+    """Return the metrics that a tool saved with a step; None if there are none."""
+    if not format.metrics:
+        return None
+    return cast("MetricsReader", import_module(format.metrics)).saved_metrics(place)
+
+
+def is_unfinished(format: Format, place: Place) -> bool:
+    """Return whether a directory of a format is a checkpoint of a tool whose save did not end."""
+    return bool(format.runs) and run_reader_of(format).is_unfinished_at(place)
 
 
 def steps_beside(format: Format, place: Place) -> Sequence[str]:

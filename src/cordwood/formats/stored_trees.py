@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from cordwood.formats.detect_format import read_with_format
-from cordwood.formats.load_format import item_names, run_reader_of
+from cordwood.formats.load_format import item_names, other_item_reader_of
+from cordwood.formats.stored_item import ItemKind
 from cordwood.formats.table import Format
 from cordwood.storage.locations import Location
 
@@ -15,14 +16,19 @@ class StoredTrees(NamedTuple):
     """The trees of a checkpoint.
 
     Attributes:
+        format: the format of the checkpoint.
         names: their prefixes, sorted; "" for the one without a prefix.
-        others: the items that are no trees, each with its kind in words.
-        is_directory: False for a file, which holds one tree.
+        others: the kinds of the items that are no trees, by their names.
     """
 
+    format: Format
     names: Sequence[str]
-    others: Mapping[str, str]
-    is_directory: bool
+    others: Mapping[str, ItemKind]
+
+    @property
+    def kinds(self) -> Mapping[str, ItemKind]:
+        """The kinds of all items by their names, without the tree that has no name."""
+        return {**{name: ItemKind.TREE for name in self.names if name}, **self.others}
 
     def default(self) -> str | None:
         """Return the tree that is meant where none is named; None if one has to be named."""
@@ -44,11 +50,10 @@ def stored_trees(location: Location, *, format: str | None = None) -> StoredTree
     """
 
     def trees_of(detected_format: Format) -> StoredTrees:
-        others = (
-            run_reader_of(detected_format).other_items(location) if detected_format.runs else {}
-        )
-        names = item_names(detected_format, location)
-        return StoredTrees(names, others, detected_format.is_directory)
+        others: Mapping[str, ItemKind] = {}
+        if detected_format.other_items:
+            others = other_item_reader_of(detected_format).other_items(location)
+        return StoredTrees(detected_format, item_names(detected_format, location), others)
 
     return read_with_format(location, trees_of, format=format, prefix=None)
 

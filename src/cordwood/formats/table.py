@@ -26,6 +26,7 @@ class Format(NamedTuple):
         reader: the module of its `Reader`.
         detector: of its `Detector`; "": a directory with the index file is a checkpoint.
         items: of its `ItemLister`, if directories can hold several trees.
+        other_items: of its `OtherItemReader`, if directories can hold items that are no trees.
         lister: of its `IndexLister`, if the index alone says what the leaves are.
         writer: of its `Writer`, if `save` or `convert` writes it.
         save_options: the fields of `SaveOptions` that the writer takes; others are refused.
@@ -34,6 +35,7 @@ class Format(NamedTuple):
         companions: of its `CompanionReader`, if directories have files beside the weights.
         runs: of its `RunReader`, if its tool has directories of steps of its own.
         tool: the name of that tool.
+        metrics: of its `MetricsReader`, if that tool saves metrics with its steps.
         steps_beside: of its `StepsBeside`, if a checkpoint can have steps beside its tree.
         reads_stores: True if it is read in object stores too.
     """
@@ -45,6 +47,7 @@ class Format(NamedTuple):
     index_name: str = ""
     detector: str = ""
     items: str = ""
+    other_items: str = ""
     lister: str = ""
     writer: str = ""
     save_options: frozenset[str] = frozenset()
@@ -53,6 +56,7 @@ class Format(NamedTuple):
     companions: str = ""
     runs: str = ""
     tool: str = ""
+    metrics: str = ""
     steps_beside: str = ""
     reads_stores: bool = False
 
@@ -158,10 +162,12 @@ ORBAX = Format(
     name="orbax",
     description="an Orbax checkpoint",
     index_name="_METADATA",
-    detector="cordwood.formats.orbax.locate_trees",
+    detector="cordwood.formats.orbax.format",
     reader="cordwood.formats.orbax.read_index",
-    items="cordwood.formats.orbax.locate_trees",
-    runs="cordwood.formats.orbax.locate_trees",
+    items="cordwood.formats.orbax.select_tree",
+    other_items="cordwood.formats.orbax.other_items",
+    runs="cordwood.formats.orbax.runs",
+    metrics="cordwood.formats.orbax.saved_metrics",
     tool="Orbax",
     reads_stores=True,
 )

@@ -6,12 +6,10 @@ from typing import NamedTuple
 
 from cordwood.errors import CordwoodError
 from cordwood.formats.detect_format import format_in
-from cordwood.formats.format_protocol import Place
-from cordwood.formats.load_format import run_reader_of
-from cordwood.formats.orbax.saved_metrics import StepMetrics, saved_metrics
+from cordwood.formats.format_protocol import Place, StepMetrics
+from cordwood.formats.load_format import is_unfinished, saved_metrics
 from cordwood.formats.packs.packs_storage import RULES
 from cordwood.formats.stored_step import parse_step_name
-from cordwood.formats.table import ORBAX
 from cordwood.storage.locations import Url
 
 CORDWOOD_SAVE = "cordwood.save"  # the tool of steps that no manager saved, and cordwood wrote
@@ -60,8 +58,8 @@ def step_of_tool(name: str, place: Place, *, is_file: bool) -> ToolStep | None:
         format = format_in(place) if has_content else None
         if format is None:
             return None
-        is_finished = not (format.runs and run_reader_of(format).is_unfinished_at(place))
-        metrics = saved_metrics(place) if format is ORBAX and is_finished else None
+        is_finished = not is_unfinished(format, place)
+        metrics = saved_metrics(format, place) if is_finished else None
         if parsed.word == "run-" and not any(map(place.has, LAST_OF_EFORMER)):
             return None  # its save has not finished
     except (OSError, CordwoodError):

@@ -16,13 +16,12 @@ from cordwood.formats.detect_format import (
     place_at,
     steps_in,
 )
-from cordwood.formats.format_protocol import Place
-from cordwood.formats.load_format import run_reader_of, steps_beside
-from cordwood.formats.orbax.saved_metrics import StepMetrics, saved_metrics
+from cordwood.formats.format_protocol import Place, StepMetrics
+from cordwood.formats.load_format import is_unfinished, saved_metrics, steps_beside
 from cordwood.formats.packs.packs_storage import store_at
 from cordwood.formats.packs.step_metrics import record_of_index
 from cordwood.formats.stored_step import MAX_STEPS_OPENED, number_in_name
-from cordwood.formats.table import ORBAX, PACKS, Format
+from cordwood.formats.table import PACKS, Format
 from cordwood.io.open_files import LocalFile
 from cordwood.message_text import printable
 from cordwood.policies.saved_step import SavedStep, sort_by_metric
@@ -142,12 +141,7 @@ def _format_of_step(place: Place, name: str) -> Format | None:
     try:
         if name in place.folders:
             format = format_in(child)
-            unfinished = (
-                format is not None
-                and bool(format.runs)
-                and run_reader_of(format).is_unfinished_at(child)
-            )
-            return None if unfinished else format
+            return None if format is None or is_unfinished(format, child) else format
         if isinstance(child.location, Url):
             return format_in_store(child.location)
         with LocalFile(child.location) as file:
@@ -225,10 +219,10 @@ def _measured(place: Place, names: Sequence[str]) -> list[SavedStep]:
 def _metrics(place: Place, name: str) -> StepMetrics | None:
     format = _format_of_step(place, name)
     child = place.child(name)
-    if format is ORBAX:
-        return saved_metrics(child)
-    if format is not PACKS:
+    if format is None:
         return None
+    if format is not PACKS:
+        return saved_metrics(format, child)
     try:
         index = store_at(child.location).read_index()
         record = None if index is None else record_of_index(index, name=child.path)

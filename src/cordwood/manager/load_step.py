@@ -10,24 +10,19 @@ from typing import Any, NamedTuple
 
 from cordwood.errors import PrefixError
 from cordwood.formats.stored_step import PREFIX_KEY, Record
+from cordwood.formats.stored_trees import StoredTrees, stored_trees
 from cordwood.io.progress_bar import progress_display
 from cordwood.loading.checkpoint import open_at
 from cordwood.loading.load_options import LoadOptions
 from cordwood.loading.load_tree import load_checkpoint
 from cordwood.manager.byte_counter import ByteCounter
 from cordwood.manager.choose_step import ChosenStep
+from cordwood.manager.items.foreign_items import foreign_extras, load_foreign_item
+from cordwood.manager.items.items_to_restore import load_item, require_items
+from cordwood.manager.items.recorded_items import ITEM, describe
+from cordwood.manager.items.stateful import is_stateful
 from cordwood.manager.restore_request import RestoreRequest
 from cordwood.manager.restored import Restored
-from cordwood.manager.step_items import (
-    ITEM,
-    describe,
-    foreign_extras,
-    foreign_items,
-    is_stateful,
-    load_foreign_item,
-    load_item,
-    require_items,
-)
 from cordwood.message_text import printable, size_text
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.locations import Location, parse_location
@@ -53,10 +48,12 @@ def load_step(chosen: ChosenStep, request: RestoreRequest, processes: Rendezvous
     path, record = chosen.path, chosen.record
     location = parse_location(path)  # as process 0 has sent it
     kinds: Mapping[str, str] = {}
+    trees: StoredTrees | None = None
     if record is not None:
         kinds = {name: describe(item) for name, item in record.items.items()}
     elif chosen.format is None:
-        kinds = foreign_items(location)
+        trees = stored_trees(location)
+        kinds = trees.kinds
     keeps = request.options.get("missing") == "keep"
     require_items(request.items, kinds, keeps=keeps, path=path)
     start = time.monotonic()
@@ -81,16 +78,18 @@ def load_step(chosen: ChosenStep, request: RestoreRequest, processes: Rendezvous
                 log.info("%s has no item %r: what was given is kept", path, name)
                 if not is_stateful(item):
                     items[name] = item
+            elif trees is not None:
+                items[name] = load_foreign_item(
+                    location, name, item, for_items, processes, trees=trees
+                )
             elif record is not None:
                 saved = record.items[name]
                 items[name] = load_item(location, name, saved, item, for_items, processes)
-            else:
-                items[name] = load_foreign_item(location, name, item, for_items, processes)
         extras = None
         if record is not None:
             extras = record.extras
-        elif kinds:
-            extras = foreign_extras(location)
+        elif trees is not None:
+            extras = foreign_extras(location, trees)
     seconds = time.monotonic() - start
     log.log(
         logging.DEBUG if processes.index else logging.INFO,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from cordwood.errors import CordwoodError
 from cordwood.formats.detect_format import format_in, steps_in
 from cordwood.formats.format_protocol import Place
-from cordwood.formats.orbax.locate_trees import is_unfinished
+from cordwood.formats.other_tools import is_unfinished_name
 from cordwood.formats.stored_step import listed, sorted_steps, step_in_name
 from cordwood.formats.table import DEFAULT, ZARR
 from cordwood.formats.tool_steps import LAST_OF_EFORMER
@@ -57,7 +57,7 @@ def other_checkpoints(storage: StepStorage, *, steps: Collection[str]) -> list[O
 
 def _other(name: str, place: Place, entry: StepEntry) -> OtherCheckpoint | None:
     """Return an entry of a root as a checkpoint; None if it is not one."""
-    if is_unfinished(name):
+    if is_unfinished_name(name):
         return None
     format, description = "", ""
     with suppress(OSError, CordwoodError):

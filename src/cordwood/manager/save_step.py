@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, SupportsFloat
 
 from cordwood.errors import PendingSaveError
 from cordwood.formats.stored_step import Record, as_json, as_metrics, require_same
+from cordwood.manager.items.items_to_save import collect_states, join_items, states_tree
 from cordwood.manager.save_decider import SaveDecider
 from cordwood.manager.save_queue import SaveQueue
-from cordwood.manager.step_items import collect_states, join_items, states_tree
 from cordwood.manager.steps import Steps
 from cordwood.processes.process_group import ProcessGroup
 from cordwood.processes.rendezvous import Rendezvous

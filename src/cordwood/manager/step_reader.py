@@ -13,13 +13,14 @@ from cordwood.formats.stored_step import step_number
 from cordwood.io.progress import ProgressOption
 from cordwood.io.progress_bar import require_progress_option
 from cordwood.manager.argument_hints import no_attribute, refuse_arguments
+from cordwood.manager.items.item_arguments import require_mapping
+from cordwood.manager.items.stateful import is_stateful, set_state
 from cordwood.manager.load_step import LoadedStep
 from cordwood.manager.missing_steps import finished_step, text_without_steps
 from cordwood.manager.pin_step import pinned
 from cordwood.manager.restore_request import RestoreOptions, RestoreRequest
 from cordwood.manager.restore_step import restore_newest, restore_step
 from cordwood.manager.restored import Restored
-from cordwood.manager.step_items import is_stateful, require_mapping, set_state
 from cordwood.manager.step_watcher import StepWatcher
 from cordwood.manager.steps import Steps
 from cordwood.message_text import printable

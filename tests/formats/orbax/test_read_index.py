@@ -15,7 +15,8 @@ import pytest
 import cordwood
 from cordwood.errors import FormatError, IncompleteCheckpointError, LimitError, PrefixError
 from cordwood.formats.ocdbt.values import INLINE_NAME
-from cordwood.formats.orbax.locate_trees import OrbaxDirectory, inspect_directory, select_tree
+from cordwood.formats.orbax.orbax_directory import OrbaxDirectory, inspect_directory
+from cordwood.formats.orbax.select_tree import select_tree
 from cordwood.formats.orbax.tree_metadata import parse_tree_metadata
 from cordwood.index import LEAF, MAX_DEPTH, Box, Codec, Encoded, Inline, Leaf, Node, Pieces
 from cordwood.keypath import format_path

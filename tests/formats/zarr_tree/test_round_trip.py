@@ -29,7 +29,7 @@ from cordwood.errors import (
     TruncatedError,
     UnsupportedFormatError,
 )
-from cordwood.formats.orbax import locate_trees
+from cordwood.formats.orbax import orbax_directory
 
 TREE: dict[str, Any] = {
     "model": {
@@ -254,13 +254,13 @@ def test_a_directory_is_looked_at_for_orbax_once_for_each_question(
 ) -> None:
     path = write_tree(tmp_path / "tree", None)
     looks = []
-    inspect = locate_trees.inspect_directory
+    inspect = orbax_directory.inspect_directory
 
     def look(directory: Any) -> Any:
         looks.append(directory.name)
         return inspect(directory)
 
-    monkeypatch.setattr("cordwood.formats.orbax.locate_trees.inspect_directory", look)
+    monkeypatch.setattr("cordwood.formats.orbax.orbax_directory.inspect_directory", look)
     cordwood.load(path)
     assert looks == [str(path)] * 2  # whether it is a checkpoint, and whether there are steps
 

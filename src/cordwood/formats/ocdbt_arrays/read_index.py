@@ -8,7 +8,7 @@ from cordwood.errors import CorruptionError, FormatError
 from cordwood.formats.format_protocol import Opened, OpenOptions
 from cordwood.formats.ocdbt.values import OcdbtValues
 from cordwood.formats.ocdbt_arrays.pytreedef import MAX_TREE_BYTES, TREE_NAME, parse_tree_file
-from cordwood.formats.orbax.read_index import MESSAGES
+from cordwood.formats.orbax.chunk_messages import MESSAGES
 from cordwood.formats.table import Format
 from cordwood.formats.zarr.array_reader import ArrayReader, StoredArray, array_storage
 from cordwood.formats.zarr.metadata_v2 import METADATA_NAME

@@ -6,18 +6,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import Any
-
-from cordwood.encoding.strict_json import parse_json
-from cordwood.errors import CordwoodError
+from cordwood.formats.orbax.checkpoint_metadata import CHECKPOINT_NAME, read_checkpoint_metadata
 from cordwood.formats.orbax.tree_metadata import LeafMetadata, TreeMetadata
 from cordwood.index import LEAF
 from cordwood.storage.readable_directory import ReadableDirectory
 
 ARRAY_NAME = "checkpoint"
-CHECKPOINT_NAME = "_CHECKPOINT_METADATA"
-MAX_CHECKPOINT_BYTES = 1 << 24  # of that file
 _HANDLER = "ArrayCheckpointHandler"
 _BESIDE = frozenset(
     {"_sharding", "array_metadatas", CHECKPOINT_NAME, "commit_success.txt", ARRAY_NAME}
@@ -51,16 +45,6 @@ def as_array(tree: TreeMetadata) -> TreeMetadata:
 
 def is_saved_as_array(checkpoint: ReadableDirectory, item: str) -> bool:
     """Return whether an item was written as an array; "" for the checkpoint itself."""
-    handlers = read_checkpoint_metadata(checkpoint).get("item_handlers")
-    handler = handlers.get(item) if type(handlers) is dict else handlers
+    about = read_checkpoint_metadata(checkpoint)
+    handler = about.item_handlers.get(item, about.tree_handler)
     return type(handler) is str and handler.endswith(_HANDLER)
-
-
-def read_checkpoint_metadata(checkpoint: ReadableDirectory) -> dict[str, Any]:
-    """Return the content of `_CHECKPOINT_METADATA`; {} if it is missing, or cannot be read."""
-    with suppress(CordwoodError, PermissionError):
-        if checkpoint.has(CHECKPOINT_NAME):
-            data = checkpoint.read(CHECKPOINT_NAME, limit_bytes=MAX_CHECKPOINT_BYTES)
-            members = parse_json(data, CHECKPOINT_NAME, allow_nan=True)
-            return members if type(members) is dict else {}
-    return {}

@@ -1,27 +1,19 @@
-"""`_METADATA`: the leaves of a tree and the names of their arrays; `_sharding`: their shardings.
-
-The shardings are those of the jax arrays when Orbax saved them, and shown to people only.
-"""
+"""`_METADATA`: the leaves of a tree, and the names of their arrays."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import FormatError, LimitError
+from cordwood.formats.orbax.rich_types import parse_rich_types
 from cordwood.index import LEAF, MAX_DEPTH, MAX_LEAVES, Node, NodeKind, Structure
 from cordwood.io.open_files import naming
 from cordwood.keypath import KeyPath
 
 TREE_NAME = "_METADATA"
 STORES_ZEROS = "store_array_data_equal_to_fill_value"  # a member of the file
-MAX_TREE_FILE_BYTES = 1 << 29
-SHARDINGS_NAME = "_sharding"
-_MAX_SHOWN = 200  # characters of a sharding
 
 # Values of key_type: a position in a sequence; a dict key, field or attribute.
 _SEQUENCE, _MAPPING = 1, 2
@@ -106,7 +98,7 @@ def parse_tree_metadata(
             else:
                 root = value
     with naming(TREE_NAME):
-        structure, leaves = _flatten(root, _rich_kinds(members.get("value_metadata_tree")))
+        structure, leaves = _flatten(root, parse_rich_types(members.get("value_metadata_tree")))
     return TreeMetadata(
         structure,
         leaves,
@@ -202,94 +194,3 @@ def _container(value: _Branch, kind: NodeKind, name: str) -> tuple[Node, list[An
     if kind == "namedtuple":
         return Node("namedtuple", count, keys, name), list(keys)
     return Node("dict", count, keys), list(keys)
-
-
-def _rich_kinds(text: Any) -> dict[tuple[str, ...], tuple[NodeKind, str]]:
-    """Return the paths of tuples and named tuples, if the writer recorded them."""
-    if text is None:
-        return {}
-    if type(text) is not str:
-        raise FormatError(f"value_metadata_tree: expected a string, found {text!r:.80}")
-    kinds: dict[tuple[str, ...], tuple[NodeKind, str]] = {}
-    stack: list[tuple[tuple[str, ...], Any]] = [((), parse_json(text, "value_metadata_tree"))]
-    while stack:
-        path, value = stack.pop()
-        kind, name, children = _rich_node(value)
-        if kind in ("tuple", "namedtuple"):
-            kinds[path] = kind, name
-        stack += [((*path, key), child) for key, child in children]
-    return kinds
-
-
-def _rich_node(value: Any) -> tuple[NodeKind, str, Iterator[tuple[str, Any]]]:
-    if type(value) is list:
-        return "list", "", ((str(i), child) for i, child in enumerate(value))
-    if type(value) is not dict:
-        return "leaf", "", iter(())
-    category, name = value.get("category"), value.get("clazz")
-    if type(category) is not str or type(name) is not str:
-        return "dict", "", iter(value.items())
-    entries = value.get("entries")
-    if type(entries) is not list:
-        return "leaf", "", iter(())
-    if category == "namedtuple":
-        pairs = [item for item in entries if type(item) is dict and type(item.get("key")) is str]
-        return "namedtuple", name, ((item["key"], item.get("value")) for item in pairs)
-    return (
-        ("tuple" if name == "tuple" else "list"),
-        "",
-        ((str(i), e) for i, e in enumerate(entries)),
-    )
-
-
-def parse_shardings(data: bytes) -> Mapping[str, str]:
-    """Return a text for the sharding of each array, by the name of the array.
-
-    Loading does not depend on it: an entry that cannot be read is skipped.
-    """
-    try:
-        items = list(json.loads(data).items())
-    except (ValueError, RecursionError, AttributeError):
-        return {}
-    texts: dict[str, str] = {}
-    shardings = {}
-    for key, text in items:
-        if type(text) is not str:
-            continue
-        if text not in texts:
-            texts[text] = _sharding_text(text)
-        try:
-            name = base64.b64decode(key, validate=True).decode()
-        except (binascii.Error, UnicodeDecodeError, ValueError):
-            continue
-        if texts[text]:
-            shardings[name] = texts[text]
-    return shardings
-
-
-def _sharding_text(text: str) -> str:
-    try:
-        members = json.loads(text)
-    except (ValueError, RecursionError):
-        return ""
-    if type(members) is not dict:
-        return ""
-    if members.get("sharding_type") != "NamedSharding":
-        device = members.get("device_str")
-        shown = device if type(device) is str else members.get("sharding_type")
-        return _plain(shown) if type(shown) is str else ""
-    columns: list[Any] = [members.get(key) for key in ("partition_spec", "axis_names", "shape")]
-    if not all(type(column) is list for column in columns):
-        return "NamedSharding"
-    spec, names, sizes = columns
-    axes = [f"{name}={size}" for name, size in zip(names, sizes, strict=False)]
-    return _plain(f"P({', '.join(map(_axis, spec))}) on {', '.join(axes)}")
-
-
-def _axis(entry: Any) -> str:
-    """Return the text of an entry of a PartitionSpec: None, an axis of the mesh, or several."""
-    return f"({', '.join(map(repr, entry))})" if type(entry) is list else repr(entry)
-
-
-def _plain(text: str) -> str:
-    return text if text.isprintable() and len(text) <= _MAX_SHOWN else f"{text!r:.{_MAX_SHOWN}}"

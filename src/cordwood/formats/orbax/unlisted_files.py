@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 
 from cordwood.errors import CordwoodError
-from cordwood.formats.orbax.array_item import read_checkpoint_metadata
-from cordwood.formats.orbax.locate_trees import inspect_directory
+from cordwood.formats.orbax.checkpoint_metadata import read_checkpoint_metadata
+from cordwood.formats.orbax.json_files import MAX_FILE_BYTES
+from cordwood.formats.orbax.orbax_directory import inspect_directory
 from cordwood.formats.orbax.tree_metadata import (
-    MAX_TREE_FILE_BYTES,
     TREE_NAME,
     parse_tree_metadata,
 )
@@ -46,8 +46,8 @@ def _items(directory: ReadableDirectory, trees: Collection[str]) -> Collection[s
     """Return the names of the items; None if the checkpoint does not list them."""
     if "" in trees:
         return ()
-    handlers = read_checkpoint_metadata(directory).get("item_handlers")
-    return {*handlers, *trees, *_OF_MANAGER} if type(handlers) is dict and handlers else None
+    handlers = read_checkpoint_metadata(directory).item_handlers
+    return {*handlers, *trees, *_OF_MANAGER} if handlers else None
 
 
 def _arrays(directory: ReadableDirectory, tree: str) -> Collection[str] | None:
@@ -55,7 +55,7 @@ def _arrays(directory: ReadableDirectory, tree: str) -> Collection[str] | None:
     name = f"{tree}/{TREE_NAME}" if tree else TREE_NAME
     if not directory.has(name):
         return None
-    data = directory.read(name, limit_bytes=MAX_TREE_FILE_BYTES)
+    data = directory.read(name, limit_bytes=MAX_FILE_BYTES)
     return {leaf.name for leaf in parse_tree_metadata(data).leaves}
 
 
