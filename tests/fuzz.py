@@ -107,7 +107,7 @@ def fuzz(name: str, seconds: int, runs: int) -> int:
 
 # The functions, under cordwood.formats, that read the index of a file.
 READERS = {
-    "eqx": "numpy_files.read_npy.read_eqx_index",
+    "eqx": "numpy_files.read_eqx.read_eqx_index",
     "msgpack": "flax_msgpack.read_index.read_index",
     "npy": "numpy_files.read_npy.read_index",
     "npz": "numpy_files.read_npz.read_index",

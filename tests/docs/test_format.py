@@ -10,7 +10,7 @@ from cordwood.dtypes import DTYPES
 from cordwood.encoding.cordwood_metadata import HEADER_START, VERSION, VERSION_KEY
 from cordwood.encoding.json_structure import MAX_KEY_DEPTH
 from cordwood.encoding.tensor_names import MAX_NAME_BYTES
-from cordwood.formats.numpy_files import read_npy
+from cordwood.formats.numpy_files import npy_header, read_eqx
 from cordwood.formats.numpy_files.read_npz import MAX_RATIO
 from cordwood.formats.ocdbt.body_reader import MAX_KEY_BYTES
 from cordwood.formats.ocdbt.envelope import MAX_NODE_BYTES
@@ -92,9 +92,9 @@ def test_limits_of_orbax_checkpoints() -> None:
 
 
 def test_limits_of_numpy_files() -> None:
-    assert read_npy.MAX_ARRAYS == 1 << 20
+    assert read_eqx.MAX_ARRAYS == 1 << 20
     assert "2^20\n(`MAX_ARRAYS`)" in TEXT
-    assert f"{read_npy.MAX_HEADER_BYTES:,} bytes\n(`MAX_HEADER_BYTES`)" in TEXT
+    assert f"{npy_header.MAX_HEADER_BYTES:,} bytes\n(`MAX_HEADER_BYTES`)" in TEXT
     assert f"{MAX_RATIO} times\n(`MAX_RATIO`)" in TEXT
 
 

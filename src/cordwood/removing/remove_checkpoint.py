@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from cordwood.errors import CordwoodError, NotACheckpointError, UnsupportedFormatError
-from cordwood.formats.hugging_face.shards import files_in_index
+from cordwood.formats.hugging_face.weight_map import files_in_index
 from cordwood.formats.orbax.unlisted_files import unlisted_files
 from cordwood.formats.packs.packs_storage import RULES
 from cordwood.loading.detect_checkpoint import detect_checkpoint

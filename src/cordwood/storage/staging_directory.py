@@ -29,11 +29,12 @@ from cordwood.errors import NotACheckpointError
 from cordwood.io.chunk_codecs import Encoder
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.stale_handles import retry_stale
-from cordwood.plan.file_plan import PlannedFile
+from cordwood.plan.file_plan import FilePlan, PlannedFile
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import (
     Rights,
     SaveStep,
+    WritableFile,
     limit_folder,
     make_ancestors,
     make_private,
@@ -59,6 +60,7 @@ from cordwood.storage.paths import old_name, temporary_path, temporary_prefix
 from cordwood.storage.storage_protocol import wait_until_visible
 from cordwood.storage.syscalls import open_directory_fd, open_fd, opened_fd, write_all
 from cordwood.storage.write_chunk_files import WrittenFile, write_new_files
+from cordwood.storage.write_files import fill_file
 from cordwood.threads.stop_check import never_stop, stop_check
 
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY)
@@ -231,6 +233,22 @@ class StagingDirectory(SaveStep):
                 offset += len(chunk)
             syscalls.current().fsync(fd)
         self.mark_unsynced(path)
+
+    def write_planned(self, name: str, plan: FilePlan, leaves: Leaves, *, direct: bool) -> None:
+        """Write the new file that `plan` describes in it, and flush the file to the disk."""
+        file = WritableFile(f"{self.path}/{name}")
+        file.doing = "writing"
+        try:
+            file.open()
+            fill_file(file, plan, leaves, direct=direct)
+            file.doing = "flushing it to the disk"
+            syscalls.current().fsync(file.fd)
+        except OSError:
+            self.doing = f"{file.doing} ({name})"
+            raise
+        finally:
+            file.close()
+        self.mark_unsynced(name)
 
     def remove(self, name: str) -> None:
         """Remove a file directly in it; only for the process that created the directory."""

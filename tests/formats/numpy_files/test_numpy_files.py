@@ -19,7 +19,7 @@ from hypothesis.extra import numpy as hnp
 
 import cordwood
 from cordwood.errors import CorruptionError, LimitError, MismatchError, UnsupportedFormatError
-from cordwood.formats.numpy_files import read_npy, read_npz
+from cordwood.formats.numpy_files import read_eqx, read_npy, read_npz
 from cordwood.index import Encoded, Pieces
 from cordwood.io.open_files import MemoryFile
 from tests.golden.numpy_files import ARRAY, ARRAYS, FOLDER
@@ -32,7 +32,7 @@ NAMES = ["b1", "i1", "u2", "i4", "u8", "f2", "f4", "f8", "c8", "c16", "M8[ns]", 
 READ_INDEX = {
     "npy": read_npy.read_index,
     "npz": read_npz.read_index,
-    "eqx": read_npy.read_eqx_index,
+    "eqx": read_eqx.read_eqx_index,
 }
 
 

@@ -1,17 +1,14 @@
 """Directories of Hugging Face's: safetensors files and an index of them, or a single file.
 
-https://huggingface.co/docs/safetensors (the files), and what `transformers.save_pretrained` writes
-beside several of them: `{"metadata": {...}, "weight_map": {tensor: file}}`. The names of the files:
+https://huggingface.co/docs/safetensors. The names of the files:
 https://huggingface.co/docs/huggingface_hub/package_reference/serialization.
 """
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
-from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import (
     CorruptionError,
     FormatError,
@@ -21,18 +18,23 @@ from cordwood.errors import (
 from cordwood.formats.foreign_files import naming_foreign_file
 from cordwood.formats.format_protocol import Opened, OpenOptions
 from cordwood.formats.hugging_face.format import SHARD
+from cordwood.formats.hugging_face.weight_map import (
+    INDEX_NAME,
+    SINGLE_NAME,
+    find_index_name,
+    read_weight_map,
+)
 from cordwood.formats.open_single_file import opened_file
 from cordwood.formats.safetensors.read_index import read_index as read_safetensors_index
 from cordwood.formats.table import Format
 from cordwood.index import LEAF, Index, Inline, Leaf, Node, Source
-from cordwood.io.open_files import LocalFile, ReadableFile, read_whole
+from cordwood.io.open_files import LocalFile, ReadableFile
 from cordwood.io.reopened_file import MAX_OPEN_FILES, ReopenedLocalFile
 from cordwood.message_text import counted, first_names
 from cordwood.storage.directories import list_names
 from cordwood.storage.locations import Location, require_local
 from cordwood.storage.paths import path_exists
 
-_PATTERN = "*.safetensors.index.json"
 _MAX_NAMED = 3  # files, in a message
 
 
@@ -52,7 +54,7 @@ def open_item(format: Format, location: Location, item: str | None, options: Ope
     text = str(require_local(location))
     if item is not None:
         raise ValueError(f"{text}: prefix= is for directories of several trees; this one holds one")
-    index_name = _index_name(text)
+    index_name = find_index_name(text)
     if index_name is None and path_exists(f"{text}/{SINGLE_NAME}"):
         return _open_single(text)
     weight_map: Mapping[str, str] = {}
@@ -62,7 +64,7 @@ def open_item(format: Format, location: Location, item: str | None, options: Ope
         shard_names = _complete_shards(text)
     else:
         name = f"{text}/{index_name}"
-        weight_map, by_cordwood = _read_weight_map(name)
+        weight_map, by_cordwood = read_weight_map(name)
         shard_names = list(dict.fromkeys(weight_map.values()))
     kind = LocalFile if len(shard_names) <= MAX_OPEN_FILES else ReopenedLocalFile
     with ExitStack() as stack:
@@ -73,28 +75,6 @@ def open_item(format: Format, location: Location, item: str | None, options: Ope
         index = read_index(weight_map, shards, by_cordwood=by_cordwood, name=name)
         stack.pop_all()
     return Opened(FORMAT, index, tuple(shards.values()))
-
-
-def _index_name(path: str) -> str | None:
-    """Return the name of the index; None where there is none, but a single file."""
-    names = fnmatch.filter(list_names(path), _PATTERN)
-    if INDEX_NAME in names:
-        return INDEX_NAME
-    if len(names) > 1:
-        raise NotACheckpointError(
-            f"{path} has {' and '.join(names)}: remove all but the one that is meant, or call it "
-            f"{INDEX_NAME}"
-        )
-    return names[0] if names else None
-
-
-def files_in_index(path: str) -> Collection[str]:
-    """Return the names of the files that the index in a directory refers to; () without one.
-
-    Raises FormatError, NotACheckpointError or LimitError if it cannot be read, and OSError.
-    """
-    name = _index_name(path)
-    return () if name is None else set(_read_weight_map(f"{path}/{name}")[0].values())
 
 
 def _open_single(path: str) -> Opened:
@@ -173,48 +153,6 @@ def _complete_shards(path: str) -> list[str]:
 
 
 FORMAT = "safetensors-shards"
-SINGLE_NAME = "model.safetensors"
-INDEX_NAME = f"{SINGLE_NAME}.index.json"
-MAX_INDEX_BYTES = 100_000_000
-WRITER = {"writer": "cordwood"}  # in the metadata of an index: its files are of cordwood's
-MAX_NAME_BYTES = 255  # of a file, as file systems have it
-
-
-def _read_weight_map(name: str) -> tuple[Mapping[str, str], bool]:
-    """Return of each tensor the name of its file, and whether `convert` wrote the index."""
-    with LocalFile(name) as file:
-        data = read_whole(file, limit_bytes=MAX_INDEX_BYTES)
-    try:
-        members = parse_json(data.decode(), f"{name}: the index")
-    except UnicodeDecodeError as e:
-        raise FormatError(f"{name}: it is not UTF-8 at byte {e.start}") from e
-    weight_map = members.get("weight_map") if type(members) is dict else None
-    if type(weight_map) is not dict:
-        raise FormatError(f"{name}: expected an object with a weight_map, found {members!r:.80}")
-    if not weight_map:
-        raise FormatError(
-            f"{name}: its weight_map is empty: expected the names of tensors and their files"
-        )
-    for tensor, shard in weight_map.items():
-        if type(shard) is not str or not _is_plain(shard):
-            raise FormatError(
-                f"{name}: weight_map: {tensor!r:.200}: expected the name of a file beside it, "
-                f"found {shard!r:.80}"
-            )
-    metadata = members.get("metadata")
-    return weight_map, type(metadata) is dict and WRITER.items() <= metadata.items()
-
-
-def _is_plain(name: str) -> bool:
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError:
-        return False
-    return (
-        size <= MAX_NAME_BYTES
-        and name not in ("", ".", "..")
-        and not any(mark in name for mark in "/\\\0")
-    )
 
 
 def read_index(

@@ -11,7 +11,7 @@ from cordwood.encoding.tensor_names import tensor_names
 from cordwood.errors import NotACheckpointError, UnsupportedFormatError, UnsupportedLeafError
 from cordwood.formats.format_losses import losses_in_tensors, refuse_opaque
 from cordwood.formats.format_protocol import SaveOptions, SavePlan
-from cordwood.formats.hugging_face.shards import INDEX_NAME, SINGLE_NAME, WRITER
+from cordwood.formats.hugging_face.weight_map import INDEX_NAME, SINGLE_NAME, WRITER
 from cordwood.formats.safetensors.dtype_codes import stored_dtype
 from cordwood.formats.safetensors.plan_file import plan_file
 from cordwood.index import ARRAY_KINDS, LEAF, Index, LeafSpec, Node, size_in_memory
@@ -22,12 +22,10 @@ from cordwood.message_text import counted, first_names
 from cordwood.plan.file_plan import FilePlan
 from cordwood.plan.shards_by_size import shards_by_size
 from cordwood.processes.rendezvous import Rendezvous
-from cordwood.storage.atomic_file import atomic_file
 from cordwood.storage.directories import list_names
 from cordwood.storage.locations import LocalPath, Location, require_local
 from cordwood.storage.paths import kind_at
 from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
-from cordwood.storage.write_files import fill_file
 from cordwood.tree.flatten import FlatTree, flatten
 from cordwood.tree.leaves import describe_leaf
 
@@ -123,9 +121,7 @@ def write(save: HubSave, leaves: Leaves, rendezvous: Rendezvous) -> None:
     with stage.abandon_on_error():
         stage.begin()
         for name, plan in save.shards:
-            with atomic_file(f"{stage.path}/{name}") as temporary:
-                fill_file(temporary, plan, leaves, direct=not cached)
-            stage.mark_unsynced(name)
+            stage.write_planned(name, plan, leaves, direct=not cached)
         for name, data in save.beside.items():
             stage.create_file(name, [data])
         stage.commit(_require_empty)

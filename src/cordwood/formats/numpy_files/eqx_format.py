@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cordwood.formats.format_protocol import Match, Opened, OpenOptions, Place
-from cordwood.formats.numpy_files.npy_format import NPY
-from cordwood.formats.numpy_files.read_npy import line_in_front, read_eqx_index
+from cordwood.formats.numpy_files.npy_header import MAGIC
+from cordwood.formats.numpy_files.read_eqx import line_in_front, read_eqx_index
 from cordwood.formats.open_single_file import can_read, open_file
 from cordwood.storage.locations import Location, require_local
 
@@ -19,7 +19,7 @@ def matches(format: Format, place: Place) -> Match:
     del format
     if place.file is None:
         return Match.NO
-    if not place.head.startswith(NPY) and line_in_front(place.head) is None:
+    if not place.head.startswith(MAGIC) and line_in_front(place.head) is None:
         return Match.NO
     return Match.YES if can_read(place.file, read_eqx_index) else Match.NO
 

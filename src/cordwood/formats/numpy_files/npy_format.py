@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cordwood.formats.format_protocol import Match, Opened, OpenOptions, Place
+from cordwood.formats.numpy_files.npy_header import MAGIC
 from cordwood.formats.numpy_files.read_npy import read_index
 from cordwood.formats.open_single_file import can_read, open_file
 from cordwood.storage.locations import Location, require_local
@@ -12,13 +13,11 @@ from cordwood.storage.locations import Location, require_local
 if TYPE_CHECKING:
     from cordwood.formats.table import Format
 
-NPY = b"\x93NUMPY"
-
 
 def matches(format: Format, place: Place) -> Match:
     """Return MAYBE for a file that only begins as an array: it may be of equinox, or damaged."""
     del format
-    if place.file is None or not place.head.startswith(NPY):
+    if place.file is None or not place.head.startswith(MAGIC):
         return Match.NO
     return Match.YES if can_read(place.file, read_index) else Match.MAYBE
 

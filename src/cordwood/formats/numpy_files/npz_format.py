@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from cordwood.errors import CordwoodError, FileChangedError
 from cordwood.formats.format_protocol import Match, Opened, OpenOptions, Place
-from cordwood.formats.numpy_files.read_npz import read_index, read_members
+from cordwood.formats.numpy_files.read_npz import read_index
+from cordwood.formats.numpy_files.zip_members import read_members
 from cordwood.formats.open_single_file import open_file
 from cordwood.storage.locations import Location, require_local
 
