@@ -134,9 +134,9 @@ def reader(name: str) -> Callable[[bytes], None]:
 
         return expand
 
+    from cordwood import Checkpoint
     from cordwood.formats.format_protocol import Opened
     from cordwood.io.find_damage import check_sources
-    from cordwood.loading.checkpoint import Checkpoint
     from cordwood.loading.leaf_reader import LeafReader
 
     if name == "sealed":

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import cordwood
+from cordwood import Checkpoint
 from cordwood.comparing.leaf_statistics import leaf_statistics
 from cordwood.errors import CordwoodError, FileChangedError
-from cordwood.loading.checkpoint import Checkpoint
 from tests.changing_files import (
     CHANGES,
     FORMATS,

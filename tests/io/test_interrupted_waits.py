@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.saving.background_saves import PendingSave
+from cordwood import PendingSave
 from cordwood.storage import syscalls
 
 TREE = {"w": np.ones(4, np.float32)}

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.io.progress import Progress
 from cordwood.io.progress_bar import progress_display
 from cordwood.processes.key_value_store import SINGLE_PROCESS, override
+from cordwood.results import Progress
 from tests.children import SRC
 
 TREE = {f"w{i}": np.full(1 << 16, i, np.float32) for i in range(8)}

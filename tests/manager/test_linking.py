@@ -26,7 +26,7 @@ from cordwood.errors import CorruptionError
 from cordwood.formats.packs import compare_cells
 from cordwood.results import SaveReport
 from cordwood.storage import syscalls
-from cordwood.testing.equality import assert_trees_equal
+from cordwood.testing import assert_trees_equal
 from tests.manager.linked_runs import (
     WrittenBytes,
     fine_tuning,

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood import CheckpointManager, EverySeconds, EverySteps, KeepLast, StepReader
+from cordwood import CheckpointManager, EverySeconds, EverySteps, KeepLast, PendingSave, StepReader
 from cordwood.errors import MismatchError, ProcessError, StepError
 from cordwood.policies import WhenIdle
 from cordwood.processes.process_group import ProcessGroup
-from cordwood.saving.background_saves import PendingSave
 from tests.manager.counters import Counter, SharedCounter
 from tests.processes.fake_processes import FakeProcesses, Outcome, Store, run_processes
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from cordwood.sharding.partition_rules import match_partition_rules, spec_for
+from cordwood import match_partition_rules
 
 
 class Moments(NamedTuple):
@@ -57,9 +57,10 @@ def outcome(match: Callable[..., Any], *args: Any) -> Any:
 
 def test_the_first_rule_counts_and_scalars_need_none() -> None:
     rules = [("kernel", P("x")), ("dense", P("y", None))]
-    assert spec_for(rules, "dense/kernel", (4, 2)) == P("x")
-    assert spec_for(rules, "dense/bias", (4,)) == P("y")
-    assert spec_for(rules, "dense/bias", (4,), min_size=5) == P()
-    assert spec_for(rules, "other", ()) == P()
+    kernel, bias = jax.ShapeDtypeStruct((4, 2), "float32"), jax.ShapeDtypeStruct((4,), "float32")
+    tree = {"dense": {"kernel": kernel, "bias": bias}, "other": jax.ShapeDtypeStruct((), "int32")}
+    specs = match_partition_rules(rules, tree)
+    assert specs == {"dense": {"kernel": P("x"), "bias": P("y")}, "other": P()}
+    assert match_partition_rules(rules, tree, min_size=5)["dense"]["bias"] == P()
     with pytest.raises(ValueError, match=r"^Partition rule not found for param: other$"):
-        spec_for(rules, "other", (1,))
+        match_partition_rules(rules, {"other": bias})

@@ -273,7 +273,7 @@ def test_files_of_a_killed_save_are_collected(
 ) -> None:
     """Files of a killed save are removed: at once where there are locks, else after a day."""
     store = place.store()
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=store.name):
         store.collect(dry_run=False)
     save(place, "x", f"{NOW}-1")
     place.put(f"{NOW}-dead", b"dead")
@@ -312,6 +312,8 @@ def test_a_mark_is_seen_where_the_place_is_the_same(place: Place) -> None:
         place.store().collect(dry_run=False)
         assert mark in place.found()
     assert place.found() == [f"{NOW}-1", "index"]
+    if isinstance(elsewhere.where, Path):
+        assert not elsewhere.where.exists()
 
 
 def test_the_mark_of_a_killed_save_is_removed_after_a_day(

@@ -14,16 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cordwood.encoding.digests import digest_of
 from cordwood.errors import CorruptionError, LimitError, StorageError, TruncatedError
-from cordwood.index import HeaderDigest, Source
+from cordwood.index import Source
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.plan.file_plan import FilePlan, LeafBytes
 from cordwood.storage import syscalls
 from cordwood.storage.local_storage import LocalStorage
 from cordwood.storage.storage_protocol import IndexChange, NamingRules, NewDataFile, Transaction
 from tests.faults.systems import FailingSystem
-from tests.threads import in_threads
 
 HEADER = b"h" * 4096
 RULES = NamingRules(
@@ -76,28 +74,6 @@ def save(path: Path, key: str, *names: str, beside: bytes | None = None) -> None
 
 def found(path: Path) -> list[str]:
     return sorted(os.listdir(path))
-
-
-def test_a_save_and_the_next(tmp_path: Path) -> None:
-    path = tmp_path / "a" / "b"
-    save(path, "x", "data-1", "data-2", beside=b"map")
-    assert found(path) == ["beside", "data-1", "data-2", "index"]
-    assert (path / "beside").read_bytes() == b"map"
-    assert (path / "data-1").read_bytes() == HEADER + b"\7" * 100
-    save(path, "y", "data-3")
-    assert found(path) == ["data-1", "data-2", "data-3", "index"]
-    (path / "notes.txt").write_text("kept")
-    save(path, "x", "data-4")
-    assert found(path) == ["data-3", "data-4", "index", "notes.txt"]
-    store = LocalStorage(path, RULES)
-    assert json.loads(store.read_index() or b"") == {"x": ["data-4"], "y": ["data-3"]}
-    assert store.names() == found(path)
-
-
-def test_what_a_file_is_known_by(tmp_path: Path) -> None:
-    with LocalStorage(tmp_path, RULES).transaction(others_commit=False) as saving:
-        sealed = saving.write([new_file("data-1"), new_file("data-2", 0)], sevens())
-    assert sealed == [HeaderDigest(4096, digest_of(HEADER))] * 2
 
 
 def test_open_files_outlive_their_names(tmp_path: Path) -> None:
@@ -216,39 +192,6 @@ def test_files_of_killed_saves_are_removed_and_those_of_running_ones_stay(tmp_pa
     assert store.collect(dry_run=False).names == []
 
 
-def test_unlisted_files_are_collected(tmp_path: Path) -> None:
-    store = LocalStorage(tmp_path / "none", RULES)
-    with pytest.raises(FileNotFoundError, match="none"):
-        store.collect(dry_run=False)
-    (tmp_path / "data-1").write_bytes(b"")
-    (tmp_path / "mine").write_bytes(b"")
-    store = LocalStorage(tmp_path, RULES)
-    assert store.collect(dry_run=True).names == ["data-1"]
-    assert found(tmp_path) == ["data-1", "mine"]
-    assert store.collect(dry_run=False).names == ["data-1"]
-    assert found(tmp_path) == ["mine"]
-
-
-def test_files_of_other_processes_stay_after_a_commit(tmp_path: Path) -> None:
-    """Files of other processes stay when they fail after the commit, and go when there is none."""
-
-    def fail_late(saving: Transaction) -> None:
-        with LocalStorage(tmp_path, RULES).transaction(others_commit=False) as first:
-            first.write([new_file("data-1")], sevens())
-            first.commit(put("x", "data-1", "data-2"))
-        raise ZeroDivisionError
-
-    def fail(saving: Transaction) -> None:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        save_and(tmp_path, "data-2", then=fail_late, others_commit=True)
-    assert found(tmp_path) == ["data-1", "data-2", "index"]
-    with pytest.raises(ZeroDivisionError):
-        save_and(tmp_path, "data-3", then=fail, others_commit=True)
-    assert found(tmp_path) == ["data-1", "data-2", "index"]
-
-
 @pytest.mark.parametrize("damage", ["gone", "short", "link"])
 def test_a_commit_needs_all_that_was_written(tmp_path: Path, damage: str) -> None:
     save(tmp_path, "x", "data-1")
@@ -332,19 +275,6 @@ def test_a_file_system_without_locks(tmp_path: Path) -> None:
     assert found(tmp_path) == ["data-2", "data-perhaps-alive", "index"]
 
 
-def test_threads_that_save_at_once(tmp_path: Path) -> None:
-    """Each of eight keys is saved five times; none is lost, and nothing else is left."""
-
-    def work(thread: int) -> None:
-        for step in range(5):
-            save(tmp_path / "new", str(thread), f"data-{thread}-{step}", beside=b"map")
-
-    in_threads(work)
-    items = json.loads((tmp_path / "new" / "index").read_bytes())
-    assert items == {str(i): [f"data-{i}-4"] for i in range(8)}
-    assert found(tmp_path / "new") == ["beside", *[f"data-{i}-4" for i in range(8)], "index"]
-
-
 def test_a_directory_that_others_remove(tmp_path: Path) -> None:
     """A first save that fails removes the directory it made, even as another begins in it."""
     path = tmp_path / "new"
@@ -414,20 +344,6 @@ def test_the_lock_follows_the_path(tmp_path: Path) -> None:
     os.close(fd)
     waiting.join()
     assert json.loads((path / "index").read_bytes()) == {"z": ["data-3"], "y": ["data-2"]}
-
-
-def test_a_mark_is_seen_where_the_directory_is_the_same(tmp_path: Path) -> None:
-    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
-    with LocalStorage(here, RULES).transaction(others_commit=False) as saving:
-        mark = saving.create_probe()
-        for path, expected in ((here, True), (elsewhere, False)):
-            with LocalStorage(path, RULES).transaction(others_commit=True) as other:
-                assert other.sees_probe(mark, timeout_seconds=0.1) == expected
-        save(here, "x", "data-1")  # another save takes it for nobody's leavings
-        LocalStorage(here, RULES).collect(dry_run=False)
-        assert mark in found(here)
-    assert found(here) == ["data-1", "index"]
-    assert not elsewhere.exists()
 
 
 def test_a_mark_goes_with_a_failed_save_and_with_what_it_made(tmp_path: Path) -> None:

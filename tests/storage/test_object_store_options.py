@@ -13,6 +13,7 @@ import pytest
 from obstore import store as stores
 
 import cordwood
+from cordwood import storage_options
 from cordwood.errors import UnsupportedFormatError
 from cordwood.storage.locations import Url, parse_location
 from cordwood.storage.object_stores import (
@@ -22,7 +23,7 @@ from cordwood.storage.object_stores import (
     s3_config,
 )
 from cordwood.storage.object_stores.object_store_client import ObjectStore
-from cordwood.storage.object_stores.object_store_options import open_store, storage_options
+from cordwood.storage.object_stores.object_store_options import open_store
 from cordwood.storage.object_stores.open_bucket import OpenStore
 from cordwood.testing import assert_trees_equal
 from tests.storage.moto_server import moto_endpoint

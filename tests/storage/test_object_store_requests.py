@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import cordwood
+from cordwood import storage_options
 from cordwood.errors import StorageError
 from cordwood.storage.object_stores import (
     gcs_config,
@@ -21,7 +22,6 @@ from cordwood.storage.object_stores import (
     request_retries,
     s3_config,
 )
-from cordwood.storage.object_stores.object_store_options import storage_options
 from cordwood.testing import assert_trees_equal
 from cordwood.threads import wait_logger
 from tests.storage.web_stores import Answer, Request, WebStore, web_store

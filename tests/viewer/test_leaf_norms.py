@@ -13,7 +13,7 @@ import pytest
 
 import cordwood
 from cordwood import CheckpointManager
-from cordwood.io.progress import Progress
+from cordwood.results import Progress
 from cordwood.viewer.resources import Resources
 from cordwood.viewer.run_view import LeafNorms, NormCache, Read, leaf_norms, norm_of
 from cordwood.viewer.sources import OpenArguments, open_sources

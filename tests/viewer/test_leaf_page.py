@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.io.progress import Progress
+from cordwood.results import Progress
 from tests.browser import Browser
 from tests.viewer.served import Viewer, serving
 

@@ -16,7 +16,7 @@ import msgpack as library
 import numpy as np
 import pytest
 
-from cordwood import msgpack
+from cordwood import msgpack, to_state_dict
 from cordwood.errors import LimitError, UnsupportedLeafError
 from cordwood.formats.flax_msgpack import wire
 from cordwood.formats.flax_msgpack.plan_state import plan_state
@@ -25,7 +25,6 @@ from cordwood.index import LEAF, Inline, Leaf, Node, Piece, Pieces, Source, Span
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import LocalFile, MemoryFile
 from cordwood.keypath import DictKey
-from cordwood.state_dict.state_dicts import to_state_dict
 from cordwood.storage.write_files import write_file
 from cordwood.tree.leaves import host_array
 from tests.random_trees import Trees, assert_same

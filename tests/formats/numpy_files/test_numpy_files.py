@@ -96,8 +96,8 @@ def test_any_array_that_numpy_saves_is_read(
 
 
 def loaded(name: str, data: bytes, **options: Any) -> Any:
+    from cordwood import Checkpoint
     from cordwood.formats.format_protocol import Opened
-    from cordwood.loading.checkpoint import Checkpoint
     from cordwood.loading.leaf_reader import LeafReader
 
     file = MemoryFile(data, f"x.{name}")
