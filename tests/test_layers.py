@@ -88,7 +88,8 @@ FOR_EVERY_FORMAT = (
     "other_tools",
     "save_single_file",
     "stored_item",
-    "stored_step",
+    "step_names",
+    "step_record",
     "table",
 )
 KNOW_EVERY_FORMAT = ("choose_format", "detect_format", "plan_save", "stored_trees", "tool_steps")

@@ -10,6 +10,7 @@ from itertools import takewhile
 from operator import eq
 
 _MANY = 1000  # names: at most so many are compared with one
+_LISTED = 8  # names of steps that a message lists
 _SHOWN = 3  # leaves of a container, or of a checkpoint, that a message names
 
 
@@ -167,3 +168,15 @@ def text_literal(text: str) -> str:
 def _first(names: Collection[str]) -> str:
     shown = [repr(name) for _, name in zip(range(_SHOWN), names, strict=False)]
     return ", ".join([*shown, *["..."] * (len(names) > _SHOWN)])
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as text for a message.
+
+    >>> listed([str(i) for i in range(100)])
+    '0, 1, 2, 3, ..., 96, 97, 98, 99'
+    """
+    if len(names) <= _LISTED:
+        return ", ".join(names)
+    half = _LISTED // 2
+    return ", ".join([*names[:half], "...", *names[-half:]])

@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cordwood.encoding.plain_json import as_json
 from cordwood.errors import FormatError, UnsupportedFormatError
-from cordwood.formats.stored_step import Record, as_json, as_metrics, decode_record, encode_record
+from cordwood.formats.step_record import Record, decode_record, encode_record
+from cordwood.manager.metrics_argument import as_metrics
 
 json_values = st.recursive(
     st.none()

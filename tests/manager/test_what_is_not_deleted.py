@@ -16,7 +16,7 @@ import cordwood
 from cordwood import CheckpointManager
 from cordwood.errors import IncompleteCheckpointError, StepError, UnsupportedFormatError
 from cordwood.formats.packs.cordwood_json import decode_index, encode_index
-from cordwood.formats.stored_step import KEY
+from cordwood.formats.step_record import KEY
 from cordwood.storage import syscalls
 from tests.manager.test_manager import break_data, cut_short
 

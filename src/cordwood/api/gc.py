@@ -10,7 +10,7 @@ from cordwood.formats.detect_format import written_format
 from cordwood.formats.format_protocol import Place
 from cordwood.formats.load_format import collector_of
 from cordwood.formats.packs.packs_storage import RULES
-from cordwood.formats.stored_step import step_in_name
+from cordwood.formats.step_names import step_in_name
 from cordwood.formats.table import DEFAULT
 from cordwood.storage.collect_stages import collect_stages
 from cordwood.storage.locations import LocalPath, Location, Url, parse_location

@@ -28,7 +28,7 @@ from cordwood.cli.output import (
     to_json_value,
 )
 from cordwood.errors import CordwoodError
-from cordwood.formats.stored_step import KEY, decode_record
+from cordwood.formats.step_record import KEY, decode_record
 from cordwood.message_text import counted, printable, size_text
 from cordwood.threads.garbage_collector import gc_paused
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from cordwood.errors import CordwoodError
-from cordwood.formats.stored_step import KEY, PREFIX_KEY, decode_record, number_in_name
+from cordwood.formats.step_names import number_in_name
+from cordwood.formats.step_record import KEY, PREFIX_KEY, decode_record
 from cordwood.formats.table import Format
 from cordwood.storage.locations import (
     Location,

@@ -11,8 +11,9 @@ from cordwood.errors import (
     NotACheckpointError,
 )
 from cordwood.formats.packs.packs_storage import store_at
-from cordwood.formats.stored_step import listed, sorted_steps, step_in_name
+from cordwood.formats.step_names import sorted_steps, step_in_name
 from cordwood.io.progress import Report, report_progress
+from cordwood.message_text import listed
 from cordwood.storage.directories import size_on_disk
 from cordwood.storage.locations import LocalPath, Location
 from cordwood.storage.paths import kind_at

@@ -15,7 +15,9 @@ from cordwood.formats.detect_format import format_of, format_of_directory
 from cordwood.formats.packs.open import read_index_bytes
 from cordwood.formats.packs.packs_storage import store_at
 from cordwood.formats.packs.parse_item import parse_items
-from cordwood.formats.stored_step import KEY, decode_record, listed, sorted_steps, step_in_name
+from cordwood.formats.step_names import sorted_steps, step_in_name
+from cordwood.formats.step_record import KEY, decode_record
+from cordwood.message_text import listed
 from cordwood.storage.locations import LocalPath, Location
 from cordwood.storage.paths import kind_at, last_name
 from cordwood.storage.storage_protocol import Storage

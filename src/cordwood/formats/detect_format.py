@@ -20,7 +20,7 @@ from cordwood.formats.foreign_directories import foreign_directory
 from cordwood.formats.foreign_files import foreign_file, not_expected
 from cordwood.formats.format_protocol import Match, Place
 from cordwood.formats.load_format import match_of, run_reader_of
-from cordwood.formats.stored_step import MAX_STEPS_OPENED, is_named_step, listed, sorted_steps
+from cordwood.formats.step_names import MAX_STEPS_OPENED, is_named_step, sorted_steps
 from cordwood.formats.table import (
     DEFAULT,
     Format,
@@ -35,7 +35,7 @@ from cordwood.formats.table import (
     run_formats,
 )
 from cordwood.io.open_files import LocalFile, ReadableFile
-from cordwood.message_text import counted, nearest_name, printable
+from cordwood.message_text import counted, listed, nearest_name, printable
 from cordwood.storage.directories import list_names, scan_directory
 from cordwood.storage.locations import LocalPath, Location, Url
 from cordwood.storage.paths import is_folder, is_link, kind_at, locate_directory, stale_stages

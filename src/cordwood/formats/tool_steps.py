@@ -9,7 +9,7 @@ from cordwood.formats.detect_format import format_in
 from cordwood.formats.format_protocol import Place, StepMetrics
 from cordwood.formats.load_format import is_unfinished, saved_metrics
 from cordwood.formats.packs.packs_storage import RULES
-from cordwood.formats.stored_step import parse_step_name
+from cordwood.formats.step_names import parse_step_name
 from cordwood.storage.locations import Url
 
 CORDWOOD_SAVE = "cordwood.save"  # the tool of steps that no manager saved, and cordwood wrote

@@ -18,12 +18,12 @@ from cordwood.formats.detect_format import (
 from cordwood.formats.format_protocol import Place
 from cordwood.formats.load_format import steps_beside
 from cordwood.formats.packs.packs_storage import store_at
-from cordwood.formats.stored_step import listed, sorted_steps
+from cordwood.formats.step_names import sorted_steps
 from cordwood.formats.table import DEFAULT, Format
 from cordwood.io.open_files import LocalFile
 from cordwood.io.stale_handles import retry_stale
 from cordwood.loading.locate_step import locate_checkpoint
-from cordwood.message_text import counted
+from cordwood.message_text import counted, listed
 from cordwood.public_names import document_fields
 from cordwood.storage.locations import LocalPath, Location, Url
 from cordwood.storage.paths import NOTHING_ON_THE_WEB, kind_at, locate_directory

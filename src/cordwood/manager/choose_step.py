@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple
 
-from cordwood.formats.stored_step import Record
+from cordwood.formats.step_record import Record
 from cordwood.manager.missing_steps import require_root, text_without_steps
 from cordwood.manager.step import Step
 from cordwood.manager.steps import Steps

@@ -7,11 +7,10 @@ from contextlib import suppress
 
 from cordwood.errors import CordwoodError, StepError
 from cordwood.formats.load_format import collector_of
-from cordwood.formats.stored_step import listed
 from cordwood.formats.table import DEFAULT
 from cordwood.manager.step import Step, best_of_each
 from cordwood.manager.steps import Steps
-from cordwood.message_text import printable
+from cordwood.message_text import listed, printable
 from cordwood.policies.best_step import metric_problems
 from cordwood.policies.keep_policies import KeepPolicy
 from cordwood.policies.retention_plan import RetentionPlan, plan_retention

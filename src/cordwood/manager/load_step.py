@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from cordwood.errors import PrefixError
-from cordwood.formats.stored_step import PREFIX_KEY, Record
+from cordwood.formats.step_record import PREFIX_KEY, Record
 from cordwood.formats.stored_trees import StoredTrees, stored_trees
 from cordwood.io.progress_bar import progress_display
 from cordwood.loading.checkpoint import open_at

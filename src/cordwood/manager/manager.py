@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, Self, SupportsFloat, SupportsIndex, TypeVar
 
 from cordwood.errors import StepError
-from cordwood.formats.stored_step import as_metrics, step_number
+from cordwood.formats.step_names import step_number
 from cordwood.io.page_cache import require_page_cache_option
 from cordwood.io.progress import ProgressOption
 from cordwood.io.progress_bar import require_progress_option
@@ -16,6 +16,7 @@ from cordwood.io.staging_memory import checked_options
 from cordwood.manager.add_metrics import add_metrics
 from cordwood.manager.argument_hints import with_hints
 from cordwood.manager.delete_steps import delete_steps, plan_deletions
+from cordwood.manager.metrics_argument import as_metrics
 from cordwood.manager.missing_steps import missing_step_error
 from cordwood.manager.save_decider import SaveDecider
 from cordwood.manager.save_queue import SaveQueue

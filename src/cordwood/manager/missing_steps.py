@@ -8,11 +8,11 @@ from contextlib import suppress
 
 from cordwood.errors import IncompleteCheckpointError
 from cordwood.formats.detect_format import indexed_format, place_at
-from cordwood.formats.stored_step import listed, step_in_name
+from cordwood.formats.step_names import step_in_name
 from cordwood.manager.other_checkpoints import OtherCheckpoint
 from cordwood.manager.step import Step
 from cordwood.manager.steps import Steps
-from cordwood.message_text import printable
+from cordwood.message_text import listed, printable
 from cordwood.storage.locations import LocalPath, Location
 from cordwood.storage.paths import kind_at
 

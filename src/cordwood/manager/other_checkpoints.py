@@ -11,10 +11,11 @@ from cordwood.errors import CordwoodError
 from cordwood.formats.detect_format import format_in, steps_in
 from cordwood.formats.format_protocol import Place
 from cordwood.formats.other_tools import is_unfinished_name
-from cordwood.formats.stored_step import listed, sorted_steps, step_in_name
+from cordwood.formats.step_names import sorted_steps, step_in_name
 from cordwood.formats.table import DEFAULT, ZARR
 from cordwood.formats.tool_steps import LAST_OF_EFORMER
 from cordwood.loading.detect_checkpoint import detect_checkpoint
+from cordwood.message_text import listed
 from cordwood.storage.locations import LocalPath
 from cordwood.storage.step_storage import StepEntry, StepStorage
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cordwood.errors import CorruptionError, FormatError, UnsupportedFormatError
 from cordwood.formats.packs.cordwood_json import data_bytes_of, decode_index
 from cordwood.formats.packs.packs_storage import RULES, store_at
-from cordwood.formats.stored_step import KEY, decode_record, wrong_step
+from cordwood.formats.step_record import KEY, decode_record, wrong_step
 from cordwood.formats.tool_steps import CORDWOOD_SAVE
 from cordwood.manager.step import Fault, Step
 

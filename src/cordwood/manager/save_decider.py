@@ -6,10 +6,10 @@ import time
 from contextlib import suppress
 
 from cordwood.errors import CordwoodError
-from cordwood.formats.stored_step import listed, sorted_steps
+from cordwood.formats.step_names import sorted_steps
 from cordwood.manager.save_queue import SaveQueue
 from cordwood.manager.steps import Steps
-from cordwood.message_text import printable
+from cordwood.message_text import listed, printable
 from cordwood.policies.save_policies import Moment, SavePolicy, asks_for_notice
 from cordwood.processes.preemption import PreemptionNotice
 from cordwood.processes.process_group import ProcessGroup

@@ -10,13 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 from cordwood.errors import CordwoodError, PendingSaveError
 from cordwood.formats.choose_format import format_for_saving
 from cordwood.formats.format_protocol import SaveOptions
-from cordwood.formats.stored_step import (
-    KEY,
-    PREFIX_KEY,
-    Record,
-    encode_record,
-    step_name,
-)
+from cordwood.formats.step_names import step_name
+from cordwood.formats.step_record import KEY, PREFIX_KEY, Record, encode_record
 from cordwood.io.progress import ProgressOption
 from cordwood.io.staging_memory import StagingOptions
 from cordwood.manager.delete_steps import StepCleaner

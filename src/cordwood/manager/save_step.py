@@ -6,9 +6,11 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple, SupportsFloat
 
-from cordwood.errors import PendingSaveError
-from cordwood.formats.stored_step import Record, as_json, as_metrics, require_same
+from cordwood.encoding.plain_json import as_json
+from cordwood.errors import PendingSaveError, StepError
+from cordwood.formats.step_record import Record
 from cordwood.manager.items.items_to_save import collect_states, join_items, states_tree
+from cordwood.manager.metrics_argument import as_metrics
 from cordwood.manager.save_decider import SaveDecider
 from cordwood.manager.save_queue import SaveQueue
 from cordwood.manager.steps import Steps
@@ -137,7 +139,7 @@ class StepSaver:
         last = queue.last
         if last is not None and last.step == number and self._exists(number):
             assert last.record is not None
-            require_same(last.record, record, root=root)
+            _require_same(last.record, record, root=root)
             text = "%s: step %d was already passed to save; this call saves nothing"
             log.info(text, root, number)
             return last.pending
@@ -175,3 +177,20 @@ class StepSaver:
             return step is not None and step.whole
 
         return self._group.agree(f"look for step {number} of", look)
+
+
+def _require_same(saved: Record, new: Record, *, root: str) -> None:
+    """Raise StepError if a saved step is saved again with other metrics or extras.
+
+    A second call without metrics or extras is not an error.
+    """
+    if new.metrics and str(new.metrics) != str(saved.metrics):  # where NaN is NaN
+        what, before, after = "metrics", str(saved.metrics), str(new.metrics)
+    elif new.extras is not None and new.extras != saved.extras:
+        what, before, after = "extras", str(saved.extras), str(new.extras)
+    else:
+        return
+    raise StepError(
+        f"{root}: step {saved.step} has just been saved with the {what} {before:.200}, and cannot "
+        f"be given {after:.200} now: give them to the first save of a step"
+    )

@@ -8,7 +8,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from cordwood.errors import CorruptionError, UnsupportedFormatError
-from cordwood.formats.stored_step import Record, step_name
+from cordwood.formats.step_names import step_name
+from cordwood.formats.step_record import Record
 from cordwood.formats.tool_steps import CORDWOOD_SAVE
 from cordwood.policies.saved_step import SavedStep
 from cordwood.storage.locations import Location

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, TypeVa
 
 from cordwood.errors import MismatchError
 from cordwood.formats.packs.packs_storage import RULES
-from cordwood.formats.stored_step import step_number
+from cordwood.formats.step_names import step_number
 from cordwood.io.progress import ProgressOption
 from cordwood.io.progress_bar import require_progress_option
 from cordwood.manager.argument_hints import no_attribute, refuse_arguments

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from cordwood.errors import CordwoodError, IncompleteCheckpointError
 from cordwood.formats.packs.packs_storage import RULES
-from cordwood.formats.stored_step import number_in_name
+from cordwood.formats.step_names import number_in_name
 from cordwood.formats.table import DEFAULT
 from cordwood.loading.detect_checkpoint import detect_checkpoint
 from cordwood.manager.steps import Steps

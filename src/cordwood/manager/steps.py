@@ -8,7 +8,8 @@ from contextlib import suppress
 from cordwood.errors import CordwoodError
 from cordwood.formats.format_protocol import Place
 from cordwood.formats.load_format import collector_of
-from cordwood.formats.stored_step import encode_record, is_named_step, step_in_name, step_name
+from cordwood.formats.step_names import is_named_step, step_in_name, step_name
+from cordwood.formats.step_record import encode_record
 from cordwood.formats.table import DEFAULT
 from cordwood.formats.tool_steps import step_of_tool
 from cordwood.manager.other_checkpoints import OtherCheckpoint, other_checkpoints

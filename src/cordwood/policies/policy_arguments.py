@@ -9,7 +9,7 @@ from typing import (
     SupportsFloat,
 )
 
-from cordwood.formats.stored_step import step_number
+from cordwood.formats.step_names import step_number
 
 # Arguments of policies of both kinds
 

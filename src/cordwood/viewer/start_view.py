@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from importlib.metadata import version
 
-from cordwood.formats.stored_step import number_in_name
+from cordwood.formats.step_names import number_in_name
 from cordwood.io.progress import Report
 from cordwood.viewer.sources import Sources
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from cordwood.formats.format_protocol import Match, Place
-from cordwood.formats.stored_step import sorted_steps, step_in_name
+from cordwood.formats.step_names import sorted_steps, step_in_name
 
 if TYPE_CHECKING:
     from cordwood.formats.table import Format

@@ -11,7 +11,8 @@ from cordwood.formats.packs.item import Item
 from cordwood.formats.packs.open import read_index_bytes
 from cordwood.formats.packs.packs_storage import store_at
 from cordwood.formats.packs.parse_item import parse_items
-from cordwood.formats.stored_step import KEY, decode_record, step_in_name, wrong_step
+from cordwood.formats.step_names import step_in_name
+from cordwood.formats.step_record import KEY, decode_record, wrong_step
 from cordwood.storage.locations import Location
 from cordwood.storage.storage_protocol import Garbage, Storage
 

@@ -14,15 +14,11 @@ from cordwood.formats.packs.packs_storage import store_at
 from cordwood.formats.packs.parse_item import parse_items
 from cordwood.formats.packs.read_index import FORMAT, read_index
 from cordwood.formats.packs.select_item import select_item
-from cordwood.formats.stored_step import (
-    MAX_STEPS_OPENED,
-    listed,
-    sorted_steps,
-)
+from cordwood.formats.step_names import MAX_STEPS_OPENED, sorted_steps
 from cordwood.formats.table import Format
 from cordwood.index import Box, Digests, Leaf, Source
 from cordwood.io.open_files import Closable, ReadableFile, naming
-from cordwood.message_text import counted
+from cordwood.message_text import counted, listed
 from cordwood.storage.locations import Location, Url
 from cordwood.storage.paths import NOTHING_ON_THE_WEB
 from cordwood.storage.retry_reading import ReplacedError, retry_reading

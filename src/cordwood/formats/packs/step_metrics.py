@@ -11,7 +11,7 @@ from typing import Any
 
 from cordwood.errors import StepError
 from cordwood.formats.packs.cordwood_json import INDEX_NAME, decode_index, encode_index, names_in
-from cordwood.formats.stored_step import KEY, Record, decode_record, encode_record
+from cordwood.formats.step_record import KEY, Record, decode_record, encode_record
 from cordwood.io.open_files import naming
 from cordwood.storage.storage_protocol import IndexChange
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cordwood import dtypes
-from cordwood.formats.stored_step import as_json
+from cordwood.encoding.plain_json import as_json
 
 
 def encode_state(state: Any, where: str, *, whole: bool) -> dict[str, Any]:
