@@ -400,10 +400,10 @@ def _restore_state(index: Index, data: memoryview) -> Any:
 
 
 def _join_pieces(
-    shape: tuple[int, ...], dtype: np.dtype[Any], storage: Pieces, data: np.ndarray[Any, Any]
-) -> np.ndarray[Any, Any]:
+    shape: tuple[int, ...], dtype: np.dtype, storage: Pieces, data: np.ndarray
+) -> np.ndarray:
     flat = np.empty(sum(piece.length for piece in storage.pieces), np.uint8)
-    copies: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []
+    copies: list[tuple[np.ndarray, np.ndarray]] = []
     at = 0
     for piece in storage.pieces:
         for start in range(0, piece.length, _COPY_BYTES):

@@ -16,7 +16,7 @@ import pytest
 
 import cordwood
 from cordwood.io.progress_bar import progress_display
-from cordwood.processes.key_value_store import SINGLE_PROCESS, override
+from cordwood.processes.key_value_store import SINGLE_PROCESS, override_processes
 from cordwood.results import Progress
 from tests.children import SRC
 
@@ -165,7 +165,7 @@ def test_only_process_0_shows_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
         count = 2
 
     monkeypatch.setattr(sys, "stderr", Terminal())
-    with override(Second()), progress_display(True, "saving") as report:
+    with override_processes(Second()), progress_display(True, "saving") as report:
         assert report is None
     with progress_display(True, "saving") as report:
         assert report is not None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from cordwood.errors import ProcessError
-from cordwood.processes.key_value_store import RendezvousState, key_matches, override
+from cordwood.processes.key_value_store import RendezvousState, key_matches, override_processes
 
 
 class Died(BaseException):
@@ -144,7 +144,7 @@ def run_processes(
             delay_seconds=(delay_seconds or {}).get(index, 0.0),
         )
         try:
-            with override(processes):
+            with override_processes(processes):
                 outcomes[index] = Outcome(work(processes), None)
         except BaseException as e:  # noqa: BLE001  (Died among them; the caller looks at it)
             outcomes[index] = Outcome(None, e)

@@ -91,7 +91,7 @@ def test_every_kind_of_leaf_and_container_occurs() -> None:
 
 @given(data=st.data())
 def test_containers_are_those_asked_for(data: st.DataObject) -> None:
-    only_dicts: list[some.Container] = ["dict"]
+    only_dicts: list[some.ContainerName] = ["dict"]
     tree = data.draw(some.trees(leaf=st.integers(), keys=st.just("k"), containers=only_dicts))
     flat = flatten(tree)
     assert {node.kind for node in flat.structure} <= {"dict", "leaf"}

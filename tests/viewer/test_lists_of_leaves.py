@@ -16,7 +16,7 @@ import pytest
 import cordwood
 from cordwood.viewer import json_columns
 from cordwood.viewer.resources import RESOURCES, Resources
-from cordwood.viewer.server import _Handler
+from cordwood.viewer.server import _RequestHandler
 from cordwood.viewer.sources import OpenArguments, Sources, open_sources
 from tests.memory import traced_memory
 from tests.viewer.served import serving
@@ -88,14 +88,14 @@ def test_two_lists_are_made_at_the_same_time_and_others_wait(sources: Sources) -
         serving(sources.path("a")) as viewer,
         ThreadPoolExecutor(6) as threads,
     ):
-        report = _Handler._report
+        report = _RequestHandler._report
 
         def noted(self: Any, progress: Any) -> None:
             report(self, progress)
             if progress.doing == "waiting for another list":
                 third_waits.set()
 
-        with mock.patch.object(_Handler, "_report", noted):
+        with mock.patch.object(_RequestHandler, "_report", noted):
             answers = list(threads.map(viewer.resource, ["checkpoint/a"] * 6))
     assert all(each.result["leaf_count"] == LEAVES for each in answers)
     assert most == [2]

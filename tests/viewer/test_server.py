@@ -360,7 +360,7 @@ def test_closing_the_connection_stops_the_reading(
     monkeypatch.setattr("cordwood.io.progress._EVERY_SECONDS", 0)
     gone = threading.Event()
     reports = []
-    report = server_module._Handler._report
+    report = server_module._RequestHandler._report
 
     def waiting_report(self: Any, progress: Any) -> None:
         reports.append(progress.done_bytes)
@@ -369,7 +369,7 @@ def test_closing_the_connection_stops_the_reading(
         report(self, progress)
 
     with (
-        mock.patch.object(server_module._Handler, "_report", waiting_report),
+        mock.patch.object(server_module._RequestHandler, "_report", waiting_report),
         serving(path) as viewer,
     ):
         connection = socket.create_connection(("127.0.0.1", viewer.port), timeout=60)
@@ -392,7 +392,7 @@ def test_few_full_reads_run_at_the_same_time(path: Path) -> None:
     waiting = threading.Event()
     go_on = threading.Event()
     read = LeafReader.read
-    report = server_module._Handler._report
+    report = server_module._RequestHandler._report
 
     def noted(self: Any, progress: Any) -> None:
         report(self, progress)
@@ -406,7 +406,7 @@ def test_few_full_reads_run_at_the_same_time(path: Path) -> None:
 
     with (
         mock.patch.object(LeafReader, "read", blocked),
-        mock.patch.object(server_module._Handler, "_report", noted),
+        mock.patch.object(server_module._RequestHandler, "_report", noted),
         serving(path) as viewer,
     ):
         results: dict[int, Any] = {}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cordwood.viewer.page import page
-from cordwood.viewer.resources import to_json
+from cordwood.viewer.resources import json_bytes
 from tests.browser import Browser, chromium, server_of
 from tests.viewer.gpt2_run import Faults, save_run
 
@@ -75,7 +75,7 @@ def exported_run(file: Path, count: int) -> str:
         "exported": True,
     }
     run = {"root": "run", "steps": steps, "metric_names": ["loss"], "policy": ""}
-    file.write_text(page([("start", to_json(start)), ("run", to_json(run))]).html, "utf-8")
+    file.write_text(page([("start", json_bytes(start)), ("run", json_bytes(run))]).html, "utf-8")
     return file.as_uri()
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from cordwood import dtypes
-from cordwood.comparing.compare_checkpoints import Values, compare_checkpoints, open_operand
+from cordwood.comparing.compare_checkpoints import ValuesOption, compare_checkpoints, open_operand
 from cordwood.comparing.differences import Diff
 from cordwood.comparing.leaf_diff import in_tree
 from cordwood.comparing.pair_trees import TreePairs, pair_trees
@@ -31,7 +31,7 @@ def diff(
     rename: Rename | None = None,
     prefix: str | None = None,
     strict: bool = False,
-    values: Values = True,
+    values: ValuesOption = True,
     progress: ProgressOption = None,
 ) -> Diff:
     """Compare two checkpoints, a checkpoint and a tree, or two trees, leaf by leaf.

@@ -61,7 +61,7 @@ def cat_command(path: str, key: str, prefix: str | None, as_json: bool) -> None:
         if match is None:
             value = checkpoint[key].load(to="numpy")
         else:
-            stored, index = checkpoint[match[1]], parse_index(match[2])
+            stored, index = checkpoint[match[1]], parse_slice(match[2])
             if not stored.dtype:
                 raise click.BadParameter(
                     f"{key}: expected an array, found {stored.kind}", param_hint="KEY"
@@ -76,7 +76,7 @@ def cat_command(path: str, key: str, prefix: str | None, as_json: bool) -> None:
         print_text(_text(value), raw=isinstance(value, str))
 
 
-def parse_index(text: str) -> tuple[Any, ...]:
+def parse_slice(text: str) -> tuple[Any, ...]:
     """Parse an index such as `0:3,:,-1`: integers, slices and `...`, separated by commas.
 
     Raises click.BadParameter.

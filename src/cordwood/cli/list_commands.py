@@ -277,8 +277,8 @@ def steps_command(path: str, as_json: bool) -> None:
     if as_json:
         print_json({"path": path, "steps": [_step_json(step) for step in steps]})
     elif not print_table(_STEP_TITLES, rows, counted(len(steps), "step"), right=[2]):
-        kept = [i for i, cells in enumerate(zip(*rows, strict=True)) if any(cells)]
-        print_text(columns(fitted([[row[i] for i in kept] for row in rows]), right=[2]))
+        filled = [i for i, cells in enumerate(zip(*rows, strict=True)) if any(cells)]
+        print_text(columns(fitted([[row[i] for i in filled] for row in rows]), right=[2]))
     if steps and steps[-1].problem:
         raise click.exceptions.Exit(1)
 

@@ -152,8 +152,8 @@ def select_rows(rows: Sequence[LeafRow], select: Select, *, where: str) -> list[
     """
     patterns = [select] if isinstance(select, str) else list(select)
     names = [pattern_name(row.key_path, "strings") for row in rows]
-    taken = match_patterns(names, patterns, naming="strings", where=where)
-    return [row for row, take in zip(rows, taken, strict=True) if take]
+    matches = match_patterns(names, patterns, naming="strings", where=where)
+    return [row for row, take in zip(rows, matches, strict=True) if take]
 
 
 def group_rows(rows: Sequence[LeafRow], depth: int, separator: str = "/") -> list[LeafRow]:

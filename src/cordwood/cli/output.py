@@ -89,9 +89,9 @@ def print_table(
     width, height = screen_size()
     if len(rows) + _TABLE_LINES > height:
         return False
-    kept = [i for i, column in enumerate(zip(*rows, strict=True)) if any(column)]
-    widest = [max(len(titles[i]), *[len(row[i]) for row in rows]) for i in kept]
-    if sum(widest) + 3 * len(kept) > width:
+    filled = [i for i, column in enumerate(zip(*rows, strict=True)) if any(column)]
+    widest = [max(len(titles[i]), *[len(row[i]) for row in rows]) for i in filled]
+    if sum(widest) + 3 * len(filled) > width:
         return False
     from rich import box
     from rich.console import Console
@@ -100,10 +100,10 @@ def print_table(
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     ends = set(right)
-    for i in kept:
+    for i in filled:
         table.add_column(titles[i], justify="right" if i in ends else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*[Text(row[i]) for i in kept])
+        table.add_row(*[Text(row[i]) for i in filled])
     console = Console(width=width, highlight=False)  # rich would use COLUMNS, which may differ
     console.print(table)
     console.print(Text(caption))

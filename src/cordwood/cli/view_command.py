@@ -79,7 +79,7 @@ def view_command(
     this process, which only this machine can reach, and only with the token in the address. Nothing
     is written, and no other host is asked for anything. Ctrl-C ends it.
     """
-    from cordwood.viewer.page import page, refuse_existing, refuse_source
+    from cordwood.viewer.page import page, refuse_existing_page, refuse_source
     from cordwood.viewer.resources import Resources
     from cordwood.viewer.server import ViewerServer, serve
     from cordwood.viewer.sources import OpenArguments, open_sources
@@ -95,7 +95,7 @@ def view_command(
     else:
         refuse_source(file, [path] if other is None else [path, other])
         if not force:
-            refuse_existing(file)
+            refuse_existing_page(file)
     sources = open_sources(path, other, OpenArguments(format, prefix, scratch))
 
     try:

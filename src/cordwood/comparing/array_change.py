@@ -6,14 +6,13 @@ The two ways to measure a block, plain and with care, must agree in every number
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
 from cordwood.comparing.scaled_sums import ScaledSum, add_scaled
 from cordwood.index import ARRAY_KINDS, Leaf
 
-Array: TypeAlias = np.ndarray[Any, Any]
 # Numbers that are compared at a time. They stay in the CPU cache, and OpenBLAS computes products of
 # fewer than 10,000 numbers in the calling thread.
 _BLOCK = 8192
@@ -80,7 +79,7 @@ def combine_changes(one: ArrayChange, other: ArrayChange) -> ArrayChange:
     )
 
 
-def measure_change(a: Array, b: Array) -> ArrayChange:
+def measure_change(a: np.ndarray, b: np.ndarray) -> ArrayChange:
     """Return the change from an array to another of equal shape; their dtypes may differ.
 
     Most of the work is done without the GIL, and a few hundred KiB of memory.
@@ -97,7 +96,7 @@ def measure_change(a: Array, b: Array) -> ArrayChange:
     return total
 
 
-def changes_of(a: Array, b: Array) -> Array:
+def changes_of(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return b - a as float64, one value per element; |b - a| for complex elements.
 
     It is NaN where a or b is not finite, and is clipped to the range of float64.
@@ -111,7 +110,7 @@ def changes_of(a: Array, b: Array) -> Array:
     return result
 
 
-def _is_plain(dtype: np.dtype[Any]) -> bool:
+def _is_plain(dtype: np.dtype) -> bool:
     """Return True for real dtypes whose elements float64 holds exactly."""
     if dtype.type.__module__ != "numpy":
         return True
@@ -120,7 +119,7 @@ def _is_plain(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "biu" and dtype.itemsize <= 4
 
 
-def _measure_plain(a: Array, b: Array) -> ArrayChange | None:
+def _measure_plain(a: np.ndarray, b: np.ndarray) -> ArrayChange | None:
     """Measure a block of plain dtypes; None if an element is not finite, or a sum is not exact.
 
     Differences of such elements are 0 in float64 only if they are equal.
@@ -165,7 +164,7 @@ def _measure_plain(a: Array, b: Array) -> ArrayChange | None:
     )
 
 
-def _squares(x: Array) -> ScaledSum | None:
+def _squares(x: np.ndarray) -> ScaledSum | None:
     """Return the sum of the squares; None if it is not finite, or may have lost small elements."""
     squares = float(np.dot(x, x))
     if _LEAST_SQUARES < squares < _MOST_SQUARES or (squares == 0 and not x.any()):
@@ -173,12 +172,12 @@ def _squares(x: Array) -> ScaledSum | None:
     return None
 
 
-def _count_unequal_bits(a: Array, b: Array) -> int:
+def _count_unequal_bits(a: np.ndarray, b: np.ndarray) -> int:
     unsigned = f"u{a.dtype.itemsize}"
     return int(np.count_nonzero(a.view(unsigned) != b.view(unsigned)))
 
 
-def _as_float64(array: Array) -> Array:
+def _as_float64(array: np.ndarray) -> np.ndarray:
     if array.dtype.name == "bfloat16":  # the upper half of a float32; quicker than its own cast
         wide = array.view(np.uint16).astype(np.uint32)
         np.left_shift(wide, 16, out=wide)
@@ -186,7 +185,7 @@ def _as_float64(array: Array) -> Array:
     return comparable(array).astype(np.float64)
 
 
-def _measure_any(a: Array, b: Array) -> ArrayChange:
+def _measure_any(a: np.ndarray, b: np.ndarray) -> ArrayChange:
     """Measure a block of any dtypes and any elements."""
     result = compare_arrays(a, b)
     if a.dtype.kind in "mM":
@@ -230,7 +229,7 @@ def _measure_any(a: Array, b: Array) -> ArrayChange:
     )
 
 
-def _finite_numbers(a: Array, b: Array) -> tuple[Array, Array, Array]:
+def _finite_numbers(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the elements that are finite in both arrays, in one dtype, and the mask of them."""
     x, y = comparable(a), comparable(b)
     kinds = {x.dtype.kind, y.dtype.kind}
@@ -244,17 +243,18 @@ def _finite_numbers(a: Array, b: Array) -> tuple[Array, Array, Array]:
     return x[finite].astype(wide), y[finite].astype(wide), finite
 
 
-def _subtract(x: Array, y: Array) -> Array:
+def _subtract(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return y - x, in float64 for integers, which may not wrap around."""
     if x.dtype.kind not in "iu":
-        difference: Array = y - x
+        difference: np.ndarray = y - x
         return difference
     # Larger minus smaller is right modulo 2**64, also if a subtraction overflows.
     gap = np.maximum(x, y).astype(np.uint64) - np.minimum(x, y).astype(np.uint64)
-    return np.where(y >= x, 1.0, -1.0) * gap
+    signed: np.ndarray = np.where(y >= x, 1.0, -1.0) * gap
+    return signed
 
 
-def _scaled(x: Array) -> tuple[Array, int]:
+def _scaled(x: np.ndarray) -> tuple[np.ndarray, int]:
     """Return float64 values of at most 1, and the exponent of 2 that they were divided by."""
     if x.dtype.kind in "iu":
         x = x.astype(np.float64)
@@ -265,7 +265,7 @@ def _scaled(x: Array) -> tuple[Array, int]:
     return np.ldexp(x, -exponent).astype(np.float64), exponent
 
 
-def compare_arrays(a: Array, b: Array) -> ArrayChange:
+def compare_arrays(a: np.ndarray, b: np.ndarray) -> ArrayChange:
     """Count the elements that differ of arrays of equal shape; their dtypes may differ.
 
     Norms and the like are left out.
@@ -286,19 +286,19 @@ def compare_arrays(a: Array, b: Array) -> ArrayChange:
     return ArrayChange(len(a), count, int(np.count_nonzero(bits)), max_abs, max_rel)
 
 
-def flat_native(array: Array) -> Array:
+def flat_native(array: np.ndarray) -> np.ndarray:
     """Return the elements in C order as one axis, in native byte order."""
     return np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(-1)
 
 
-def _other_bits(a: Array, b: Array) -> Array:
+def _other_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     size = a.dtype.itemsize
     rows = a.view(np.uint8).reshape(-1, size) != b.view(np.uint8).reshape(-1, size)
-    differs: Array = rows.any(axis=1)
+    differs: np.ndarray = rows.any(axis=1)
     return differs
 
 
-def comparable(array: Array) -> Array:
+def comparable(array: np.ndarray) -> np.ndarray:
     """Return the elements in a dtype of numpy's own, which it can compare and subtract."""
     kind = array.dtype.kind
     if kind in "mM":
@@ -311,7 +311,7 @@ def comparable(array: Array) -> Array:
     return array.astype(np.int8 if name.startswith(("int", "uint")) else np.float32)
 
 
-def _largest(x: Array, y: Array) -> tuple[float, float]:
+def _largest(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
     """Return the largest |x - y|, and the largest |x - y| / max(|x|, |y|)."""
     if x.dtype.kind in "iu" and x.dtype == y.dtype:
         # Larger minus smaller is right modulo 2**64, also if a subtraction overflows.

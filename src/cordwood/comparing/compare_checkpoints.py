@@ -41,9 +41,9 @@ from cordwood.sharding.boxes import element_count
 from cordwood.storage.locations import Location
 from cordwood.threads.garbage_collector import gc_paused
 
-Values: TypeAlias = bool | Literal["digests"]
+ValuesOption: TypeAlias = bool | Literal["digests"]
 
-State: TypeAlias = Literal[
+LeafState: TypeAlias = Literal[
     "added",  # only in b
     "removed",  # only in a
     "renamed",  # equal bytes at another key path
@@ -56,7 +56,7 @@ State: TypeAlias = Literal[
 ]
 
 # The states of leaves that differ, by `LeafDiff.what`; other words are the same.
-_STATES: Mapping[str, State] = {
+_STATES: Mapping[str, LeafState] = {
     "only_a": "removed",
     "only_b": "added",
     "shape": "reshaped",
@@ -73,14 +73,14 @@ class ComparedPair(NamedTuple):
 
     i: int | None  # position in the index of a; None for an added leaf
     j: int | None  # position in the index of b; None for a removed leaf
-    result: What | State  # what differs; or why no difference is known
+    result: What | LeafState  # what differs; or why no difference is known
     difference: LeafDiff | None  # None if no difference is known
     change: ArrayChange | None = None  # None if no elements were read
 
     @property
-    def state(self) -> State:
+    def state(self) -> LeafState:
         """The state of the leaf in one word."""
-        return _STATES.get(self.result) or cast("State", self.result)
+        return _STATES.get(self.result) or cast("LeafState", self.result)
 
 
 class Comparison(NamedTuple):
@@ -106,7 +106,7 @@ def compare_checkpoints(
     select: Select | None = None,
     rename: Rename | None = None,
     strict: bool = False,
-    values: Values = True,
+    values: ValuesOption = True,
     sample_bytes: int | None = None,
     progress: ProgressOption = None,
 ) -> Comparison:
@@ -152,12 +152,12 @@ class _Comparing:
     other: Operand
     _: KW_ONLY
     strict: bool
-    values: Values
+    values: ValuesOption
     sample_bytes: int | None
     incomplete: set[int] = field(default_factory=set)  # not read, or not all, for a sample
     # Of leaves by position in a: those that were read, and those that were not.
     changes: dict[int, ArrayChange] = field(default_factory=dict)
-    by_digest: dict[int, What | State] = field(default_factory=dict)
+    by_digest: dict[int, What | LeafState] = field(default_factory=dict)
     read_bytes: int = 0
 
     def run(self, select: Select | None, report: Report | None) -> Comparison:
@@ -207,11 +207,11 @@ class _Comparing:
         # One match for both sides: a pattern may match leaves of one side only.
         where = f"{self.one.name} and {self.other.name}"
         matches = match_patterns(names, select, naming="strings", where=where)
-        taken, others_taken = matches[: len(paths)], matches[len(paths) :]
+        selected, others_selected = matches[: len(paths)], matches[len(paths) :]
         return Pairs(
-            tuple([(i, j) for i, j in pairs.both if taken[i] or others_taken[j]]),
-            tuple([i for i in pairs.first_only if taken[i]]),
-            tuple([j for j in pairs.second_only if others_taken[j]]),
+            tuple([(i, j) for i, j in pairs.both if selected[i] or others_selected[j]]),
+            tuple([i for i in pairs.first_only if selected[i]]),
+            tuple([j for j in pairs.second_only if others_selected[j]]),
         )
 
     def _type_difference(self, a: Leaf, b: Leaf) -> LeafDiff | None:

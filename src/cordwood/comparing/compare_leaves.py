@@ -10,7 +10,6 @@ import numpy as np
 from cordwood import dtypes
 from cordwood.comparing.array_change import (
     NO_CHANGE,
-    Array,
     ArrayChange,
     changes_of,
     combine_changes,
@@ -93,7 +92,7 @@ def compare_leaves(
     segments = min(segments, whole_size)
     strip = np.zeros((2, segments))  # of each segment: the sum of |b - a|, and how many they are
 
-    def measured(box: Box, x: Array, y: Array) -> tuple[ArrayChange, Array]:
+    def measured(box: Box, x: np.ndarray, y: np.ndarray) -> tuple[ArrayChange, np.ndarray]:
         total, sums = NO_CHANGE, np.zeros((2, segments))
         for part, a, b in _cut_pair(box, x, y):
             change = changes_of(a, b)
@@ -114,7 +113,7 @@ def compare_leaves(
         if change.low <= change.high:
             low, high = np.clip((change.low, change.high), -_MOST, _MOST).tolist()
 
-            def binned(box: Box, x: Array, y: Array) -> Array:
+            def binned(box: Box, x: np.ndarray, y: np.ndarray) -> np.ndarray:
                 sums = np.zeros(bins, np.int64)
                 for _, a, b in _cut_pair(box, x, y):
                     change = changes_of(a, b)
@@ -132,7 +131,9 @@ def compare_leaves(
     return LeafComparison(difference, histogram, tuple(means), complete, size * item)
 
 
-def _cut_pair(box: Box, x: Array, y: Array) -> Iterator[tuple[Box, Array, Array]]:
+def _cut_pair(
+    box: Box, x: np.ndarray, y: np.ndarray
+) -> Iterator[tuple[Box, np.ndarray, np.ndarray]]:
     """Yield the elements of a box of both leaves in parts: a chunk that was read may be large."""
     for (part, a), (_, b) in zip(
         cut_array(box, x, _PAIR_ELEMENTS), cut_array(box, y, _PAIR_ELEMENTS), strict=True

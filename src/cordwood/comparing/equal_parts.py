@@ -89,17 +89,19 @@ def unequal_boxes(one: Operand, i: int, other: Operand, j: int) -> Iterator[Box]
         )
         return
     raw = isinstance(a.storage, Pieces) and a.storage.encoding in ("raw", "swapped")
-    for mine, theirs in pieces:
-        around = mine.where if isinstance(mine.where, Box) else whole_box(leaf.shape)
-        ours, others = one.stored(mine), other.stored(theirs)
-        if have_equal_digests(ours, others):
+    for piece, other_piece in pieces:
+        around = piece.where if isinstance(piece.where, Box) else whole_box(leaf.shape)
+        bytes_of_one, bytes_of_other = one.stored(piece), other.stored(other_piece)
+        if have_equal_digests(bytes_of_one, bytes_of_other):
             continue
         shape = shape_of(around)
         rows = chunk_rows(a)
         for part in split_array(shape, item_bytes=item, limit_bytes=PART_BYTES, rows=rows):
             start, stop = (item * n for n in element_range(part, shape))
             length = stop - start
-            if raw and have_equal_digests(ours.part(start, length), others.part(start, length)):
+            if raw and have_equal_digests(
+                bytes_of_one.part(start, length), bytes_of_other.part(start, length)
+            ):
                 continue
             yield _moved(part, around)
 
@@ -116,10 +118,10 @@ def compare_digests(
     pieces = _paired_pieces(one.pieces(i), other.pieces(j))
     if pieces is None:
         return "unread"
-    pairs = [(one.stored(mine), other.stored(theirs)) for mine, theirs in pieces]
-    if all(have_equal_digests(mine, theirs) for mine, theirs in pairs):
+    pairs = [(one.stored(piece), other.stored(other_piece)) for piece, other_piece in pieces]
+    if all(have_equal_digests(piece, other_piece) for piece, other_piece in pairs):
         return "identical"
-    differ = any(have_unequal_digests(mine, theirs) for mine, theirs in pairs)
+    differ = any(have_unequal_digests(piece, other_piece) for piece, other_piece in pairs)
     return "bytes" if differ else "unread"
 
 

@@ -8,9 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cordwood.comparing.array_change import (
-    Array,
-)
 from cordwood.index import Box
 from cordwood.sharding.boxes import shape_of
 
@@ -51,7 +48,7 @@ class HeatMapSums:
         self._nan = np.zeros(tiles, np.int64)
         self._read = np.zeros(tiles, np.int64)
 
-    def add(self, box: Box, values: Array) -> None:
+    def add(self, box: Box, values: np.ndarray) -> None:
         """Add the elements of a box, real numbers as a flat array."""
         if not box.start:
             box = Box((0,), (1,))
@@ -64,7 +61,7 @@ class HeatMapSums:
         columns, starts, counts = np.unique(columns, return_index=True, return_counts=True)
         where = np.ix_(rows, columns)
 
-        def add(sums: Array, matrix: Array) -> None:
+        def add(sums: np.ndarray, matrix: np.ndarray) -> None:
             of_rows = np.add.reduceat(matrix, starts, axis=1, dtype=sums.dtype)
             sums[where] += np.add.reduceat(of_rows, row_starts, axis=0)
 
@@ -79,7 +76,7 @@ class HeatMapSums:
             matrix[~finite] = 0
         add(self._sums, matrix)
 
-    def _tile_sizes(self) -> Array:
+    def _tile_sizes(self) -> np.ndarray:
         """Return the number of elements of each tile; tiles at the end may be smaller."""
         matrix = (math.prod(self._shape[:-1]), self._shape[-1])
         ends = [
@@ -105,7 +102,7 @@ class HeatMapSums:
         )
 
 
-def positions(box: Box, shape: Sequence[int]) -> Array:
+def positions(box: Box, shape: Sequence[int]) -> np.ndarray:
     """Return the position of each element of a box among those of its array, in C order."""
     positions = np.zeros(1, np.int64)
     for start, stop, size in zip(box.start, box.stop, shape, strict=True):

@@ -7,12 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cordwood.comparing.array_change import (
-    Array,
-)
 
-
-def bin_counts(values: Array, low: float, high: float, count: int) -> Array:
+def bin_counts(values: np.ndarray, low: float, high: float, count: int) -> np.ndarray:
     """Return the number of values (float64) in each of `count` bins from low to high.
 
     numpy.histogram refuses bounds that are adjacent floats or very far apart.

@@ -12,9 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cordwood import dtypes
-from cordwood.comparing.array_change import (
-    Array,
-)
 from cordwood.comparing.heat_map import HeatMap, HeatMapSums
 from cordwood.comparing.histogram import bin_counts
 from cordwood.index import ARRAY_KINDS, Box, Inline
@@ -93,8 +90,8 @@ def leaf_statistics(
         sample = boxes_to_read(leaf.shape, item, chunks)
     read = partial(read_in_parts, checkpoint._reader, leaf, sample, part_elements=_PART_ELEMENTS)
     with report_progress(count * item * (1 if is_kept else 2), progress):
-        kept = list(read()) if is_kept else None
-        parts = read if kept is None else lambda: iter(kept)
+        in_memory = list(read()) if is_kept else None
+        parts = read if in_memory is None else lambda: iter(in_memory)
         return _statistics(leaf.shape, parts, bins, count == size, with_heat_map=with_heat_map)
 
 
@@ -108,7 +105,7 @@ def boxes_to_read(
 
 def _statistics(
     shape: Sequence[int],
-    parts: Callable[[], Iterator[tuple[Box, Array]]],
+    parts: Callable[[], Iterator[tuple[Box, np.ndarray]]],
     bins: int,
     is_complete: bool,
     *,
@@ -153,7 +150,7 @@ def _statistics(
     )
 
 
-def _first_elements(shape: Sequence[int], box: Box, array: Array) -> dict[int, Any]:
+def _first_elements(shape: Sequence[int], box: Box, array: np.ndarray) -> dict[int, Any]:
     """Return those of the first elements of an array that are in a box, by their position."""
     if not shape:
         return {0: array.tolist()}
@@ -167,7 +164,7 @@ def _first_elements(shape: Sequence[int], box: Box, array: Array) -> dict[int, A
 
 
 def _moments(
-    parts: Iterable[Array], low: float, high: float, bins: Array
+    parts: Iterable[np.ndarray], low: float, high: float, bins: np.ndarray
 ) -> tuple[float, float, float]:
     """Return the mean, the standard deviation and the L2 norm of the finite values.
 
@@ -193,7 +190,7 @@ def _moments(
     return mean * scale, math.sqrt(squares / count) * scale, l2
 
 
-def _numbers(array: Array) -> Array:
+def _numbers(array: np.ndarray) -> np.ndarray:
     """Return flat elements of a dtype that numpy's functions take, at most float64."""
     flat = array.reshape(-1)
     with np.errstate(over="ignore"):

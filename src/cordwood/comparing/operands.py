@@ -7,7 +7,6 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from cordwood.comparing.array_change import Array
 from cordwood.index import Box, Digests, Index, Inline, Leaf, Piece
 from cordwood.io.progress import METER
 from cordwood.loading.checkpoint import Checkpoint
@@ -62,7 +61,7 @@ class Operand(Protocol):
     def value(self, number: int) -> object:
         """Return the value of a leaf that is not an array."""
 
-    def read(self, wants: Sequence[tuple[int, Box]]) -> list[Array]:
+    def read(self, wants: Sequence[tuple[int, Box]]) -> list[np.ndarray]:
         """Return the boxes of array leaves; each request is the number of a leaf and a box.
 
         Requests for one leaf are adjacent.
@@ -128,7 +127,7 @@ class CheckpointOperand:
             return leaf.storage.value
         return StoredLeaf(leaf, self._checkpoint._reader).load(to="numpy")
 
-    def read(self, wants: Sequence[tuple[int, Box]]) -> list[Array]:
+    def read(self, wants: Sequence[tuple[int, Box]]) -> list[np.ndarray]:
         boxes: dict[int, list[Box]] = {}  # by number of the leaf
         for number, box in wants:
             boxes.setdefault(number, []).append(box)
@@ -155,7 +154,7 @@ class TreeOperand:
         index = Index("tree", flat.structure, tuple(leaves), ())
         self.name = "the tree"
         self.part = _renamed(index, rename, self.name)
-        self._last: tuple[int, Array] | None = None
+        self._last: tuple[int, np.ndarray] | None = None
 
     @property
     def index(self) -> Index:
@@ -172,14 +171,14 @@ class TreeOperand:
         assert isinstance(storage, Inline)
         return storage.value
 
-    def read(self, wants: Sequence[tuple[int, Box]]) -> list[Array]:
+    def read(self, wants: Sequence[tuple[int, Box]]) -> list[np.ndarray]:
         arrays = [self._array(number)[slices(box)] for number, box in wants]
         meter = METER.get()
         if meter is not None:
             meter.advance(sum([array.nbytes for array in arrays]))
         return arrays
 
-    def _array(self, number: int) -> Array:
+    def _array(self, number: int) -> np.ndarray:
         """Return a leaf's elements; the last copy is kept, for the next box of the same leaf."""
         if self._last is None or self._last[0] != number:
             self._last = number, whole_array(self.value(number))

@@ -63,9 +63,13 @@ def pair_renamed(
     >>> pair_renamed(a, b)
     [(0, 6), (1, 5)]
     """
-    ours, theirs = _by_contents(first), _by_contents(second)
+    first_leaves, second_leaves = _by_contents(first), _by_contents(second)
     return sorted(
-        [pair for each in ours.keys() & theirs for pair in _pairs(ours[each], theirs[each])]
+        [
+            pair
+            for each in first_leaves.keys() & second_leaves
+            for pair in _pairs(first_leaves[each], second_leaves[each])
+        ]
     )
 
 
@@ -80,23 +84,23 @@ def _by_contents(leaves: Iterable[UnpairedLeaf]) -> dict[Hashable, list[Unpaired
 def _pairs(
     first: Sequence[UnpairedLeaf], second: Sequence[UnpairedLeaf]
 ) -> Iterator[tuple[int, int]]:
-    ours = {leaf.number: _names(leaf.key_path) for leaf in first}
-    theirs = {leaf.number: _names(leaf.key_path) for leaf in second}
+    first_leaves = {leaf.number: _names(leaf.key_path) for leaf in first}
+    second_leaves = {leaf.number: _names(leaf.key_path) for leaf in second}
     is_small = first[0].size < _FEW_ELEMENTS
-    longest = min(max(map(len, ours.values())), max(map(len, theirs.values())))
+    longest = min(max(map(len, first_leaves.values())), max(map(len, second_leaves.values())))
     for length in range(longest, 0, -1):
         unpaired = defaultdict(list)
-        for number, names in reversed(theirs.items()):
+        for number, names in reversed(second_leaves.items()):
             unpaired[names[-length:]].append(number)
-        for number, names in list(ours.items()):
+        for number, names in list(first_leaves.items()):
             numbers = unpaired.get(names[-length:])
             if len(names) < length or not numbers or (is_small and names[-1].isdecimal()):
                 continue
             other = numbers.pop()
             yield number, other
-            del ours[number], theirs[other]
-    if not is_small and len(ours) == len(theirs):
-        yield from zip(ours, theirs, strict=True)
+            del first_leaves[number], second_leaves[other]
+    if not is_small and len(first_leaves) == len(second_leaves):
+        yield from zip(first_leaves, second_leaves, strict=True)
 
 
 def _names(path: KeyPath) -> tuple[str, ...]:
@@ -128,20 +132,22 @@ def renamed_leaves(
         second_only: the positions of its leaves whose key paths the first lacks.
         read: False reads no elements.
     """
-    ours, theirs = _common(_types(one, first_only), _types(other, second_only))
-    pairs = _paired(one, _with_digests(one, ours), other, _with_digests(other, theirs))
+    first_leaves, second_leaves = _common(_types(one, first_only), _types(other, second_only))
+    pairs = _paired(
+        one, _with_digests(one, first_leaves), other, _with_digests(other, second_leaves)
+    )
     if not read:
         return pairs, 0
     for i, j in pairs:
-        del ours[i], theirs[j]
+        del first_leaves[i], second_leaves[j]
     read_bytes = 0
     for start_only in (True, False):
-        ours, theirs = _common(ours, theirs)
-        rows = _chunk_rows(((one, ours), (other, theirs)))
-        ours, bytes_of_one = _contents(one, ours, rows, start_only=start_only)
-        theirs, bytes_of_other = _contents(other, theirs, rows, start_only=start_only)
+        first_leaves, second_leaves = _common(first_leaves, second_leaves)
+        rows = _chunk_rows(((one, first_leaves), (other, second_leaves)))
+        first_leaves, bytes_of_one = _contents(one, first_leaves, rows, start_only=start_only)
+        second_leaves, bytes_of_other = _contents(other, second_leaves, rows, start_only=start_only)
         read_bytes += max(bytes_of_one, bytes_of_other)
-    return pairs + _paired(one, ours, other, theirs), read_bytes
+    return pairs + _paired(one, first_leaves, other, second_leaves), read_bytes
 
 
 def _types(tree: Operand, numbers: Iterable[int]) -> Contents:
@@ -163,25 +169,25 @@ def _with_digests(tree: Operand, types: Contents) -> Contents:
     }
 
 
-def _common(ours: Contents, theirs: Contents) -> tuple[Contents, Contents]:
+def _common(first_leaves: Contents, second_leaves: Contents) -> tuple[Contents, Contents]:
     """Return the leaves whose contents are in both trees."""
-    both = set(ours.values()) & set(theirs.values())
+    both = set(first_leaves.values()) & set(second_leaves.values())
     first, second = (
         {number: contents for number, contents in some.items() if contents in both}
-        for some in (ours, theirs)
+        for some in (first_leaves, second_leaves)
     )
     return first, second
 
 
 def _paired(
-    one: Operand, ours: Contents, other: Operand, theirs: Contents
+    one: Operand, first_leaves: Contents, other: Operand, second_leaves: Contents
 ) -> list[tuple[int, int]]:
     def unpaired(tree: Operand, contents: Contents) -> Iterator[UnpairedLeaf]:
         for number, value in contents.items():
             leaf = tree.index.leaves[number]
             yield UnpairedLeaf(number, leaf.key_path, math.prod(leaf.shape), value)
 
-    return pair_renamed(unpaired(one, ours), unpaired(other, theirs))
+    return pair_renamed(unpaired(one, first_leaves), unpaired(other, second_leaves))
 
 
 def _chunk_rows(trees: Iterable[tuple[Operand, Contents]]) -> dict[Hashable, int]:

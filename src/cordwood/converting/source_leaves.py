@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -23,8 +23,6 @@ from cordwood.loading.stored_leaf import StoredLeaf
 from cordwood.plan.load_plan import contiguous_extents, plan_extent_moves
 from cordwood.plan.select_leaves import SelectedLeaves, permute_shape, stored_box
 from cordwood.tree.leaves import DeferredArray, has_padding, without_padding
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 _SMALL_BYTES = 256 << 10  # smaller leaves are read several at a time
 _BATCH_BYTES = 8 << 20
@@ -58,7 +56,7 @@ class StoredLeaves:
         self._dtype_names = dtype_names
         self._axes = selected.axes
         self._located = checkpoint._reader.with_pieces(leaves)
-        self._kept: dict[int, Array] = {}
+        self._kept: dict[int, np.ndarray] = {}
         self._kept_bytes = 0
         self._meter = meter
         self._threads = threading.local()
@@ -77,7 +75,7 @@ class StoredLeaves:
             return leaf.storage.value
         return StoredLeaf(self._stored[number], self._reader).load(to="numpy")
 
-    def _array(self, number: int) -> Array | LazyArray:
+    def _array(self, number: int) -> np.ndarray | LazyArray:
         """Return the elements of an array leaf; those of a large leaf are read on demand."""
         leaf = self._located[number]
         if isinstance(leaf.storage, Inline):
@@ -88,7 +86,7 @@ class StoredLeaves:
 
         axes = self._axes.get(number)
 
-        def read(box: Box) -> Array:
+        def read(box: Box) -> np.ndarray:
             (array,) = self._reader.read([leaf], {0: [stored_box(box, axes)]})
             self._advance(leaf, array.nbytes)
             return self._cast(number, array)
@@ -111,7 +109,7 @@ class StoredLeaves:
         )
 
     def _direct_reader(
-        self, number: int, dtype: np.dtype[Any]
+        self, number: int, dtype: np.dtype
     ) -> Callable[[int, memoryview], None] | None:
         """Return a function that reads stored bytes into memory, if they need no conversion."""
         if number in self._axes:
@@ -135,7 +133,7 @@ class StoredLeaves:
 
         return read_into
 
-    def _small(self, number: int) -> Array:
+    def _small(self, number: int) -> np.ndarray:
         if number not in self._kept:
             self._read_from(number)
         array = self._kept.pop(number)
@@ -162,14 +160,14 @@ class StoredLeaves:
         arrays = self._reader.read([self._located[number] for number in batch])
         for number, array in zip(batch, arrays, strict=True):
             self._advance(self._located[number], array.nbytes)
-            self._kept[number] = kept = self._cast(number, array)
-            self._kept_bytes += kept.nbytes
+            self._kept[number] = converted = self._cast(number, array)
+            self._kept_bytes += converted.nbytes
 
     def _advance(self, leaf: Leaf, size_bytes: int) -> None:
         if self._meter is not None:
             self._meter.advance(size_bytes, format_path(leaf.key_path))
 
-    def _cast(self, number: int, array: Array) -> Array:
+    def _cast(self, number: int, array: np.ndarray) -> np.ndarray:
         leaf, dtype = self._located[number], self._dtype_names[number]
         if dtype != dtypes.name_of(array.dtype):
             array = convert_dtype(array, Target(leaf, "numpy", dtype))

@@ -37,9 +37,9 @@ class CopyReport(NamedTuple):
             parts.append(f"{size_text(self.skipped_bytes)} were there")
         steps = [name for name in (*self.steps, *self.steps_there) if name]
         if steps:
-            there = len(self.steps_there)
+            skipped = len(self.steps_there)
             text = counted(len(self.steps), "step")
-            parts.insert(0, f"{text}, {there} more were there" if there else text)
+            parts.insert(0, f"{text}, {skipped} more were there" if skipped else text)
         return printable(f"{self.destination}: {', '.join(parts)}, in {self.seconds:.1f} s")
 
     def __repr__(self) -> str:

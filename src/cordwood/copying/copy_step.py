@@ -87,7 +87,7 @@ class Copier:
                         errno.EBUSY,
                         f"files of the copy were removed {_ATTEMPTS} times before its index was "
                         "written: gc, or a manager that saves to the run, takes them for those of "
-                        "a dead save until then; copy again once these have ended",
+                        "a killed save until then; copy again once these have ended",
                         str(destination),
                     ) from e
                 log.warning("%s: files of the copy were removed, and are copied again", destination)
@@ -169,7 +169,7 @@ class Copier:
         files = list(content.files.items())
         threads = reading_threads(latency_bound=True) if target.has_pool else 1
         whole = map_in_threads(is_whole, files, threads=threads)
-        return [name for (name, _), there in zip(files, whole, strict=True) if not there]
+        return [name for (name, _), is_present in zip(files, whole, strict=True) if not is_present]
 
 
 def _is_same(current: bytes | None, content: StepContent, path: Location) -> bool:

@@ -54,7 +54,7 @@ class LocalShards:
         self._shards = shards
         self._lock = threading.Lock()
 
-    def part(self, box: Box) -> np.ndarray[Any, Any]:
+    def part(self, box: Box) -> np.ndarray:
         """Return the elements of a box: a view, if one shard holds them all.
 
         Raises ValueError for a box that is not wholly on this process.
@@ -67,7 +67,7 @@ class LocalShards:
                 shard = self._shards[number]
                 whole = shard if isinstance(shard, np.ndarray) else single_device_array(shard)
                 return np.asarray(whole)[...]  # an array even of no dimensions, not a scalar
-            view: np.ndarray[Any, Any] = self._host_shard(number)[within(box, around)]
+            view: np.ndarray = self._host_shard(number)[within(box, around)]
             return view
         result = np.empty(shape_of(box), self.dtype)
         for common, number in pieces:
@@ -76,7 +76,7 @@ class LocalShards:
             ]
         return result
 
-    def _host_shard(self, number: int) -> np.ndarray[Any, Any]:
+    def _host_shard(self, number: int) -> np.ndarray:
         """Return a shard, and keep it on the host: other parts of it will be needed."""
         with self._lock:
             shard = self._shards[number]
@@ -84,7 +84,7 @@ class LocalShards:
                 shard = self._shards[number] = single_device_array(shard)
         return np.asarray(shard)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self.part(whole_box(self.shape))
         return array if dtype is None and not copy else np.array(array, dtype, copy=copy)
 

@@ -50,7 +50,7 @@ def local_device(shardings: Iterable[Any]) -> Any | None:
     return None
 
 
-def copies_host_memory(memory: np.ndarray[Any, Any], device: Any) -> bool:
+def copies_host_memory(memory: np.ndarray, device: Any) -> bool:
     """Return True if an array on a device keeps its values when the memory it is of changes.
 
     A device that shares the memory of the host might use it as it is.
@@ -83,7 +83,7 @@ class _HostMemory(NamedTuple):
         }
 
 
-def pinned_bytes(size_bytes: int, device: Any) -> np.ndarray[Any, Any] | None:
+def pinned_bytes(size_bytes: int, device: Any) -> np.ndarray | None:
     """Return writable pinned host memory of a device, as uint8[size_bytes]; None if there is none.
 
     It is the memory of a jax.Array, which nothing else uses. The content is undefined.

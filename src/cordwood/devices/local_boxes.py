@@ -30,9 +30,9 @@ def local_boxes(sharding: Any, shape: tuple[int, ...]) -> dict[Any, Box]:
 def key_boxes(sharding: Any, data_shape: tuple[int, ...], prng_impl: str) -> dict[Any, Box]:
     """Return the boxes of the key data of a PRNG key array with that sharding."""
     shape = key_shape(data_shape, prng_impl)
-    rest = data_shape[len(shape) :]
+    inner_shape = data_shape[len(shape) :]
     return {
-        device: Box((*box.start, *[0] * len(rest)), (*box.stop, *rest))
+        device: Box((*box.start, *[0] * len(inner_shape)), (*box.stop, *inner_shape))
         for device, box in local_boxes(sharding, shape).items()
     }
 

@@ -17,7 +17,7 @@ from cordwood.devices.device_memory import default_device
 class DevicePut(NamedTuple):
     """One host array, and the properties of the jax.Array to make of it."""
 
-    array: np.ndarray[Any, Any]
+    array: np.ndarray
     weak_type: bool = False
     sharding: Any = None  # a SingleDeviceSharding to commit to; None: default device, uncommitted
     prng_impl: str | None = None  # the array is key data of a typed PRNG key array
@@ -56,8 +56,8 @@ def put_on_device(puts: Sequence[DevicePut], *, device: Any | None) -> list[Any]
 
 def put_sharded(
     shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    arrays: Mapping[Any, np.ndarray[Any, Any]],
+    dtype: np.dtype,
+    arrays: Mapping[Any, np.ndarray],
     sharding: Any,
     *,
     weak_type: bool,

@@ -19,9 +19,9 @@ class Shards(NamedTuple):
     """The parts of an array on the devices of this process."""
 
     shape: tuple[int, ...]  # of the whole array
-    arrays: Mapping[Any, np.ndarray[Any, Any]]  # by device; several devices may share one array
+    arrays: Mapping[Any, np.ndarray]  # by device; several devices may share one array
     sharding: Any  # a jax Sharding; its devices on this process are the keys of `arrays`
-    dtype: np.dtype[Any]
+    dtype: np.dtype
     weak_type: bool = False
     prng_impl: str | None = None  # the arrays are key data of a typed PRNG key array
 

@@ -18,10 +18,10 @@ BLOCK_BYTES = 1 << 20
 DIGEST_BYTES = 16
 MAX_BLOCK_BYTES = 64 << 20  # blocks are read whole: this limits the memory that a file can claim
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
+BytesLike: TypeAlias = bytes | bytearray | memoryview
 
 
-def digest_of(block: Buffer) -> bytes:
+def digest_of(block: BytesLike) -> bytes:
     """Return the digest of one block. Hashing releases the GIL."""
     return xxhash.xxh3_128_digest(block)
 
@@ -39,7 +39,7 @@ def block_count(size_bytes: int, block_bytes: int) -> int:
     return -(-size_bytes // block_bytes)
 
 
-def digests_of(data: Buffer, *, start: int, block_bytes: int = BLOCK_BYTES) -> Digests:
+def digests_of(data: BytesLike, *, start: int, block_bytes: int = BLOCK_BYTES) -> Digests:
     """Return the digests of the blocks of `data`, which begins at file offset `start`."""
     view = memoryview(data).cast("B")
     blocks = range(0, len(view), block_bytes)

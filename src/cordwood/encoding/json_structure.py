@@ -125,9 +125,9 @@ def _add_leaves(missing: list[int], count: int) -> None:
     while count:
         if not missing:
             raise FormatError(f"{count} leaves more than the tree has room for")
-        taken = min(count, missing[-1])
-        missing[-1] -= taken
-        count -= taken
+        added = min(count, missing[-1])
+        missing[-1] -= added
+        count -= added
         _close(missing)
 
 

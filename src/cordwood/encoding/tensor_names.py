@@ -55,23 +55,23 @@ def tensor_names(paths: Sequence[KeyPath]) -> TensorNames:
     names = list(dotted_names(paths))
     if _all_usable(names):
         return TensorNames(names, [])
-    taken: set[str] = set()
+    used_names: set[str] = set()
     # The first of two names that collide keeps its name.
     changed = []
     for i, name in enumerate(names):
         folded = _folded(name)
-        if _usable(name) and folded not in taken:
-            taken.add(folded)
+        if _usable(name) and folded not in used_names:
+            used_names.add(folded)
         else:
             changed.append(i)
     counts: dict[str, int] = {}
     for i in changed:
         stem = _usable_form(names[i])
         name = stem
-        while (folded := _folded(name)) in taken:
+        while (folded := _folded(name)) in used_names:
             counts[stem] = counts.get(stem, 1) + 1
             name = f"{stem}~{counts[stem]}"
-        taken.add(folded)
+        used_names.add(folded)
         names[i] = name
     return TensorNames(names, changed)
 

@@ -47,13 +47,13 @@ def keep_for_next_load(pages: mmap.mmap) -> None:
     Runs when the last array on the mapping is dropped, in any thread and between any two lines of
     code, so it takes no lock: two threads may count one mapping too few, until the next load.
     """
-    kept = _kept
-    if kept.size_bytes + len(pages) > _limit_bytes:
+    memory = _kept
+    if memory.size_bytes + len(pages) > _limit_bytes:
         return
     with suppress(OSError):  # a kernel without MADV_FREE: the mapping is given back
         pages.madvise(mmap.MADV_FREE)
-        kept.size_bytes += len(pages)
-        kept.pages.append(pages)
+        memory.size_bytes += len(pages)
+        memory.pages.append(pages)
 
 
 def take_kept_pages(sizes: Sequence[int]) -> dict[int, list[mmap.mmap]]:
@@ -73,12 +73,12 @@ def _take_all() -> list[mmap.mmap]:
     Each is taken in one step, by `pop`: another thread, or a load in a signal handler, between any
     two steps of this gets none of them a second time.
     """
-    taken: list[mmap.mmap] = []
+    mappings: list[mmap.mmap] = []
     with suppress(IndexError):  # none is left
         while True:
-            taken.append(_kept.pages.pop())
+            mappings.append(_kept.pages.pop())
     _kept.size_bytes = 0
-    return taken
+    return mappings
 
 
 def release_memory() -> None:
@@ -178,13 +178,13 @@ def allocate_buffers(sizes: Sequence[int], *, alignment: int) -> list[Buffer]:
     Memory kept from an earlier load of this process is reused for buffers of the same size; the
     rest of it is given back to the system before anything is allocated. Raises MemoryError.
     """
-    kept = take_kept_pages(sizes)
+    reusable = take_kept_pages(sizes)
     if tracemalloc.is_tracing():
-        kept = {}
+        reusable = {}
     buffers = []
     for size in sizes:
-        reused = bool(kept.get(size))
-        pages = kept[size].pop() if reused else _map_pages(size, alignment=alignment)
+        reused = bool(reusable.get(size))
+        pages = reusable[size].pop() if reused else _map_pages(size, alignment=alignment)
         if pages is None:
             buffers.append(Buffer(_small_bytes(size, alignment), None))
             continue

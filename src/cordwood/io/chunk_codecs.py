@@ -48,13 +48,13 @@ def decode_chunk(
     size = math.prod(spread.shape) * spread.item_bytes + codec.skip_bytes
     where = f"{name}: the chunk at byte {chunk.offset}"
     try:
-        decoded = decompress(codec.compressor, data, size, where, scratch)
+        decoded = decompress_chunk(codec.compressor, data, size, where, scratch)
     except (zlib.error, OSError, ValueError, EOFError) as e:
         if isinstance(e, CorruptionError | UnsupportedFormatError):
             raise
         raise CorruptionError(f"{where} is damaged: {e}") from e
     if len(decoded) != size:
-        raise wrong_size(where, size, f"{len(decoded)}")
+        raise wrong_chunk_size(where, size, f"{len(decoded)}")
     if codec.crc32 is not None and zlib.crc32(decoded) != codec.crc32:
         raise CorruptionError(
             f"{where} does not match its CRC-32: it is damaged; load another copy"
@@ -72,7 +72,7 @@ def decode_chunk(
     return view
 
 
-def wrong_size(where: str, expected: int, size: str) -> CorruptionError:
+def wrong_chunk_size(where: str, expected: int, size: str) -> CorruptionError:
     """Return the error of a chunk that has another size, once decoded, than its shape gives."""
     return CorruptionError(
         f"{where}: expected {expected} bytes once decoded, found {size}: it is damaged, or "
@@ -80,7 +80,7 @@ def wrong_size(where: str, expected: int, size: str) -> CorruptionError:
     )
 
 
-def decompress(
+def decompress_chunk(
     compressor: str | None,
     data: memoryview,
     size: int,
@@ -109,7 +109,7 @@ def _decompress_zstd(data: memoryview, size: int, where: str, scratch: ScratchBu
     try:
         content_size = zstandard.get_frame_parameters(data).content_size
         if content_size not in (size, zstandard.CONTENTSIZE_UNKNOWN):
-            raise wrong_size(where, size, str(content_size))
+            raise wrong_chunk_size(where, size, str(content_size))
         end = _zstd_frame_end(data)
         if end != len(data):
             ends = "is followed by more" if 0 <= end < len(data) else "stops too early"
@@ -120,7 +120,7 @@ def _decompress_zstd(data: memoryview, size: int, where: str, scratch: ScratchBu
             while at < size and (count := reader.readinto(target[at:])):
                 at += count
             if reader.read(1):  # this also verifies the checksum of the frame
-                raise wrong_size(where, size, "more")
+                raise wrong_chunk_size(where, size, "more")
     except zstandard.ZstdError as e:
         raise CorruptionError(f"{where} is damaged: {e}") from e
     return target[:at]
@@ -162,7 +162,7 @@ def _stream(decoder: Any, data: memoryview, size: int, where: str) -> bytes:
     if len(decoded) == size and not decoder.eof:
         decoded += decoder.decompress(getattr(decoder, "unconsumed_tail", b""), 1)
     if len(decoded) > size:
-        raise wrong_size(where, size, "more")
+        raise wrong_chunk_size(where, size, "more")
     if not decoder.eof or decoder.unused_data:
         ends = "bytes follow its stream" if decoder.eof else "its stream stops too early"
         raise CorruptionError(f"{where} is damaged: {ends}")
@@ -179,7 +179,7 @@ _BLOSC_COMPRESSORS = ("blosclz", "lz4", "snappy", "zlib", "zstd")  # bits 5 to 7
 def _decompress_blosc(data: memoryview, size: int, where: str, scratch: ScratchBuffer) -> Any:
     content_size = int.from_bytes(data[4:8], "little")
     if len(data) < _BLOSC_HEADER_BYTES or content_size != size:
-        raise wrong_size(where, size, str(content_size))
+        raise wrong_chunk_size(where, size, str(content_size))
     # blosc reads as many bytes as the header says, without knowing how many there are.
     stored_size = int.from_bytes(data[12:16], "little")
     if stored_size != len(data):
@@ -224,7 +224,7 @@ def _decompress_lz4(data: memoryview, size: int, where: str, scratch: ScratchBuf
 
     content_size = int.from_bytes(data[:_LZ4_HEADER_BYTES], "little")
     if len(data) <= _LZ4_HEADER_BYTES or content_size != size:
-        raise wrong_size(where, size, str(content_size))
+        raise wrong_chunk_size(where, size, str(content_size))
     target = scratch.view(size)
     try:
         lz4.decompress(data, target)
@@ -235,7 +235,7 @@ def _decompress_lz4(data: memoryview, size: int, where: str, scratch: ScratchBuf
 
 # Compression
 
-Encoder: TypeAlias = Callable[[np.ndarray[Any, Any]], bytes]
+Encoder: TypeAlias = Callable[[np.ndarray], bytes]
 
 _ZSTD_LEVEL = 1
 _BLOSC_LEVEL = 5
@@ -253,7 +253,7 @@ def chunk_encoder(compression: str) -> Encoder:
     return {"zstd": _compress_zstd, "blosc": _compress_blosc}[compression]
 
 
-def encode_bytes(compressor: str, data: bytes) -> bytes | None:
+def compress_chunk(compressor: str, data: bytes) -> bytes | None:
     """Return bytes compressed as a chunk of any compressor that is read; None for another one."""
     if compressor in ("gzip", "zlib"):
         return zlib.compress(data)
@@ -268,7 +268,7 @@ def encode_bytes(compressor: str, data: bytes) -> bytes | None:
     return None
 
 
-def _compress_zstd(array: np.ndarray[Any, Any]) -> bytes:
+def _compress_zstd(array: np.ndarray) -> bytes:
     import zstandard
 
     compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True)
@@ -276,7 +276,7 @@ def _compress_zstd(array: np.ndarray[Any, Any]) -> bytes:
     return data
 
 
-def _compress_blosc(array: np.ndarray[Any, Any]) -> bytes:
+def _compress_blosc(array: np.ndarray) -> bytes:
     item_size = array.itemsize if array.itemsize in _BLOSC_ITEM_SIZES else 1
     elements = _bytes_of(array)
     data: bytes = _call_blosc(
@@ -285,5 +285,5 @@ def _compress_blosc(array: np.ndarray[Any, Any]) -> bytes:
     return data
 
 
-def _bytes_of(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _bytes_of(array: np.ndarray) -> np.ndarray:
     return array.reshape(-1).view(np.uint8)

@@ -17,9 +17,9 @@ from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.chunk_codecs import (
     BLOCK_HEADER_BYTES,
     STREAMS,
-    decompress,
+    decompress_chunk,
     parse_block_header,
-    wrong_size,
+    wrong_chunk_size,
 )
 
 _FEED_BYTES = 64 << 10  # given to a decoder at a time, which copies what it does not use yet
@@ -52,7 +52,7 @@ class ChunkStream:
         self._decoder = _open_decoder(stored, stored_bytes, codec.compressor, self._size, where)
         self.read(codec.skip_bytes)
 
-    def read(self, size_bytes: int) -> np.ndarray[Any, Any]:
+    def read(self, size_bytes: int) -> np.ndarray:
         """Return the next bytes of the elements, as uint8 in memory of its own.
 
         Raises CorruptionError if the chunk is damaged or has fewer.
@@ -62,7 +62,7 @@ class ChunkStream:
         while at < size_bytes:
             part = self._decode(size_bytes - at)
             if not part:
-                raise wrong_size(self._where, self._size, str(self._done))
+                raise wrong_chunk_size(self._where, self._size, str(self._done))
             result[at : at + len(part)] = np.frombuffer(part, np.uint8)
             at += len(part)
             self._done += len(part)
@@ -73,7 +73,7 @@ class ChunkStream:
     def finish(self) -> None:
         """Raise CorruptionError unless the chunk ends here and matches its CRC-32, if any."""
         if self._decode(1):
-            raise wrong_size(self._where, self._size, "more")
+            raise wrong_chunk_size(self._where, self._size, "more")
         self._decoder.finish()
         if self._codec.crc32 is not None and self._crc32 != self._codec.crc32:
             raise CorruptionError(
@@ -109,7 +109,9 @@ def _open_decoder(
     if compressor == "zstd":
         return _Zstd(stored, stored_bytes, size, where)
     data = memoryview(b"".join(stored))
-    return _Plain(iter([memoryview(decompress(compressor, data, size, where, ScratchBuffer()))]))
+    return _Plain(
+        iter([memoryview(decompress_chunk(compressor, data, size, where, ScratchBuffer()))])
+    )
 
 
 class _Plain:
@@ -175,7 +177,7 @@ class _Zstd:
         except zstandard.ZstdError as e:
             raise CorruptionError(f"{where} is damaged: {e}") from e
         if content_size not in (size, zstandard.CONTENTSIZE_UNKNOWN):
-            raise wrong_size(where, size, str(content_size))
+            raise wrong_chunk_size(where, size, str(content_size))
         self._stored_bytes = stored_bytes
         source: Any = self._source  # which only needs a method `read`
         self._reader = zstandard.ZstdDecompressor().stream_reader(source, read_size=_FEED_BYTES)

@@ -8,13 +8,13 @@ from typing import TypeGuard
 
 import numpy as np
 
-from cordwood.io.lazy_array import Array, LazyArray
+from cordwood.io.lazy_array import LazyArray
 
 SMALL_COPY_BYTES = 16 << 10  # below this, memoryview assignment is quicker than numpy's
 _LITTLE_ENDIAN = ("|", "<", "=") if sys.byteorder == "little" else ("|", "<")
 
 
-def copy_bytes(array: Array | LazyArray, start: int, target: memoryview) -> None:
+def copy_bytes(array: np.ndarray | LazyArray, start: int, target: memoryview) -> None:
     """Fill `target` with the bytes of `array`, in C order and little-endian, from `start` on.
 
     Raises ValueError if the array has fewer bytes.
@@ -37,7 +37,7 @@ def copy_bytes(array: Array | LazyArray, start: int, target: memoryview) -> None
         np.copyto(np.frombuffer(target, np.uint8), source[start : start + size])
 
 
-def is_little_endian(array: Array | LazyArray) -> TypeGuard[Array]:
+def is_little_endian(array: np.ndarray | LazyArray) -> TypeGuard[np.ndarray]:
     """Return True for a plain array whose bytes are little-endian, as files hold them."""
     return type(array) is np.ndarray and array.dtype.byteorder in _LITTLE_ENDIAN
 

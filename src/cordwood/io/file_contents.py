@@ -14,7 +14,7 @@ import numpy as np
 from cordwood.errors import CordwoodError
 from cordwood.index import Box
 from cordwood.io.copy_bytes import SMALL_COPY_BYTES, copy_bytes, is_little_endian
-from cordwood.io.lazy_array import Array, LazyArray
+from cordwood.io.lazy_array import LazyArray
 from cordwood.plan.file_plan import LeafBytes, Segment
 
 
@@ -33,14 +33,14 @@ class FileContents:
         self,
         segments: Sequence[Segment],
         ends: Sequence[int],
-        part: Callable[[int, Box | None], Array | LazyArray],
+        part: Callable[[int, Box | None], np.ndarray | LazyArray],
     ) -> None:
         self._segments = segments
         self._ends = ends
         self._part = part
         self._lock = threading.Lock()
         self._remaining: dict[int, int] = {}  # bytes still to be copied of each held segment
-        self._held: dict[int, Array | LazyArray] = {}
+        self._held: dict[int, np.ndarray | LazyArray] = {}
 
     def fill(self, buffer: memoryview, segment: int, skip: int) -> None:
         """Fill `buffer` with the bytes of the file from byte `skip` of a segment on."""
@@ -72,12 +72,12 @@ class FileContents:
             segment += 1
             skip = 0
 
-    def _small_leaves(self, segment: int, room: int) -> list[Array | bytearray]:
+    def _small_leaves(self, segment: int, room: int) -> list[np.ndarray | bytearray]:
         """Return the bytes of the consecutive small leaves from a segment on.
 
         They are joined and then copied, which is faster than a view of the target for each.
         """
-        parts: list[Array | bytearray] = []
+        parts: list[np.ndarray | bytearray] = []
         for i in range(segment, len(self._segments)):
             item = self._segments[i]
             if not isinstance(item, LeafBytes):
@@ -108,14 +108,14 @@ class FileContents:
             part = self._held[segment]
         _copy_leaf(item.leaf, part, item.start + skip, target)
         with self._lock:
-            left = self._remaining.pop(segment, 0) - len(target)
-            if left > 0:
-                self._remaining[segment] = left
+            remaining_bytes = self._remaining.pop(segment, 0) - len(target)
+            if remaining_bytes > 0:
+                self._remaining[segment] = remaining_bytes
             else:  # an upload reads some blocks twice, so another thread may have been the last
                 self._held.pop(segment, None)
 
 
-def _copy_leaf(leaf: int, array: Array | LazyArray, start: int, target: memoryview) -> None:
+def _copy_leaf(leaf: int, array: np.ndarray | LazyArray, start: int, target: memoryview) -> None:
     try:
         copy_bytes(array, start, target)
     except CordwoodError:
@@ -124,7 +124,7 @@ def _copy_leaf(leaf: int, array: Array | LazyArray, start: int, target: memoryvi
         raise ValueError(f"leaf {leaf}: {e}") from e
 
 
-def _joined(parts: Sequence[Array | bytearray]) -> bytes:
+def _joined(parts: Sequence[np.ndarray | bytearray]) -> bytes:
     try:
         return b"".join(cast("Sequence[bytearray]", parts))
     except (BufferError, TypeError, ValueError):  # strides, or a dtype without a buffer format

@@ -7,15 +7,13 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from cordwood.index import Box
 from cordwood.plan.split_arrays import element_range, split_array
 from cordwood.sharding.boxes import absolute, element_count, is_contiguous, shape_of, whole_box
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 WINDOW_BYTES = 16 << 20
 _KEPT = 3  # windows: eight threads that fill 4 MiB each use three at a time
@@ -42,8 +40,8 @@ class LazyArray:
     def __init__(
         self,
         shape: tuple[int, ...],
-        dtype: np.dtype[Any],
-        read: Callable[[Box], Array],
+        dtype: np.dtype,
+        read: Callable[[Box], np.ndarray],
         *,
         rows: int = 1,
         stored_item_bytes: int = 0,
@@ -60,7 +58,7 @@ class LazyArray:
         self._windows: list[Box] | None = None
         self._starts: list[int] = []  # the offsets of the windows, in bytes
         self._most = _KEPT
-        self._kept: OrderedDict[int, Array] = OrderedDict()
+        self._kept: OrderedDict[int, np.ndarray] = OrderedDict()
         self._reading: dict[int, threading.Lock] = {}
 
     def within(self, box: Box) -> LazyArray:
@@ -74,7 +72,7 @@ class LazyArray:
             def read_into(start: int, target: memoryview) -> None:
                 whole(first + start, target)
 
-        def read(inner: Box) -> Array:
+        def read(inner: Box) -> np.ndarray:
             return self.part(absolute(inner, box))
 
         return LazyArray(
@@ -112,7 +110,7 @@ class LazyArray:
             first = self._starts[number]
             yield self._window(number)[max(0, start - first) : stop - first].data
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self.part(whole_box(self.shape))
         return array if dtype is None and not copy else np.array(array, dtype, copy=copy)
 
@@ -138,7 +136,7 @@ class LazyArray:
         self._most = _KEPT if largest <= WINDOW_BYTES else _KEPT_OF_LARGE
         self._windows = windows
 
-    def _window(self, number: int) -> Array:
+    def _window(self, number: int) -> np.ndarray:
         with self._lock:
             data = self._kept.get(number)
             # Decoding whole chunks needs twice their size, so only one thread does it at a time.
@@ -161,7 +159,7 @@ class LazyArray:
         while len(self._kept) > count:
             self._kept.popitem(last=False)
 
-    def _bytes(self, number: int) -> Array:
+    def _bytes(self, number: int) -> np.ndarray:
         assert self._windows is not None
         array = self.part(self._windows[number])
         little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))

@@ -28,7 +28,7 @@ from cordwood.devices.array_shards import (
     local_shards,
 )
 from cordwood.index import Box
-from cordwood.io.lazy_array import Array, LazyArray
+from cordwood.io.lazy_array import LazyArray
 from cordwood.io.staging import StagedArray, Staging
 from cordwood.io.staging_memory import StagingOptions
 from cordwood.sharding.boxes import slices, whole_box
@@ -88,7 +88,7 @@ class Leaves:
         if len(set(numbers)) < len(numbers):
             self._parts_left = {leaf: n for leaf, n in Counter(numbers).items() if n > 1}
 
-    def part(self, leaf: int, box: Box | None = None) -> Array | LazyArray:
+    def part(self, leaf: int, box: Box | None = None) -> np.ndarray | LazyArray:
         """Return the elements of a box of a leaf, or of all of it, and release the leaf if due."""
         with self._lock:
             value = self._held.get(leaf)
@@ -103,7 +103,7 @@ class Leaves:
                     self._held.pop(leaf, None)
         return value if box is None else _within(value, box)
 
-    def view(self, leaf: int, box: Box | None = None) -> Array | LazyArray:
+    def view(self, leaf: int, box: Box | None = None) -> np.ndarray | LazyArray:
         """Return a part of a leaf that was not taken yet, any number of times."""
         value = self._elements(self._values[leaf], whole=box is None)
         return value if box is None else _within(value, box)
@@ -111,9 +111,9 @@ class Leaves:
     def release(self, leaf: int, parts: int) -> None:
         """Count parts of a leaf as written that were taken by `view`; release the leaf if due."""
         with self._lock:
-            left = self._parts_left.pop(leaf, parts) - parts
-            if left:
-                self._parts_left[leaf] = left
+            remaining = self._parts_left.pop(leaf, parts) - parts
+            if remaining:
+                self._parts_left[leaf] = remaining
             else:
                 self._pop(leaf)
 
@@ -160,7 +160,7 @@ class Leaves:
         return np.asarray(value)
 
 
-def _within(value: Any, box: Box) -> Array | LazyArray:
+def _within(value: Any, box: Box) -> np.ndarray | LazyArray:
     if isinstance(value, LazyArray):
         return value.within(box)
     if isinstance(value, StagedArray):

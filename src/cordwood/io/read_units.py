@@ -32,7 +32,7 @@ _GAP_BYTES = 64 << 10  # a smaller gap between moves is cheaper to read than to 
 SMALL_MOVE_BYTES = 16 << 10  # below this on average, one read and many copies beat a long iovec
 
 
-class _Layer(NamedTuple):
+class _ReadLayer(NamedTuple):
     """Moves from one source whose ranges do not overlap; adjacent ones are merged."""
 
     source: int
@@ -45,7 +45,7 @@ class _Layer(NamedTuple):
 class _Unit(NamedTuple):
     """A byte range [start, stop) of a source that one thread reads."""
 
-    layer: _Layer
+    layer: _ReadLayer
     start: int
     stop: int
     first: int  # the moves that overlap it: positions first to last - 1 in the layer
@@ -102,7 +102,7 @@ def read_moves(
 
 
 def all_units(
-    layers: Sequence[_Layer],
+    layers: Sequence[_ReadLayer],
     files: Sequence[ReadableFile],
     digests: Sequence[Digests | None],
     *,
@@ -122,14 +122,14 @@ def all_units(
     return units
 
 
-def layers_of(plan: LoadPlan, files: Sequence[ReadableFile]) -> list[_Layer]:
+def layers_of(plan: LoadPlan, files: Sequence[ReadableFile]) -> list[_ReadLayer]:
     """Check every move, merge adjacent ones, and put moves that overlap into separate layers."""
     sizes = plan.buffers
-    layers: list[_Layer] = []
+    layers: list[_ReadLayer] = []
     todo: Sequence[Move] = plan.moves
     while todo:
         overlapping: list[Move] = []
-        layer = _Layer(todo[0].source, [], [], [], [])
+        layer = _ReadLayer(todo[0].source, [], [], [], [])
         end, file_size = 0, files[layer.source].size_bytes
         _, starts, stops, targets, positions = layer
         # The place of a move that would extend the last one.
@@ -142,7 +142,7 @@ def layers_of(plan: LoadPlan, files: Sequence[ReadableFile]) -> list[_Layer]:
             if source != layer.source:
                 if starts:
                     layers.append(layer)
-                layer = _Layer(source, [], [], [], [])
+                layer = _ReadLayer(source, [], [], [], [])
                 _, starts, stops, targets, positions = layer
                 end, last_target, file_size = 0, None, files[source].size_bytes
             stop = offset + length
@@ -173,7 +173,9 @@ def layers_of(plan: LoadPlan, files: Sequence[ReadableFile]) -> list[_Layer]:
     return layers
 
 
-def _units(layer: _Layer, size_bytes: int, digests: Digests | None, unit_bytes: int) -> list[_Unit]:
+def _units(
+    layer: _ReadLayer, size_bytes: int, digests: Digests | None, unit_bytes: int
+) -> list[_Unit]:
     """Divide the ranges of a layer into units of that size, of whole blocks if it has digests."""
     starts, stops = layer.starts, layer.stops
     floor = digests.start if digests is not None else size_bytes  # no digest covers what is before

@@ -31,7 +31,7 @@ import numpy as np
 from cordwood.devices.array_shards import ArrayShards
 from cordwood.devices.copy_shards import copy_on_device, copy_to_host
 from cordwood.index import Box
-from cordwood.io.lazy_array import Array, LazyArray
+from cordwood.io.lazy_array import LazyArray
 from cordwood.io.staging_memory import (
     StagingMemory,
     StagingOptions,
@@ -105,7 +105,7 @@ class _Copy:
         """Return True if the transfer has ended."""
         return isinstance(self.array, np.ndarray) or bool(self.array.is_ready())
 
-    def elements(self) -> Array:
+    def elements(self) -> np.ndarray:
         """Return the elements; wait until they have arrived.
 
         Raises StoppedError if the save was given up meanwhile.
@@ -179,7 +179,7 @@ class StagedArray:
     def __init__(
         self,
         shape: tuple[int, ...],
-        dtype: np.dtype[Any],
+        dtype: np.dtype,
         boxes: Sequence[Box],
         shards: Sequence[_Shard],
         staging: Staging,
@@ -214,7 +214,7 @@ class StagedArray:
         return whole.within(relative(box, around))
 
 
-def _read(staging: Staging, shard: _Shard, box: Box) -> Array:
+def _read(staging: Staging, shard: _Shard, box: Box) -> np.ndarray:
     """Return a box of a shard, in memory of its own."""
     with staging.copies_of([shard]) as (copy,):
         return np.array(copy.elements()[slices(box)])
@@ -230,10 +230,10 @@ def _assemble(
     staging: Staging,
     shards: Sequence[_Shard],
     boxes: Sequence[Box],
-    dtype: np.dtype[Any],
+    dtype: np.dtype,
     part: Box,
     inner: Box,
-) -> Array:
+) -> np.ndarray:
     """Return a box of a part of an array, whose elements are in several shards.
 
     The shards are copied together, because each row of the part may need all of them.
@@ -380,10 +380,10 @@ class Staging:
             yield copies
         finally:
             with staging_memory.lock:
-                now = time.monotonic()
+                seconds_now = time.monotonic()
                 for shard in shards:
                     shard.readers -= 1
-                    shard.read_seconds = now
+                    shard.read_seconds = seconds_now
 
     def _needed_copies(self, shards: Sequence[_Shard]) -> list[_Copy] | None:
         """Return the copies of shards, and count a reader; None: there is no memory now."""
@@ -425,10 +425,10 @@ class Staging:
                 log.warning("a save has less host memory for copies than its budget: %s", str(e))
             return False
         staging_memory.use(size_bytes)
-        now = time.monotonic()
+        seconds_now = time.monotonic()
         for shard, array in zip(shards, arrays, strict=True):
             shard.copy = _Copy(array, shard.size_bytes)
-            shard.read_seconds = now
+            shard.read_seconds = seconds_now
             shard.hold_seconds = max(_HOLD_SECONDS, 2 * shard.hold_seconds)
             staging_memory.copied[weakref.ref(shard, _forget)] = None
         return True
@@ -443,14 +443,14 @@ class Staging:
         missing_bytes = staging_memory.count_bytes() + size_bytes - self._budget_bytes
         if missing_bytes <= 0:
             return
-        now = time.monotonic()
+        seconds_now = time.monotonic()
         for ref in [*staging_memory.copied]:
             shard = ref()
             if shard is None or shard.source is None or shard.copy is None:
                 _forget(ref)
             elif (
                 not shard.readers
-                and shard.read_seconds + shard.hold_seconds < now
+                and shard.read_seconds + shard.hold_seconds < seconds_now
                 and shard not in shards
                 and shard.copy.has_arrived()
             ):

@@ -50,10 +50,10 @@ def strided_copy(
             if size < item:
                 carrier = _CARRIERS[1]
                 extents = (*shape, size)
-                kept = [axis for axis, extent in enumerate(extents) if extent > 1]
-                shape = tuple([extents[axis] for axis in kept])
-                source_steps = tuple([steps[axis] for axis in kept])
-                target_steps = tuple([(*part.steps, 1)[axis] for axis in kept])
+                long_axes = [axis for axis, extent in enumerate(extents) if extent > 1]
+                shape = tuple([extents[axis] for axis in long_axes])
+                source_steps = tuple([steps[axis] for axis in long_axes])
+                target_steps = tuple([(*part.steps, 1)[axis] for axis in long_axes])
             source = np.ndarray(shape, carrier, data, position, source_steps)
             buffer = buffers[part.buffer]
             np.copyto(np.ndarray(shape, carrier, buffer, target, target_steps), source)

@@ -13,7 +13,6 @@ from cordwood.errors import MismatchError
 from cordwood.index import Leaf, Naming
 from cordwood.io.buffers import allocate_bytes
 from cordwood.keypath import KeyPath, format_path
-from cordwood.loading.leaf_reader import Array
 from cordwood.loading.load_options import Cast
 from cordwood.loading.load_target import Target
 from cordwood.message_text import first_names
@@ -105,10 +104,10 @@ def _by_pattern(
         castable = [i for i in arrays if names[i] == exact or _is_inexact(leaves[i].dtype)]
         if arrays and not castable:
             first = arrays[0]
-            taken = first_names([f"{names[i]} ({leaves[i].dtype})" for i in arrays], 1)
+            matches = first_names([f"{names[i]} ({leaves[i].dtype})" for i in arrays], 1)
             problems.append(
                 f"  {pattern!r}: a pattern casts floating arrays only, and this one takes "
-                f"{taken}; name each "
+                f"{matches}; name each "
                 f"integer array exactly: {{{names[first]!r}: {parsed!r}}}"
             )
         for i in castable:
@@ -143,7 +142,7 @@ def convert_inline(value: Any, target: Target) -> Any:
     return array if target.kind == "jax" else convert_kind(array, target)
 
 
-def _beyond_64_bits(value: int, target: Target) -> Array:
+def _beyond_64_bits(value: int, target: Target) -> np.ndarray:
     """Return an integer of more than 64 bits as an array of the target's dtype.
 
     Raises MismatchError unless the dtype holds exactly that number.
@@ -160,7 +159,7 @@ _PYTHON_NUMBERS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-def convert_kind(array: Array, target: Target) -> Any:
+def convert_kind(array: np.ndarray, target: Target) -> Any:
     """Return a host array as a value of the target's kind, which is not "jax".
 
     Raises MismatchError if a Python number of that kind would be another value.
@@ -190,7 +189,7 @@ def _would_change(target: Target, to: str, value: object) -> MismatchError:
     )
 
 
-def convert_dtype(array: Array, target: Target) -> Array:
+def convert_dtype(array: np.ndarray, target: Target) -> np.ndarray:
     """Return the array with the target's dtype.
 
     A conversion between floating dtypes rounds. A conversion from or to integers, or from complex
@@ -222,7 +221,7 @@ def convert_dtype(array: Array, target: Target) -> Array:
 _INTEGERS = ("int", "uint", "bool")
 
 
-def _changed(result: Array, array: Array) -> Any:
+def _changed(result: np.ndarray, array: np.ndarray) -> Any:
     """Return a mask of the elements of `array` whose values differ in `result`."""
     changed = np.asarray(_real(result).astype(array.dtype) != array)
     one, other = _real(result), _real(array)
@@ -240,11 +239,11 @@ def _changed(result: Array, array: Array) -> Any:
     return changed
 
 
-def _real(array: Array) -> Array:
+def _real(array: np.ndarray) -> np.ndarray:
     return array.real if np.iscomplexobj(array) else array
 
 
-def _limits(array: Array) -> tuple[float, float] | None:
+def _limits(array: np.ndarray) -> tuple[float, float] | None:
     """Return the least integer of a dtype, and the largest plus 1; None for other dtypes."""
     name = dtypes.name_of(array.dtype)
     if not name.startswith(("int", "uint")):
@@ -255,10 +254,10 @@ def _limits(array: Array) -> tuple[float, float] | None:
     return -(2.0 ** (bits - 1)), 2.0 ** (bits - 1)
 
 
-def transpose_copy(array: Array, axes: tuple[int, ...]) -> Array:
+def transpose_copy(array: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
     """Return a copy of the array with its axes in that order, contiguous in C order."""
     memory = allocate_bytes(array.nbytes, alignment=ALIGNMENT)
-    result: Array = memory.view(array.dtype).reshape(permute_shape(array.shape, axes))
+    result: np.ndarray = memory.view(array.dtype).reshape(permute_shape(array.shape, axes))
     if axes != (1, 0):
         result[...] = array.transpose(axes)
         return result

@@ -73,8 +73,10 @@ def _narrower(wide: Sequence[Target], cast: Any) -> str:
         if has_floats:
             shown.append('"**": "float32"')
     elif has_floats or not isinstance(cast, bool | None):
-        rest = "float32" if has_floats else cast if isinstance(cast, str) else dtypes.parse(cast)
+        for_others = (
+            "float32" if has_floats else cast if isinstance(cast, str) else dtypes.parse(cast)
+        )
         if not shown:
-            return f'cast="{rest}"'
-        shown.append(f'"**": "{rest}"')
+            return f'cast="{for_others}"'
+        shown.append(f'"**": "{for_others}"')
     return f"cast={{{', '.join(shown)}}}"

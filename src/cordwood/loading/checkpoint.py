@@ -145,7 +145,7 @@ class Checkpoint(Mapping[str, StoredLeaf]):
 
 def _signature_of_load() -> inspect.Signature:
     """Return the signature of `Checkpoint.load` as `help` shows it: as of the function `load`."""
-    own, *_ = inspect.signature(Checkpoint.load).parameters.values()
+    checkpoint, *_ = inspect.signature(Checkpoint.load).parameters.values()
     like = inspect.Parameter(
         "like", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation="Any"
     )
@@ -158,7 +158,7 @@ def _signature_of_load() -> inspect.Signature:
         )
         for name, annotation in LoadOptions.__annotations__.items()
     ]
-    return inspect.Signature([own, like, *options], return_annotation="Any")
+    return inspect.Signature([checkpoint, like, *options], return_annotation="Any")
 
 
 setattr(Checkpoint.load, "__signature__", _signature_of_load())  # noqa: B010

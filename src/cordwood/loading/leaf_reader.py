@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -23,14 +23,13 @@ from cordwood.threads.import_in_thread import import_in_thread
 if TYPE_CHECKING:
     from cordwood.io.execute_load import LoadMemory
 
-Array: TypeAlias = np.ndarray[Any, Any]
 Boxes: TypeAlias = Mapping[int, Sequence[Box]]  # of leaves, by position; absent: the whole leaf
 
 _UNPACKED_ELEMENTS = 1 << 20  # whose bits are in memory as bytes; a multiple of 4
 
 WHOLE: Boxes = MappingProxyType({})  # every leaf is read whole
 
-_Buffers: TypeAlias = Sequence[Array] | Mapping[int, Array]
+_Memory: TypeAlias = Sequence[np.ndarray] | Mapping[int, np.ndarray]
 _ArrayType: TypeAlias = tuple[tuple[int, ...], str, Encoding]  # shape, dtype, stored form
 
 
@@ -81,7 +80,7 @@ class LeafReader:
         mmap: bool = False,
         verify: bool = True,
         memory: LoadMemory | None = None,
-    ) -> list[Array]:
+    ) -> list[np.ndarray]:
         """Return arrays: one for each leaf that is read whole, and one for each box of the others.
 
         Eager arrays own their memory or share an allocation with others, and are writable. Mapped
@@ -117,18 +116,18 @@ class LeafReader:
         arrays = _views(buffers, _array_types(leaves, cuts), plan.placements)
         if not packed:
             return arrays
-        rest = iter(arrays)
+        remaining = iter(arrays)
         flat = []
         for i in range(len(leaves)):
             for _ in range(len(cuts[i]) if i in cuts else 1):
-                array = next(rest)
+                array = next(remaining)
                 if i in packed and list(boxes[i]) != [whole_box(array.shape)]:
                     flat += [array[slices(box)].copy() for box in boxes[i]]
                 else:
                     flat.append(array)
         return flat
 
-    def _map(self, leaves: Sequence[Leaf], boxes: Boxes) -> list[Array]:
+    def _map(self, leaves: Sequence[Leaf], boxes: Boxes) -> list[np.ndarray]:
         mapped: list[int] = []
         others: list[int] = []
         placements: list[Placement] = []
@@ -146,12 +145,12 @@ class LeafReader:
         if not others and not boxes:
             return arrays
         cuts = {n: boxes[i] for n, i in enumerate(others) if i in boxes}
-        rest = iter(self.read([leaves[i] for i in others], cuts, verify=False))
+        read_arrays = iter(self.read([leaves[i] for i in others], cuts, verify=False))
         whole = dict(zip(mapped, arrays, strict=True))
-        flat: list[Array] = []
+        flat: list[np.ndarray] = []
         for i in range(len(leaves)):
             if i not in whole:
-                flat += [next(rest) for _ in range(len(boxes[i]) if i in boxes else 1)]
+                flat += [next(read_arrays) for _ in range(len(boxes[i]) if i in boxes else 1)]
             elif i in boxes:
                 flat += [whole[i][slices(box)] for box in boxes[i]]
             else:
@@ -190,10 +189,10 @@ def _array_types(leaves: Sequence[Leaf], boxes: Boxes) -> list[_ArrayType]:
 
 
 def _views(
-    buffers: _Buffers, types: Sequence[_ArrayType], placements: Sequence[Placement]
-) -> list[Array]:
+    buffers: _Memory, types: Sequence[_ArrayType], placements: Sequence[Placement]
+) -> list[np.ndarray]:
     """Return arrays in buffers; they are views unless their elements must be decoded."""
-    arrays: list[Array] = []
+    arrays: list[np.ndarray] = []
     first = 0
     while first < len(types):
         end = _end_of_run(types, placements, first)
@@ -216,8 +215,8 @@ def _end_of_run(types: Sequence[_ArrayType], placements: Sequence[Placement], fi
 
 
 def _run(
-    buffers: _Buffers, array_type: _ArrayType, placement: Placement, count: int
-) -> list[Array]:
+    buffers: _Memory, array_type: _ArrayType, placement: Placement, count: int
+) -> list[np.ndarray]:
     """Return `count` adjacent arrays of one type.
 
     They are the rows of one array, which numpy makes ten times as fast as single views.
@@ -236,7 +235,9 @@ def _run(
     return [whole] if count == 1 else list(whole)
 
 
-def decode_elements(raw: Array, encoding: Encoding, shape: tuple[int, ...], dtype: str) -> Array:
+def decode_elements(
+    raw: np.ndarray, encoding: Encoding, shape: tuple[int, ...], dtype: str
+) -> np.ndarray:
     """Return elements from their stored bytes (uint8[bytes]): swapped, or packed into few bits."""
     numpy_dtype = dtypes.to_numpy(dtype)
     if encoding == "swapped":

@@ -16,7 +16,7 @@ from cordwood.io.progress import METER
 from cordwood.io.read_units import read_moves
 from cordwood.io.source_digests import block_bytes
 from cordwood.keypath import path_label
-from cordwood.loading.leaf_reader import Array, LeafReader, decode_elements, is_packed
+from cordwood.loading.leaf_reader import LeafReader, decode_elements, is_packed
 from cordwood.plan.check_pieces import check_pieces
 from cordwood.plan.load_plan import Move
 from cordwood.plan.split_arrays import element_range, split_array
@@ -34,7 +34,7 @@ def read_in_parts(
     *,
     part_elements: int,
     streamed_chunk_bytes: int = _STREAMED_CHUNK_BYTES,
-) -> Iterator[tuple[Box, Array]]:
+) -> Iterator[tuple[Box, np.ndarray]]:
     """Yield the elements of boxes of an array, in parts of at most `part_elements`.
 
     A chunk of more than `streamed_chunk_bytes` is decoded as a stream, if its codec allows that.
@@ -81,7 +81,7 @@ def _chunk_bytes(leaf: Leaf, storage: Encoded) -> int:
     return math.prod(storage.chunk_shape) * dtypes.itemsize(leaf.dtype)
 
 
-def cut_array(box: Box, array: Array, part_elements: int) -> Iterator[tuple[Box, Array]]:
+def cut_array(box: Box, array: np.ndarray, part_elements: int) -> Iterator[tuple[Box, np.ndarray]]:
     """Yield the elements of a box as views of at most `part_elements`."""
     if array.size <= part_elements:
         yield box, array
@@ -92,7 +92,7 @@ def cut_array(box: Box, array: Array, part_elements: int) -> Iterator[tuple[Box,
 
 def _unpacked(
     reader: LeafReader, leaf: Leaf, boxes: Sequence[Box], part_elements: int
-) -> Iterator[tuple[Box, Array]]:
+) -> Iterator[tuple[Box, np.ndarray]]:
     """Yield elements that are packed into a few bits each, by reading the bytes around them."""
     assert isinstance(leaf.storage, Pieces)
     encoding = leaf.storage.encoding
@@ -120,7 +120,7 @@ def _unpacked(
 
 def _streamed(
     reader: LeafReader, leaf: Leaf, storage: Encoded, piece: Piece, part_elements: int
-) -> Iterator[tuple[Box, Array]]:
+) -> Iterator[tuple[Box, np.ndarray]]:
     """Yield the elements of one chunk, which is decoded as a stream."""
     assert isinstance(piece.where, Box)
     dtype, item = dtypes.to_numpy(leaf.dtype), dtypes.itemsize(leaf.dtype)

@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from cordwood import dtypes
 from cordwood.index import Inline, Leaf
 from cordwood.io.find_damage import check_sources
 from cordwood.loading.cast import convert_dtype, convert_inline, convert_kind, transpose_copy
 from cordwood.loading.check_x64 import check_x64
-from cordwood.loading.leaf_reader import Array, Boxes, LeafReader
+from cordwood.loading.leaf_reader import Boxes, LeafReader
 from cordwood.loading.load_target import Target, target_size_bytes
 from cordwood.loading.unreadable_leaves import require_readable
 from cordwood.plan.load_pieces import first_byte
@@ -26,11 +28,11 @@ from cordwood.sharding.boxes import element_count
 
 if TYPE_CHECKING:
     from cordwood.loading.transfer_ring import TransferRing
-from cordwood.loading.device_boxes import (
+from cordwood.loading.target_boxes import (
     ON_DEVICE,
     DeviceBoxes,
+    boxes_of_targets,
     by_device,
-    device_boxes,
     unique_boxes,
 )
 
@@ -63,7 +65,7 @@ def restore_targets(
     if "unreadable" in map(itemgetter(1), targets):
         require_readable([target.leaf for target in targets], reader.index.naming, name=reader.path)
     check_x64(reader.files[0].name if reader.files else "", targets)
-    on_devices = device_boxes(targets)
+    on_devices = boxes_of_targets(targets)
     unique = unique_boxes(on_devices)
     leaves = reader.with_pieces([target[0] for target in targets], unique)
     if mmap and verify:
@@ -174,10 +176,10 @@ def _read_and_convert(
     stored_leaves = [leaves[i] for i in stored]
     arrays = reader.read(stored_leaves, cuts, mmap=mmap, verify=verify, memory=memory)
     if boxes:
-        rest = iter(arrays)
+        remaining = iter(arrays)
         for i in stored:
-            values[i] = [next(rest) for _ in boxes[i]] if i in boxes else next(rest)
-        del rest
+            values[i] = [next(remaining) for _ in boxes[i]] if i in boxes else next(remaining)
+        del remaining
     else:
         for i, array in zip(stored, arrays, strict=True):
             values[i] = array
@@ -200,7 +202,7 @@ def _read_and_convert(
 _ARRAYS = frozenset({"jax", "prng_key", "numpy"})
 
 
-def _converted(array: Array, target: Target, *, as_view: bool = False) -> Array:
+def _converted(array: np.ndarray, target: Target, *, as_view: bool = False) -> np.ndarray:
     """Return the array with the dtype and the axes of the target."""
     if target.dtype != target.leaf.dtype and target.dtype:
         array = convert_dtype(array, target)

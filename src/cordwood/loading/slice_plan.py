@@ -50,22 +50,22 @@ def plan_slice(shape: Sequence[int], key: Any, *, item_bytes: int) -> SlicePlan:
     steps = byte_strides(shape, item_bytes)
     whole = [_Axis(0, size, None) for size in shape]
     axes: list[_Axis] = []
-    rest: list[Any] = []
+    key_in_boxes: list[Any] = []
     for each, length in zip(keys, lengths, strict=True):
         at = len(axes)
         if length == 1 and isinstance(each, slice):
             may_pick = all(axis.single is None for axis in axes)
             axes.append(_slice(shape[at], each, steps[at] if may_pick else 0))
-            rest.append(axes[-1].key)
+            key_in_boxes.append(axes[-1].key)
         elif length == 1 and _is_index(each):
             index = operator.index(each) % shape[at]
             axes.append(_Axis(index, index + 1, 0))
-            rest.append(0)
+            key_in_boxes.append(0)
         else:
-            rest.append(each)
+            key_in_boxes.append(each)
             axes += whole[at : at + (missing if each is Ellipsis else length)]
     axes += whole[len(axes) :]
-    return _boxes(axes, tuple(rest))
+    return _boxes(axes, tuple(key_in_boxes))
 
 
 def _axes_of(key: Any) -> int:

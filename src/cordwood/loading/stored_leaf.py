@@ -10,7 +10,7 @@ import numpy as np
 from cordwood import dtypes
 from cordwood.index import ARRAY_KINDS, Leaf, LeafKind, leaf_text, size_in_memory
 from cordwood.keypath import format_path
-from cordwood.loading.leaf_reader import Array, LeafReader
+from cordwood.loading.leaf_reader import LeafReader
 from cordwood.loading.load_target import default_targets
 from cordwood.loading.restore_targets import restore_targets
 from cordwood.loading.slice_plan import plan_slice
@@ -82,17 +82,19 @@ class StoredLeaf:
             self.load()  # raises, and says why
         if not self._is_array:
             raise TypeError(f"{self._name} is of kind {self.kind!r}, not an array; use load()")
-        boxes, axis, rest = plan_slice(self.shape, key, item_bytes=dtypes.itemsize(self.dtype))
+        boxes, axis, key_in_boxes = plan_slice(
+            self.shape, key, item_bytes=dtypes.itemsize(self.dtype)
+        )
         arrays = reader.read(reader.with_pieces([leaf], {0: boxes}), {0: boxes})
         array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis)
-        part = array[rest]
+        part = array[key_in_boxes]
         if not isinstance(part, np.ndarray) or (
             part.size == array.size and part.flags.c_contiguous
         ):
             return part
         return part.copy()
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """Return the whole leaf as a numpy array, for `numpy.asarray`; its digests are checked.
 
         Raises:

@@ -35,7 +35,7 @@ class TransferRing:
         self.group_bytes = min(max(total_bytes // _GROUPS, _LEAST_SLOT_BYTES), _LARGEST_SLOT_BYTES)
         self._slot_bytes = min(self.group_bytes, total_bytes) + PAGE_BYTES
         self._device = device
-        self._memory: list[np.ndarray[Any, Any] | None] = [None] * SLOTS
+        self._memory: list[np.ndarray | None] = [None] * SLOTS
         self._arrays: list[Sequence[Any]] = [()] * SLOTS
         self._slot = 0
 
@@ -70,7 +70,7 @@ class TransferRing:
             start += step
         return buffers
 
-    def _memory_of_slot(self) -> np.ndarray[Any, Any] | None:
+    def _memory_of_slot(self) -> np.ndarray | None:
         """Return the memory of the slot; None if the device might keep using it."""
         if self._device is None:
             return None

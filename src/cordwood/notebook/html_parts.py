@@ -108,8 +108,8 @@ def differences_html(head: str, note: str, lines: Iterable[tuple[str, str]], *, 
         name = printable(key_path, keep="")
         is_named = name and line.startswith(f"{name}:")
         start = f"<b>{text_html(name)}</b>" if is_named else ""
-        rest = line.removeprefix(name) if is_named else line
-        parts.append(f"<div>{start}{text_html(rest, 2 * MAX_TEXT)}</div>")
+        shown = line.removeprefix(name) if is_named else line
+        parts.append(f"<div>{start}{text_html(shown, 2 * MAX_TEXT)}</div>")
     return page_html(fold_html(head, note, [*parts, more_html(hidden)]))
 
 

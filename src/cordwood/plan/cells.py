@@ -193,8 +193,8 @@ def _deal(loads: Sequence[int], size: int, count: int, most: int) -> list[int]:
         fit = min(count, max(0, most - load) // size) if size else count
         counts.append(fit)
         count -= fit
-    rest = _fill([load + n * size for load, n in zip(loads, counts, strict=True)], size, count)
-    return list(map(int.__add__, counts, rest))
+    leveled = _fill([load + n * size for load, n in zip(loads, counts, strict=True)], size, count)
+    return list(map(int.__add__, counts, leveled))
 
 
 def _fill(loads: Sequence[int], size: int, count: int) -> list[int]:
@@ -213,8 +213,8 @@ def _fill(loads: Sequence[int], size: int, count: int) -> list[int]:
     level = total // used
     for i in order[:used]:
         counts[i] = (level - loads[i]) // size
-    rest = count - sum(counts)
-    for i in sorted(order[:used], key=lambda i: (loads[i] + counts[i] * size, i))[:rest]:
+    remainder = count - sum(counts)
+    for i in sorted(order[:used], key=lambda i: (loads[i] + counts[i] * size, i))[:remainder]:
         counts[i] += 1
     return counts
 

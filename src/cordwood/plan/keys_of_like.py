@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from cordwood.index import Structure
 from cordwood.keypath import DictKey, KeyPath
-from cordwood.plan.moved_structure import Item, items_of, moved_structure
+from cordwood.plan.moved_structure import TreeEnd, items_of, moved_structure
 from cordwood.plan.select_leaves import SelectedLeaves
 
 
@@ -49,7 +49,7 @@ def with_keys_of_like(
 
 
 def with_items(
-    part: SelectedLeaves, items: Sequence[Item], paths: Sequence[KeyPath]
+    part: SelectedLeaves, items: Sequence[TreeEnd], paths: Sequence[KeyPath]
 ) -> SelectedLeaves:
     """Return the selected leaves under these paths.
 

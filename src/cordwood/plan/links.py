@@ -79,9 +79,9 @@ def linked_parts(cells: Sequence[StoredCell], same: Collection[int]) -> tuple[Pa
     """
     # A cell and its leaves, or None and the sizes of a gap.
     runs: list[tuple[int | None, list[int]]] = []
-    kept = frozenset(same)
+    positions = frozenset(same)
     for i, (leaf, cell, _, length) in enumerate(cells):
-        number, item = (None, length) if leaf is None or i not in kept else (cell, leaf)
+        number, item = (None, length) if leaf is None or i not in positions else (cell, leaf)
         if number is None and not length:
             continue
         if runs and runs[-1][0] == number and (number is None or item > runs[-1][1][-1]):
@@ -112,9 +112,9 @@ def select_cells(
     for each in ranges:
         leaves = assignment.groups[each.group].leaves[each.start : each.stop]
         start = each.start
-        for kept, run in groupby([((leaf, each.cell) in chosen) == keep for leaf in leaves]):
+        for is_kept, run in groupby([((leaf, each.cell) in chosen) == keep for leaf in leaves]):
             stop = start + len(list(run))
-            if kept:
+            if is_kept:
                 result.append(each._replace(start=start, stop=stop))
             start = stop
     return tuple(result)

@@ -71,7 +71,7 @@ def plan_boxes(
     base = plan_pieces(unchanged)
     if not others:
         return base
-    planner = _Planner(base, block_bytes)
+    planner = _BoxPlanner(base, block_bytes)
     others.sort(key=lambda request: first_byte(request.leaf))
     numbers = [request.number for request in others]
     placements = dict(zip(numbers, planner.add(others), strict=True))
@@ -127,7 +127,7 @@ def _matching_pieces(
 _Origin: TypeAlias = tuple[int, int, int]
 
 
-class _Planner:
+class _BoxPlanner:
     """A plan under construction, to which boxes are added."""
 
     def __init__(self, base: LoadPlan, block_bytes: Sequence[int]) -> None:

@@ -276,9 +276,9 @@ def flat_boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
         while axis < axes and (start % steps[axis] or start + steps[axis] > stop):
             axis += 1
         index = []
-        rest = start
+        remainder = start
         for step in steps:
-            i, rest = divmod(rest, step)
+            i, remainder = divmod(remainder, step)
             index.append(i)
         if axis == axes:  # an array without axes
             yield Box((), ())

@@ -24,7 +24,7 @@ class StoredContainer:
         self.item_count = 0
 
 
-class Item(NamedTuple):
+class TreeEnd(NamedTuple):
     """A leaf or an empty container: one end of a structure."""
 
     path: KeyPath
@@ -45,9 +45,9 @@ class MovedStructure(NamedTuple):
     moved: frozenset[KeyPath]  # what is not in the place, and with the contents, that it had
 
 
-def items_of(structure: Structure, leaf_paths: Sequence[KeyPath]) -> list[Item]:
+def items_of(structure: Structure, leaf_paths: Sequence[KeyPath]) -> list[TreeEnd]:
     """Return the leaves and empty containers of a tree, in its order."""
-    items: list[Item] = []
+    items: list[TreeEnd] = []
     stack: list[tuple[KeyPath, tuple[StoredContainer, ...]]] = [((), ())]
     count = 0
     for node in structure:
@@ -62,10 +62,10 @@ def items_of(structure: Structure, leaf_paths: Sequence[KeyPath]) -> list[Item]:
         for container in above:
             container.item_count += 1
         if node.kind == "leaf":
-            items.append(Item(leaf_paths[count], above, node, count))
+            items.append(TreeEnd(leaf_paths[count], above, node, count))
             count += 1
         else:
-            items.append(Item(path, above, node, -1))
+            items.append(TreeEnd(path, above, node, -1))
     return items
 
 
@@ -74,7 +74,7 @@ def same_path(one: KeyPath, other: KeyPath) -> bool:
     return one == other and list(map(type, one)) == list(map(type, other))
 
 
-def moved_structure(items: Sequence[Item], paths: Sequence[KeyPath]) -> MovedStructure:
+def moved_structure(items: Sequence[TreeEnd], paths: Sequence[KeyPath]) -> MovedStructure:
     """Return the structure that holds the items under their new paths.
 
     Args:
@@ -129,7 +129,7 @@ class _Container:
 _Child: TypeAlias = _Container | int
 
 
-def _place(root: _Container, position: int, item: Item, path: KeyPath) -> None:
+def _place(root: _Container, position: int, item: TreeEnd, path: KeyPath) -> None:
     """Add an item at its new path, and note which stored container each one around it was."""
     old = _old_path(item, path)
     in_place = same_path(old, path)
@@ -155,11 +155,11 @@ def _place(root: _Container, position: int, item: Item, path: KeyPath) -> None:
             container = inner
 
 
-def _in_place(item: Item, path: KeyPath) -> bool:
+def _in_place(item: TreeEnd, path: KeyPath) -> bool:
     return same_path(_old_path(item, path), path)
 
 
-def _old_path(item: Item, path: KeyPath) -> KeyPath:
+def _old_path(item: TreeEnd, path: KeyPath) -> KeyPath:
     return item.path if len(item.path) == len(item.above) else path
 
 

@@ -97,7 +97,7 @@ class _ExactNames:
         return self._literal(pattern) if pattern in self else None
 
     def _literal(self, pattern: str) -> Callable[[str], re.Match[str] | None]:
-        return re.compile(f"{re.escape(pattern)}(?P<rest>/.*)?", re.DOTALL).fullmatch
+        return re.compile(f"{re.escape(pattern)}(?P<tail>/.*)?", re.DOTALL).fullmatch
 
 
 def match_patterns(
@@ -161,13 +161,13 @@ def explain_unmatched(pattern: str, names: Sequence[str], *, sign: str = "") -> 
     slashed = [name for name in names if "%2F" in name and match(name.replace("%2F", "/"))]
     if slashed:  # haiku's module names, such as mlp/~/linear_0
         return f"; '/' within a key is written %2F, as in {slashed[0]!r}"
-    head, rest = _literal_head(pattern)
+    head, tail = _literal_head(pattern)
     if head:
         depth = head.count("/") + 1
         heads = dict.fromkeys("/".join(name.split("/")[:depth]) for name in names)
         close = nearest_path(head, list(heads))
         if close is not None and close != head:
-            return f"; did you mean {sign + close + rest!r}?"
+            return f"; did you mean {sign + close + tail!r}?"
     if not names:
         return "; there is none at all"
     return f"; found {first_names(names, _SHOWN)}"
@@ -177,8 +177,8 @@ def _literal_head(pattern: str) -> tuple[str, str]:
     """Split a pattern at the first key that has a wildcard."""
     parts = pattern.split("/")
     stop = next((i for i, part in enumerate(parts) if _WILD.search(part)), len(parts))
-    rest = "/".join(parts[stop:])
-    return "/".join(parts[:stop]), f"/{rest}" if rest else ""
+    tail = "/".join(parts[stop:])
+    return "/".join(parts[:stop]), f"/{tail}" if tail else ""
 
 
 _WILDCARDS = re.compile(r"(?<![^/])\*\*(?![^/])|\*+")
@@ -281,8 +281,8 @@ def _rule(pattern: str, targets: str | Sequence[str], naming: Naming, exact: _Ex
 
 
 def _rule_matcher(pattern: str) -> Callable[[str], re.Match[str] | None]:
-    rest = "(?P<rest>/.*)?" if pattern else "(?P<rest>.*)"
-    return re.compile(pattern_regex(pattern) + rest, re.DOTALL).fullmatch
+    tail = "(?P<tail>/.*)?" if pattern else "(?P<tail>.*)"
+    return re.compile(pattern_regex(pattern) + tail, re.DOTALL).fullmatch
 
 
 def _plain_rule(rule: _Rule, naming: Naming) -> _Rule:
@@ -297,23 +297,23 @@ def _listed(pattern: str) -> str:
 def _new_path(
     rule: _Rule, target: str, match: re.Match[str], path: KeyPath, naming: Naming
 ) -> KeyPath:
-    rest = match["rest"] or ""
-    kept = path[len(path) - rest.count("/") :] if rest else ()
+    tail = match["tail"] or ""
+    tail_keys = path[len(path) - tail.count("/") :] if tail else ()
     if not rule.pattern:
-        kept = path
+        tail_keys = path
     head = target
     if not rule.is_literal:
-        groups = iter(match.groups()[:-1])  # the last one is the rest
+        groups = iter(match.groups()[:-1])  # the last one is the tail
         head = _WILDCARDS.sub(lambda _: (next(groups) or "").rstrip("/"), target)
-    if rule.is_plain and naming == "dotted":  # the keys of the rest are one string
-        head, kept = head + rest, ()
+    if rule.is_plain and naming == "dotted":  # the keys of the tail are one string
+        head, tail_keys = head + tail, ()
     try:
         keys = parse_path(re.sub("/{2,}", "/", head).strip("/"))
     except ValueError as e:
         raise ValueError(f"rename: {rule.pattern!r} makes {head!r}: {e}") from e
     if naming == "strings":  # then every key is a string
         keys = tuple(str(key) if isinstance(key, int) else key for key in keys)
-    return (*keys, *kept)
+    return (*keys, *tail_keys)
 
 
 def _unused(rule: _Rule, names: Sequence[str], naming: Naming) -> str:

@@ -15,7 +15,7 @@ from cordwood.errors import MismatchError
 from cordwood.index import Box, Index, Leaf, Naming
 from cordwood.keypath import KeyPath, format_path, path_label
 from cordwood.message_text import first_lines, text_literal
-from cordwood.plan.moved_structure import Item, items_of, moved_structure
+from cordwood.plan.moved_structure import TreeEnd, items_of, moved_structure
 from cordwood.plan.path_patterns import (
     Rename,
     Select,
@@ -114,8 +114,8 @@ def _orders(
     orders: list[Axes | None] = [None] * len(names)
     for pattern, axes in reversed(entries):
         order = _checked(pattern, axes)
-        taken = match_patterns(names, pattern, naming=naming, where=where, option="transpose")
-        orders = [order if take else old for take, old in zip(taken, orders, strict=True)]
+        matches = match_patterns(names, pattern, naming=naming, where=where, option="transpose")
+        orders = [order if take else old for take, old in zip(matches, orders, strict=True)]
     return orders
 
 
@@ -200,7 +200,7 @@ def _select_and_rename(
     if select is not None:
         names = [path_name(path, index.naming) for path in paths]
         selected = match_patterns(names, select, naming=index.naming, where=where)
-    placed: list[tuple[Item, KeyPath]] = []
+    placed: list[tuple[TreeEnd, KeyPath]] = []
     left_out: set[KeyPath] = set()
     for item, new, is_selected in zip(items, new_paths, selected, strict=True):
         if is_selected:
@@ -219,8 +219,8 @@ def _select_and_rename(
 
 
 def _without_empty_in_the_way(
-    placed: Sequence[tuple[Item, KeyPath]], naming: Naming
-) -> list[tuple[Item, KeyPath]]:
+    placed: Sequence[tuple[TreeEnd, KeyPath]], naming: Naming
+) -> list[tuple[TreeEnd, KeyPath]]:
     """Return the items without the empty containers whose place another item takes."""
     above = {path[:stop] for _, path in placed for stop in range(len(path))}
     is_empty = [item.holds_nothing(naming) for item, _ in placed]
@@ -239,7 +239,7 @@ def _without_empty_in_the_way(
     return result
 
 
-def _check_names(placed: Sequence[tuple[Item, KeyPath]], naming: Naming) -> None:
+def _check_names(placed: Sequence[tuple[TreeEnd, KeyPath]], naming: Naming) -> None:
     """Raise MismatchError if two items have one new path, or one is above another."""
     first: dict[KeyPath, KeyPath] = {}  # the old path of the first item of each new path
     problems: dict[str, KeyPath] = {}  # and the old path of the item that is to be left out

@@ -13,7 +13,7 @@ from typing import (
 )
 
 from cordwood.policies.joined_policies import Joined, join_policies
-from cordwood.policies.policy_arguments import Count, Seconds, Steps
+from cordwood.policies.policy_arguments import Count, Seconds, StepNumbers
 from cordwood.policies.saved_step import SavedStep, sort_by_metric
 
 
@@ -68,7 +68,7 @@ class KeepEvery(Count, KeepPolicy):
         return {step.step: why for step in steps if step.step % self.count == 0}
 
 
-class KeepAt(Steps, KeepPolicy):
+class KeepAt(StepNumbers, KeepPolicy):
     """Keep these steps."""
 
     __slots__ = ()

@@ -46,7 +46,7 @@ class Seconds:
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
-class Steps:
+class StepNumbers:
     """The argument of a policy of certain steps."""
 
     steps: frozenset[int]

@@ -82,7 +82,7 @@ def plan_retention(
 ) -> RetentionPlan:
     """Return a plan that says which steps to keep.
 
-    The newest of `steps` is kept whatever the policy says.
+    The newest of `steps` is reasons_to_keep whatever the policy says.
 
     Args:
         steps: the steps that the policy decides about.
@@ -91,13 +91,13 @@ def plan_retention(
         spared: steps that are kept for another reason, and that reason; they may be in `steps`.
     """
     ordered = sorted(steps)
-    kept = policy.kept(ordered, time_now)
+    reasons_to_keep = policy.kept(ordered, time_now)
     newest = ordered[-1].step if ordered else None
     deleted_why = "; ".join(["no policy keeps it", *metric_problems(ordered, policy).values()])
     rows = []
     for step in sorted({*(each.step for each in ordered), *spared}):
         reasons = ["the newest"] if step == newest else []
-        reasons += [kept[step]] if step in kept else []
+        reasons += [reasons_to_keep[step]] if step in reasons_to_keep else []
         reasons += [spared[step]] if step in spared else []
         rows.append(PlannedStep(step, bool(reasons), "; ".join(reasons) or deleted_why))
     return RetentionPlan(tuple(rows))

@@ -12,7 +12,7 @@ from typing import (
 )
 
 from cordwood.policies.joined_policies import Joined, join_policies, parts_of
-from cordwood.policies.policy_arguments import Count, Seconds, Steps
+from cordwood.policies.policy_arguments import Count, Seconds, StepNumbers
 from cordwood.public_names import document_fields
 
 
@@ -102,7 +102,7 @@ class EverySeconds(Seconds, _MomentPolicy):
         return f"{moment.seconds_since_last:.0f} s have gone by (every {self.seconds:g} s)"
 
 
-class AtSteps(Steps, SavePolicy):
+class AtSteps(StepNumbers, SavePolicy):
     """Save at these steps."""
 
     __slots__ = ()

@@ -226,7 +226,7 @@ def _processes_of(client: Any, index: int, count: int) -> JaxProcesses:
 
 
 @contextmanager
-def override(processes: Processes) -> Iterator[None]:
+def override_processes(processes: Processes) -> Iterator[None]:
     """Take part as `processes` in the block, in this thread only."""
     token = _overriding.set(processes)
     try:

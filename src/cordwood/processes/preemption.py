@@ -32,8 +32,8 @@ class PreemptionNotice:
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError("a notice of SIGTERM can only be taken in the main thread")
         _listening = (*_listening, weakref.ref(self))
-        if not isinstance(signal.getsignal(signal.SIGTERM), _Handler):
-            handler = _Handler()
+        if not isinstance(signal.getsignal(signal.SIGTERM), _SignalHandler):
+            handler = _SignalHandler()
             handler.before = signal.signal(signal.SIGTERM, handler)
 
     def stop(self) -> None:
@@ -41,7 +41,7 @@ class PreemptionNotice:
         global _listening
         _listening = tuple([each for each in _listening if each() not in (None, self)])
         handler = signal.getsignal(signal.SIGTERM)
-        if _listening or not isinstance(handler, _Handler):
+        if _listening or not isinstance(handler, _SignalHandler):
             return
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler.before or signal.SIG_DFL)
@@ -52,7 +52,7 @@ class PreemptionNotice:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-class _Handler:
+class _SignalHandler:
     """The signal handler, which stays installed while any notice listens.
 
     It stays installed longer if another handler was installed over it.

@@ -35,7 +35,7 @@ from cordwood.threads.started_thread import StartedThread
 from cordwood.threads.stop_check import current_stop_check, never_stop, stop_check
 from cordwood.threads.wait_logger import WaitLogger
 
-_Value = TypeVar("_Value")
+_V = TypeVar("_V")
 _Answer = TypeVar("_Answer")
 
 TIMEOUT_SECONDS = 600.0  # how long a process may be late, and make no progress
@@ -137,7 +137,7 @@ class Rendezvous:
         """The time to wait for other processes that make no progress."""
         return self._timeout
 
-    def exchange(self, value: _Value, decide: Callable[[list[_Value]], _Answer]) -> _Answer:
+    def exchange(self, value: _V, decide: Callable[[list[_V]], _Answer]) -> _Answer:
         """Send a value to process 0, and return what `decide` returns there; one round.
 
         Between processes, values and answers are JSON; a tuple arrives as a list. A lone process

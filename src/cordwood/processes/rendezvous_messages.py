@@ -16,8 +16,8 @@ def opened_namespace(answer: bytes) -> str:
 
 def decode_arrival(arrival: bytes) -> tuple[bytes, bytes, str]:
     """Return the token, the incarnation and the purpose of an arrival."""
-    token, rest = arrival[:TOKEN_BYTES], arrival[TOKEN_BYTES:]
-    return token, rest[:TOKEN_BYTES], rest[TOKEN_BYTES:].decode("utf-8", "surrogatepass")
+    token, named = arrival[:TOKEN_BYTES], arrival[TOKEN_BYTES:]
+    return token, named[:TOKEN_BYTES], named[TOKEN_BYTES:].decode("utf-8", "surrogatepass")
 
 
 def encode_failure(count: int, text: str) -> bytes:

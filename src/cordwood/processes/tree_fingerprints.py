@@ -129,8 +129,8 @@ def require_agreement(
             "(jax.make_array_from_process_local_data)"
         )
 
-    mine = rendezvous.index in differing[:_MAX_EXPLAINED]
-    rendezvous.exchange(b"".join(prints).hex() if mine else "", explain)
+    explains = rendezvous.index in differing[:_MAX_EXPLAINED]
+    rendezvous.exchange(b"".join(prints).hex() if explains else "", explain)
 
 
 def _differences(prints: Sequence[bytes], sent: bytes) -> list[tuple[int, str]]:

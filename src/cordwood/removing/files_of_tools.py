@@ -133,11 +133,11 @@ def belongs_to_run(name: str) -> bool:
     hidden = _HIDDEN.fullmatch(name)
     if hidden is not None:  # what others had put into a step that was being deleted is theirs
         return hidden[1] == "stage" or not hidden[2] or not _foreign_in_packs([hidden[2]], True)
-    folder, _, rest = name.partition("/")
+    folder, _, inner = name.partition("/")
     if folder != POOL:
         return False
     return (
-        rest == "steps.json"
-        or _POOLED.fullmatch(rest) is not None
+        inner == "steps.json"
+        or _POOLED.fullmatch(inner) is not None
         or RULES.is_data_file(f"../{name}")
     )

@@ -171,9 +171,9 @@ def _foreign_in_run(root: Location, names: Sequence[str], steps: Sequence[str]) 
     inside: dict[str, list[str]] = {}
     killed = files_of_killed_removals(root.text) if isinstance(root, LocalPath) else set()
     for name in names:
-        first, slash, rest = name.partition("/")
+        first, slash, inner = name.partition("/")
         if name not in killed and not belongs_to_run(name):
-            inside.setdefault(first, []).append(rest if slash else "")
+            inside.setdefault(first, []).append(inner if slash else "")
     for first, files in inside.items():
         if files == [""]:
             is_step = first in steps and _is_checkpoint_file(root.child(first))

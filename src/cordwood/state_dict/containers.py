@@ -127,14 +127,14 @@ def _is_partial(ty: type) -> bool:
     return ty.__name__ == "Partial" and ty is getattr(tree_util, "Partial", None)
 
 
-Opened: TypeAlias = tuple[Sequence[str], Sequence[Any]]
+OpenedContainer: TypeAlias = tuple[Sequence[str], Sequence[Any]]
 
 
-class Container(NamedTuple):
+class ContainerFunctions(NamedTuple):
     """The functions for one kind of container."""
 
     noun: str  # "a list"
-    open: Callable[[Any], Opened]  # returns the names in its state dict, and the children
+    open: Callable[[Any], OpenedContainer]  # returns the names in its state dict, and the children
     select: Callable[[Any, Sequence[str], Any], list[Any]]  # returns each child's state, or raises
     build: Callable[[Any, list[Any]], Any]  # returns a container like the target, of new children
     keys: Callable[[Any], Sequence[Key]] | None = None  # of key paths; None: the names are the keys
@@ -154,7 +154,7 @@ def cached_leaf_types() -> set[type]:
     return _leaf_types
 
 
-def find_container(target: Any) -> Container | Handler | None:
+def find_container(target: Any) -> ContainerFunctions | Handler | None:
     """Return the container or handler by which a value is stored; None for a leaf."""
     kind = type(target)
     if kind in _leaf_types:
@@ -228,7 +228,7 @@ def _require_state_dict(noun: str, names: Sequence[str], state: Any) -> None:
 # dict, OrderedDict, defaultdict, FrozenDict
 
 
-def _open_dict(target: Mapping[Any, Any]) -> Opened:
+def _open_dict(target: Mapping[Any, Any]) -> OpenedContainer:
     names = list(map(str, target))
     if len(set(names)) != len(names):
         raise KeyCollisionError(
@@ -267,7 +267,7 @@ def _build_defaultdict(target: Any, values: list[Any]) -> Any:
     return defaultdict(target.default_factory, zip(target, values, strict=True))
 
 
-def _open_frozen_dict(target: Any) -> Opened:
+def _open_frozen_dict(target: Any) -> OpenedContainer:
     # Its items() copies everything in it, recursively; `_dict` holds plain dicts.
     return _open_dict(target._dict)
 
@@ -280,7 +280,7 @@ def _build_frozen_dict(target: Any, values: list[Any]) -> Any:
 # list, tuple
 
 
-def _open_list(target: Sequence[Any]) -> Opened:
+def _open_list(target: Sequence[Any]) -> OpenedContainer:
     return list(map(str, range(len(target)))), target
 
 
@@ -317,7 +317,7 @@ def _is_empty(state: Any) -> bool:
 # named tuples
 
 
-def _open_namedtuple(target: Any) -> Opened:
+def _open_namedtuple(target: Any) -> OpenedContainer:
     return target._fields, [getattr(target, name) for name in target._fields]
 
 
@@ -345,7 +345,7 @@ def _data_fields(target: Any) -> list[str]:
     return [field.name for field in fields if field.metadata.get("pytree_node", True)]
 
 
-def _open_struct(target: Any) -> Opened:
+def _open_struct(target: Any) -> OpenedContainer:
     names = _data_fields(target)
     return names, [getattr(target, name) for name in names]
 
@@ -375,7 +375,7 @@ def _build_struct(target: Any, values: list[Any]) -> Any:
 # jax.tree_util.Partial
 
 
-def _open_partial(target: Any) -> Opened:
+def _open_partial(target: Any) -> OpenedContainer:
     return ("args", "keywords"), (target.args, target.keywords)
 
 
@@ -404,7 +404,7 @@ def _open_registered(target: Any) -> RegisteredNode:
     return node
 
 
-def _open_node(target: Any) -> Opened:
+def _open_node(target: Any) -> OpenedContainer:
     node = _open_registered(target)
     names = [str(key.value if isinstance(key, DictKey) else key) for key in node.keys]
     if len(set(names)) != len(names):
@@ -415,14 +415,16 @@ def _open_node(target: Any) -> Opened:
     return names, node.children
 
 
-PLAIN_DICT = Container("a dict", _open_dict, _select_dict, _build_dict, _dict_keys)
-_LIST = Container(
+PLAIN_DICT = ContainerFunctions("a dict", _open_dict, _select_dict, _build_dict, _dict_keys)
+_LIST = ContainerFunctions(
     "a list", _open_list, _select_list, lambda _, values: values, lambda target: range(len(target))
 )
-_STRUCT = Container("a struct dataclass", _open_struct, _select_struct, _build_struct)
-_NAMEDTUPLE = Container("a named tuple", _open_namedtuple, _select_namedtuple, _build_namedtuple)
-_PARTIAL = Container("a Partial", _open_partial, _select_partial, _build_partial)
-_REGISTERED = Container(
+_STRUCT = ContainerFunctions("a struct dataclass", _open_struct, _select_struct, _build_struct)
+_NAMEDTUPLE = ContainerFunctions(
+    "a named tuple", _open_namedtuple, _select_namedtuple, _build_namedtuple
+)
+_PARTIAL = ContainerFunctions("a Partial", _open_partial, _select_partial, _build_partial)
+_REGISTERED = ContainerFunctions(
     "a pytree node",
     _open_node,
     _select_struct,
@@ -433,14 +435,14 @@ _REGISTERED = Container(
 _ORDERED = PLAIN_DICT._replace(noun="an OrderedDict")
 _DEFAULT = PLAIN_DICT._replace(noun="a defaultdict", build=_build_defaultdict)
 
-_BUILTIN: dict[type, Container] = {
+_BUILTIN: dict[type, ContainerFunctions] = {
     dict: PLAIN_DICT,
     list: _LIST,
     tuple: _LIST._replace(noun="a tuple", build=lambda _, values: tuple(values)),
 }
 
 # Flax's own handlers, by name, are replaced by native containers; other handlers are called.
-_FLAX: dict[str, Container] = {
+_FLAX: dict[str, ContainerFunctions] = {
     "flax.struct.dataclass.<locals>.to_state_dict": _STRUCT,
     "flax.core.frozen_dict._frozen_dict_state_dict": PLAIN_DICT._replace(
         noun="a FrozenDict", open=_open_frozen_dict, build=_build_frozen_dict

@@ -15,7 +15,7 @@ from cordwood.keypath import format_path
 from cordwood.message_text import counted
 from cordwood.state_dict.containers import (
     PLAIN_DICT,
-    Container,
+    ContainerFunctions,
     Handler,
     cached_leaf_types,
     find_container,
@@ -29,7 +29,7 @@ from cordwood.tree.leaves import name_of_path
 # An entry that is a container and still has to be converted: the dict that holds it, its name
 # there, its container, its depth, and the entry of that dict itself. (A bare tuple, because there
 # is one for each container.)
-_Pending: TypeAlias = tuple[dict[str, Any], str, Container | Handler, int, Any]
+_Pending: TypeAlias = tuple[dict[str, Any], str, ContainerFunctions | Handler, int, Any]
 
 
 def to_state_dict(target: Any) -> Any:
@@ -184,7 +184,7 @@ def _keep_problem(
     return True
 
 
-class _Frame(NamedTuple):
+class _OpenDict(NamedTuple):
     """A container whose children are being restored."""
 
     build: Callable[[Any, list[Any]], Any]
@@ -194,7 +194,7 @@ class _Frame(NamedTuple):
 
 
 def _restore(target: Any, state: Any, name: str, path: list[str], leaves: set[type]) -> Any:
-    frames = [_Frame(lambda _, values: values[0], None, iter([(name, target, state)]), [])]
+    frames = [_OpenDict(lambda _, values: values[0], None, iter([(name, target, state)]), [])]
     while True:
         frame = frames[-1]
         values = frame.values
@@ -214,7 +214,7 @@ def _restore(target: Any, state: Any, name: str, path: list[str], leaves: set[ty
                 raise _too_deep(child, "/".join(path))
             states = container.select(child, names, child_state)
             pending = zip(names, children, states, strict=True)
-            frames.append(_Frame(container.build, child, pending, []))
+            frames.append(_OpenDict(container.build, child, pending, []))
             break
         else:
             frames.pop()

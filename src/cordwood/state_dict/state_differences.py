@@ -13,7 +13,7 @@ from cordwood.keypath import KeyPath, format_path
 from cordwood.message_text import counted, nearest_name
 from cordwood.state_dict.containers import (
     PLAIN_DICT,
-    Container,
+    ContainerFunctions,
     Handler,
     as_key,
     find_container,
@@ -67,7 +67,7 @@ class _Pair(NamedTuple):
 
 
 def _open_pair(
-    container: Container, expected: Any, is_state: bool, pair: _Pair, stack: list[_Pair]
+    container: ContainerFunctions, expected: Any, is_state: bool, pair: _Pair, stack: list[_Pair]
 ) -> list[tuple[KeyPath, str]]:
     """Push the children on the stack; return the entries that only the state has."""
     names, children = container.open(expected)
@@ -85,7 +85,7 @@ def _open_pair(
     return [((*pair.path, as_key(key)), _extra(key)) for key in extras]
 
 
-def _container(expected: Any, is_state: bool) -> tuple[Container | None, Any, bool]:
+def _container(expected: Any, is_state: bool) -> tuple[ContainerFunctions | None, Any, bool]:
     """Return the container that opens `expected`, the value to open, and if that is a state.
 
     In a state, which a handler has returned, only dicts are containers.

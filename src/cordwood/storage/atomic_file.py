@@ -98,9 +98,9 @@ class WritableFile(SaveStep):
 
     def require_size(self, size_bytes: int) -> None:
         """Raise OSError unless it has that size."""
-        found = os.fstat(self.fd).st_size
-        if found != size_bytes:
-            raise OSError(errno.EIO, f"wrote {size_bytes} bytes, found {found}")
+        stored_bytes = os.fstat(self.fd).st_size
+        if stored_bytes != size_bytes:
+            raise OSError(errno.EIO, f"wrote {size_bytes} bytes, found {stored_bytes}")
 
     def close(self) -> None:
         """Close it, which also unlocks it."""

@@ -58,11 +58,11 @@ def remove_unused(path: str, *, replaced: bool = False, dry_run: bool = False) -
 
 
 def recover_directory(target: str, old: str) -> None:
-    """Rename back a directory that a dead save had renamed; remove it if it was replaced."""
+    """Rename back a directory that a killed save had renamed; remove it if it was replaced."""
     if not os.path.isdir(old):
         return
     if os.path.lexists(target):
-        sync_directory(os.path.dirname(old))  # the dead save may not have flushed its renames
+        sync_directory(os.path.dirname(old))  # the killed save may not have flushed its renames
         with stop_check(never_stop):
             remove_tree(old)
     else:

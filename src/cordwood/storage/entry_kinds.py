@@ -32,7 +32,7 @@ def is_removed(entry: os.DirEntry[str]) -> bool:
     """Return True if there is nothing by that name any more, not even a link that leads nowhere.
 
     Call it where an entry is of no kind: file systems that list no kinds are asked for each, and
-    `os.DirEntry` answers False to all questions about what is gone.
+    `os.DirEntry` answers False to all questions about a removed entry.
     """
     try:
         entry.stat(follow_symlinks=False)

@@ -236,19 +236,19 @@ def _take_lock_file(path: str, timeout_seconds: float | None) -> tuple[int, bool
     rounds = 0
     while True:
         fd, is_file = _open_lock(path)
-        blocked = ours = False
+        blocked = is_locked = False
         try:
             lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, path=path)
             rounds += 1
             # Its last holder may have just removed it.
-            ours = not is_file or _is_still_at(fd, path)
-            if not ours and rounds > _MAX_ROUNDS:
+            is_locked = not is_file or _is_still_at(fd, path)
+            if not is_locked and rounds > _MAX_ROUNDS:
                 _warn(
                     os.path.dirname(path),
                     "a file has another inode number at each look, so locks do not work here: two "
                     "saves of one directory at the same time may lose one of the two",
                 )
-                ours = True
+                is_locked = True
         except BlockingIOError:
             blocked = True
         except OSError as e:
@@ -256,9 +256,9 @@ def _take_lock_file(path: str, timeout_seconds: float | None) -> tuple[int, bool
                 raise
             rounds += 1  # its last holder, on another machine, has just removed it
         finally:
-            if not ours:
+            if not is_locked:
                 unlock(fd)
-        if ours:
+        if is_locked:
             wait.end()
             return fd, is_file
         if blocked or rounds > _ATTEMPTS:

@@ -26,7 +26,7 @@ from cordwood.storage.local_directory import LocalDirectory, open_directory_file
 from cordwood.storage.local_transaction import (
     LocalTransaction,
     lock_of,
-    read_index_file,
+    read_local_index,
     small_names,
 )
 from cordwood.storage.locations import LocalPath
@@ -141,7 +141,7 @@ class LocalStorage:
         self, sidecars_of: SidecarsOf, folder: int, *, dry_run: bool
     ) -> tuple[str, ...]:
         """Write the sidecars that do not belong to the index; return their names."""
-        index = read_index_file(self._path, self._rules, folder)
+        index = read_local_index(self._path, self._rules, folder)
         if index is None:
             return ()
         limit_bytes = self._rules.max_index_bytes
@@ -162,16 +162,16 @@ class LocalStorage:
     def _collect(self, folder: int, *, dry_run: bool, committing: bool) -> list[str]:
         names = sorted(os.listdir(folder))
         # Read after the names, so it refers to all that are in use.
-        index = read_index_file(self._path, self._rules, folder)
-        kept = self._rules.kept_files(index)
+        index = read_local_index(self._path, self._rules, folder)
+        referenced = self._rules.kept_files(index)
         if index is None:
-            kept |= self._named_by_sidecars(folder)
+            referenced |= self._named_by_sidecars(folder)
         removed = []
         patterns = [temporary_pattern(name) for name in small_names(self._rules)]
         if committing:
             patterns = []  # these may belong to the running commit, which does not lock them
         for name in names:
-            stray = self._rules.is_data_file(name) and name not in kept
+            stray = self._rules.is_data_file(name) and name not in referenced
             stray = stray or any(pattern.fullmatch(name) for pattern in patterns)
             of_file = temporary_of(name)  # of a data file that was copied
             stray = stray or (of_file is not None and self._rules.is_data_file(of_file))

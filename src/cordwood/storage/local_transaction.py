@@ -172,7 +172,7 @@ class LocalTransaction(SaveStep):
         self.doing = "waiting for the lock of its directory"
         with locked(lock_of(self._path, self._rules), timeout_seconds=self._timeout_seconds):
             self.doing = "reading the index"
-            change = update(read_index_file(self._path, self._rules))
+            change = update(read_local_index(self._path, self._rules))
             self.doing = "looking for what was written"
             self._require(change.added)
             if not change.added.keys() <= self._flushed:  # links, or files of another process
@@ -261,7 +261,7 @@ class LocalTransaction(SaveStep):
         """Remove data files that the index does not refer to, as far as possible."""
         with open_directory_fd(self._path) as folder:
             names = os.listdir(folder)
-            if read_index_file(self._path, self._rules, folder) != change.new_index:
+            if read_local_index(self._path, self._rules, folder) != change.new_index:
                 return  # the file system has no locks, and another save has replaced the index
             for name in names:
                 if not self._rules.is_data_file(name) or name in change.kept:
@@ -292,15 +292,15 @@ class LocalTransaction(SaveStep):
 
     def _remove_unreferenced(self, written: Sequence[WritableFile]) -> None:
         with open_directory_fd(self._path) as folder:
-            kept = self._rules.kept_files(read_index_file(self._path, self._rules, folder))
+            referenced = self._rules.kept_files(read_local_index(self._path, self._rules, folder))
             for file in written:
                 name = os.path.basename(file.path)
-                if name not in kept:
+                if name not in referenced:
                     with suppress(OSError):
                         syscalls.current().unlink(name, folder)
             for name in self._links:
                 self.unlink_later(name)
-                if name not in kept:
+                if name not in referenced:
                     remove_unlocked(name, folder=folder, without_locks=name in self._new_links)
 
     def close(self) -> None:
@@ -326,7 +326,7 @@ def small_names(rules: NamingRules) -> tuple[str, ...]:
     return (rules.index_name, *rules.sidecars)
 
 
-def read_index_file(path: str, rules: NamingRules, folder: int | None = None) -> bytes | None:
+def read_local_index(path: str, rules: NamingRules, folder: int | None = None) -> bytes | None:
     """Return the index of a directory; None if there is none."""
     limit_bytes = rules.max_index_bytes
     return read_small_file(path, rules.index_name, limit_bytes=limit_bytes, folder=folder)

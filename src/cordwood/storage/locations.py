@@ -141,13 +141,17 @@ def parse_location(path: str | os.PathLike[str]) -> Location:
     match = _URL.match(text)
     if match is None:
         return LocalPath(text)
-    scheme, rest = match[1].lower(), match[2]
+    scheme, after_scheme = match[1].lower(), match[2]
     if scheme not in SCHEMES:
         raise UnsupportedFormatError(
             f"{text}: the scheme {scheme!r} is unknown; expected a path, or a URL of one of "
             f"{', '.join(f'{each}://' for each in SCHEMES)}"
         )
-    return _path_of_file_url(text, rest) if scheme == "file" else _parse_url(text, scheme, rest)
+    return (
+        _path_of_file_url(text, after_scheme)
+        if scheme == "file"
+        else _parse_url(text, scheme, after_scheme)
+    )
 
 
 def parse_local_path(path: str | os.PathLike[str], *, purpose: str) -> LocalPath:
@@ -220,10 +224,10 @@ def _with_home(text: str) -> str:
     return expanded
 
 
-def _path_of_file_url(text: str, rest: str) -> LocalPath:
+def _path_of_file_url(text: str, after_scheme: str) -> LocalPath:
     from urllib.parse import unquote
 
-    path = unquote(rest.removeprefix("localhost"))
+    path = unquote(after_scheme.removeprefix("localhost"))
     if not path.startswith("/") or "\0" in path:
         raise UnsupportedFormatError(
             f"{text}: expected an absolute path after file://, as in file:///tmp/ckpt"
@@ -231,11 +235,11 @@ def _path_of_file_url(text: str, rest: str) -> LocalPath:
     return LocalPath(path.rstrip("/") or "/")
 
 
-def _parse_url(text: str, scheme: str, rest: str) -> Url:
+def _parse_url(text: str, scheme: str, after_scheme: str) -> Url:
     if scheme == "memory":
-        bucket, key = "", rest.strip("/")
+        bucket, key = "", after_scheme.strip("/")
     else:
-        bucket, _, key = rest.rstrip("/").partition("/")
+        bucket, _, key = after_scheme.rstrip("/").partition("/")
     if not (bucket or (key and scheme == "memory")):
         raise UnsupportedFormatError(
             f"{text}: expected a {'name' if scheme == 'memory' else 'bucket'} after the scheme, "

@@ -432,10 +432,9 @@ def _link_unchanged(
         path = stack.pop()
         entries = list_entries(f"{source}/{path}" if path else source)
         names = set(entries)
-        kept = names - dropped(path, names)
         if path and not names:
             _make_folder(source, stage, path)
-        for name in sorted(kept):
+        for name in sorted(names - dropped(path, names)):
             inner = f"{path}/{name}" if path else name
             if entries[name]:
                 stack.append(inner)

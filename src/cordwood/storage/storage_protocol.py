@@ -70,7 +70,7 @@ class Garbage(NamedTuple):
         young_files, young_bytes: the number and the size of those that stay because they may be of
             a running save: in an object store, which has no locks, their age alone tells.
         rewritten: the names of files beside the index that were written again, or would be.
-        young_until: when `gc` takes the last of those for a dead save's, in seconds since 1970;
+        young_until: when `gc` may delete the last of them, in seconds since 1970;
             None if there are none.
     """
 
@@ -193,7 +193,7 @@ class Storage(Protocol):
         ...
 
     def missing(self, names: Collection[str]) -> list[str]:
-        """Return those names of data files in the pool that are gone, or are being removed."""
+        """Return those names of data files in the pool that are missing, or are being removed."""
         ...
 
     def names(self) -> list[str]:
@@ -228,7 +228,7 @@ class Storage(Protocol):
         ...
 
     def collect(self, *, dry_run: bool, sidecars_of: SidecarsOf | None = None) -> Garbage:
-        """Remove what dead saves have left.
+        """Remove what killed saves have left.
 
         Args:
             dry_run: True removes and writes nothing.

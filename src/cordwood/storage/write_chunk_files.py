@@ -12,7 +12,7 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -103,13 +103,13 @@ def write_new_files(
 
     try:
         run_tasks(len(files), threads=_CHUNK_THREADS, make_worker=make_worker)
-        rest = [entry for unflushed in waiting for entry in unflushed]
+        remaining = [entry for unflushed in waiting for entry in unflushed]
 
         def finish(task: int) -> None:
             check_stop()
-            _flush(*rest[task])
+            _flush(*remaining[task])
 
-        run_tasks(len(rest), threads=_CHUNK_THREADS, make_worker=lambda: finish)
+        run_tasks(len(remaining), threads=_CHUNK_THREADS, make_worker=lambda: finish)
     finally:
         for unflushed in waiting:
             for _, fd in unflushed:
@@ -193,7 +193,7 @@ def _write_chunk_file(
 def _write_raw(
     target: DirectFile,
     file: ChunkFile,
-    part: np.ndarray[Any, Any] | LazyArray,
+    part: np.ndarray | LazyArray,
     scratch: ScratchBuffer,
     *,
     direct: bool,
@@ -239,7 +239,7 @@ def _leads(file: ChunkFile) -> bool:
     return is_contiguous(shape_of(file.box), file.shape)
 
 
-def _padded(part: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def _padded(part: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Return a C-contiguous little-endian chunk of that shape, padded with zeros."""
     dtype = part.dtype.newbyteorder("<")
     if part.shape == shape:

@@ -14,7 +14,7 @@ from cordwood.keypath import DictKey, Key, KeyPath, path_label
 
 _EXTENDED = (np.longdouble, np.clongdouble)
 
-_Pair = tuple[KeyPath, Any, Any]
+_LeafPair = tuple[KeyPath, Any, Any]
 
 
 def assert_trees_equal(got: Any, want: Any, *, placement: bool = True) -> None:
@@ -37,7 +37,7 @@ def assert_trees_equal(got: Any, want: Any, *, placement: bool = True) -> None:
         ...
     AssertionError: a/0: expected a value of type bool, found int
     """
-    stack: list[_Pair] = [((), got, want)]
+    stack: list[_LeafPair] = [((), got, want)]
     while stack:
         path, one, other = stack.pop()
         _require(
@@ -59,7 +59,7 @@ def _require(path: KeyPath, is_equal: bool, expected: object, actual: object) ->
         raise AssertionError(f"{name}: expected {expected!s:.200}, found {actual!s:.200}")
 
 
-def _children(path: KeyPath, got: Any, want: Any) -> list[_Pair] | None:
+def _children(path: KeyPath, got: Any, want: Any) -> list[_LeafPair] | None:
     """Pair the children of two nodes of the same type; return None for leaves."""
     kind = type(want)
     if kind is dict or kind is OrderedDict or kind is defaultdict:
@@ -79,11 +79,11 @@ def _children(path: KeyPath, got: Any, want: Any) -> list[_Pair] | None:
 
 def _paired(
     path: KeyPath, names: Iterable[Key], got: Iterable[Any], want: Iterable[Any]
-) -> list[_Pair]:
+) -> list[_LeafPair]:
     return [((*path, name), one, other) for name, one, other in zip(names, got, want, strict=True)]
 
 
-def _registered_children(path: KeyPath, got: Any, want: Any) -> list[_Pair] | None:
+def _registered_children(path: KeyPath, got: Any, want: Any) -> list[_LeafPair] | None:
     tree_util = getattr(sys.modules.get("jax"), "tree_util", None)
     if tree_util is None or want is None:
         return None
@@ -143,7 +143,7 @@ def _compare_arrays(path: KeyPath, got: Any, want: Any) -> None:
         _require(path, False, f"{expected} as element {first} in C order", actual)
 
 
-def _element_bytes(array: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+def _element_bytes(array: Any, dtype: np.dtype) -> np.ndarray:
     """Return the bytes as uint8[elements, bytes of an element], in native byte order."""
     values = np.asarray(array)
     if values.dtype != dtype:

@@ -38,11 +38,11 @@ __all__ = [
 ]
 
 Carrier: TypeAlias = Literal["safetensors", "msgpack"]
-Container: TypeAlias = Literal[
+ContainerName: TypeAlias = Literal[
     "dict", "list", "tuple", "none", "namedtuple", "OrderedDict", "defaultdict"
 ]
 
-CONTAINERS: tuple[Container, ...] = get_args(Container)
+CONTAINERS: tuple[ContainerName, ...] = get_args(ContainerName)
 LEAF_KINDS: tuple[LeafKind, ...] = (
     "numpy",
     "jax",
@@ -113,7 +113,7 @@ def key_paths(max_size: int = 5) -> SearchStrategy[KeyPath]:
 
 def numpy_arrays(
     *, names: Sequence[str] = DTYPE_NAMES, shapes: Sequence[tuple[int, ...]] = SHAPES
-) -> SearchStrategy[np.ndarray[Any, Any]]:
+) -> SearchStrategy[np.ndarray]:
     """Generate numpy arrays of any dtype, bits, shape and layout.
 
     The layouts are C and Fortran order, strided, reversed, broadcast, read-only and big-endian.
@@ -134,7 +134,7 @@ def _seeds() -> SearchStrategy[int]:
     return st.integers(min_value=0, max_value=0xFFFF)
 
 
-def _with_layout(array: np.ndarray[Any, Any], layout: str) -> np.ndarray[Any, Any]:
+def _with_layout(array: np.ndarray, layout: str) -> np.ndarray:
     if layout == "F":
         return np.asfortranarray(array)
     if layout == "strided" and array.ndim:
@@ -179,7 +179,7 @@ def jax_arrays(
     )
 
 
-def _on_device(array: np.ndarray[Any, Any], *, weak_type: bool, device: int | None) -> Any:
+def _on_device(array: np.ndarray, *, weak_type: bool, device: int | None) -> Any:
     import jax
 
     from cordwood.devices.private_jax import set_weak_type
@@ -241,7 +241,7 @@ def trees(
     *,
     leaf: SearchStrategy[Any] | None = None,
     keys: SearchStrategy[Any] | None = None,
-    containers: Collection[Container] = CONTAINERS,
+    containers: Collection[ContainerName] = CONTAINERS,
     max_leaves: int = 12,
 ) -> SearchStrategy[Any]:
     """Generate whole trees; the smallest are a single leaf and an empty container.
@@ -293,7 +293,7 @@ def _named(strategy: SearchStrategy[Any]) -> SearchStrategy[Any]:
 _WIDTH = re.compile(r"u?int([124])|float([46])_e.*")  # dtypes of less than a byte
 
 
-def elements(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray[Any, Any]:
+def elements(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
     """Return a C-order array of a dtype of `cordwood.dtypes`; the same seed gives the same bits.
 
     Seed 0 gives zeros. Any other seed gives random bits, so that floating-point arrays have NaNs of

@@ -41,7 +41,7 @@ def run_in_worker(function: Callable[[], T]) -> T:
     """
     if threading.get_ident() != threading.main_thread().ident:
         return function()
-    run = _Run(function)
+    run = _WorkerRun(function)
     interrupt: BaseException | None = None
     started = False
     while True:
@@ -74,7 +74,7 @@ def in_worker(function: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
-class _Run(Generic[T]):
+class _WorkerRun(Generic[T]):
     """A call in another thread."""
 
     def __init__(self, function: Callable[[], T]) -> None:

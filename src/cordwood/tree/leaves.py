@@ -51,7 +51,7 @@ class DeferredArray:
         return self.spec.shape
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> np.dtype:
         return dtypes.to_numpy(self.spec.dtype)
 
 
@@ -144,7 +144,7 @@ def name_of_path(path: KeyPath) -> str:
     return format_path(path) or "the tree itself"
 
 
-def _dtype_name(path: KeyPath, dtype: np.dtype[Any]) -> str:
+def _dtype_name(path: KeyPath, dtype: np.dtype) -> str:
     try:
         return dtypes.name_of(dtype)
     except TypeError as e:
@@ -165,7 +165,7 @@ def _dtype_name(path: KeyPath, dtype: np.dtype[Any]) -> str:
 
 
 def _describe_jax(
-    path: KeyPath, leaf: Any, jax: Any, abstract: bool, apart: str | None
+    path: KeyPath, leaf: Any, jax: Any, abstract: bool, advice_if_spread: str | None
 ) -> LeafSpec:
     if isinstance(leaf, jax.core.Tracer):
         advice = "save outside of jit, grad and vmap"
@@ -181,10 +181,10 @@ def _describe_jax(
                 f"{name_of_path(path)}: the array was deleted or donated; save before the step "
                 "that donates it, or save what the step returned"
             )
-        if apart and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
+        if advice_if_spread and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
             raise UnsupportedLeafError(
                 f"{name_of_path(path)}: parts of this array are on the devices of other processes: "
-                f"{apart}; or gather it first "
+                f"{advice_if_spread}; or gather it first "
                 "(jax.experimental.multihost_utils.process_allgather)"
             )
     return _describe_jax_type(path, leaf, jax)
@@ -276,7 +276,7 @@ def _shown(leaf: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def host_array(leaf: Any) -> np.ndarray[Any, Any]:
+def host_array(leaf: Any) -> np.ndarray:
     """Return the elements of an array leaf, as a view of its memory if possible.
 
     numpy arrays are returned unchanged. For a jax.Array on one CPU device the result is a view
@@ -302,7 +302,7 @@ def host_array(leaf: Any) -> np.ndarray[Any, Any]:
     return whole
 
 
-def whole_array(leaf: Any) -> np.ndarray[Any, Any]:
+def whole_array(leaf: Any) -> np.ndarray:
     """Return all elements of a leaf that this process holds completely; text as UTF-8 bytes."""
     if isinstance(leaf, str):
         leaf = leaf.encode("utf-8", "surrogatepass")
@@ -311,12 +311,12 @@ def whole_array(leaf: Any) -> np.ndarray[Any, Any]:
     return without_padding(host_array(leaf))
 
 
-def single_device_array(data: Any) -> np.ndarray[Any, Any]:
+def single_device_array(data: Any) -> np.ndarray:
     """Return the elements of a jax.Array on one device; see `host_array`."""
     return _on_device(data, *data.devices())
 
 
-def _on_device(data: Any, device: Any) -> np.ndarray[Any, Any]:
+def _on_device(data: Any, device: Any) -> np.ndarray:
     pinned: Any = pinned_host(device)
     if pinned is None and is_cpu(device) and has_numpy_view(data.dtype):
         return np.asarray(data)
@@ -328,7 +328,7 @@ def _on_device(data: Any, device: Any) -> np.ndarray[Any, Any]:
     return np.asarray(jax.device_put(data, pinned or device, may_alias=False))
 
 
-def has_numpy_view(dtype: np.dtype[Any]) -> bool:
+def has_numpy_view(dtype: np.dtype) -> bool:
     """Return True if np.asarray of a jax.Array on CPU is a view of its memory.
 
     It is for all types except those under eight bits, which XLA packs.
@@ -369,13 +369,13 @@ _NUMBER_BYTES = 10
 _ITEM_BYTES = 16
 
 
-def has_padding(dtype: np.dtype[Any]) -> bool:
+def has_padding(dtype: np.dtype) -> bool:
     """Return True if elements of a dtype have padding bytes."""
     # Long doubles of other platforms have other mantissas, and no padding.
     return dtype.num in _LONG and np.finfo(np.longdouble).nmant == 63
 
 
-def without_padding(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def without_padding(array: np.ndarray) -> np.ndarray:
     """Return the array, or a copy whose padding bytes are zeros if its elements have padding.
 
     Padding holds whatever was in memory before. Written unchanged, equal trees would give

@@ -10,7 +10,7 @@ from typing import Any
 from cordwood.comparing.compare_checkpoints import (
     ComparedPair,
     Comparison,
-    Values,
+    ValuesOption,
     compare_checkpoints,
 )
 from cordwood.comparing.compare_leaves import compare_leaves
@@ -59,7 +59,7 @@ def diff_view(
     "digests" reads no elements; "sample" reads up to `sample_bytes` of each side.
     """
     with sources.checkpoint(a) as first, sources.checkpoint(b) as second, gc_paused():
-        values: Values = "digests" if read == "digests" else True
+        values: ValuesOption = "digests" if read == "digests" else True
         limit = sample_bytes if read == "sample" else None
         comparison = compare_checkpoints(
             first, second, values=values, sample_bytes=limit, progress=report

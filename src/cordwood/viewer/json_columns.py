@@ -13,7 +13,7 @@ _ROWS = 4096  # encoded at a time
 
 
 class JsonColumns:
-    """The columns of a table as JSON in ASCII, which `to_json` puts into the value around it."""
+    """The columns of a table as JSON in ASCII, which `json_bytes` puts into the value around it."""
 
     def __init__(self, encoded: Mapping[str, Sequence[bytes]]) -> None:
         self._encoded = encoded

@@ -122,7 +122,9 @@ def place_of(key_path: KeyPath) -> LeafPlace | None:
     layer = _find_layer(names)
     if layer is None:
         return LeafPlace(group, (), None, kind_of(names) or "other", typical=False)
-    kind = kind_of(layer.rest, in_layer=True) or _without_numbers(layer.rest) or "array"
+    kind = (
+        kind_of(layer.inner_names, in_layer=True) or _without_numbers(layer.inner_names) or "array"
+    )
     return LeafPlace(group, layer.stack, layer.number, kind, layer.typical)
 
 
@@ -176,15 +178,15 @@ def _group(names: list[str]) -> tuple[str | None, list[str]]:
     """Return the group of a leaf, and its names below that group."""
     in_optimizer = False
     for position, name in enumerate(names[:-1]):
-        rest = names[position + 1 :]
+        inner_names = names[position + 1 :]
         if name in _OPTIMIZERS:
             in_optimizer = True
         elif in_optimizer and name in _MODELS:
-            return "params", rest
+            return "params", inner_names
         elif name in _COPIES or (
             name in _MOMENTS and (in_optimizer or _follows_a_position(names, position))
         ):
-            return name, rest
+            return name, inner_names
     return (None if in_optimizer else "params"), names
 
 
@@ -198,7 +200,7 @@ class _Layer(NamedTuple):
 
     stack: tuple[str, ...]
     number: int | None
-    rest: list[str]  # names after it
+    inner_names: list[str]  # names after it
     typical: bool
 
 
@@ -217,17 +219,17 @@ def _find_layer(names: list[str]) -> _Layer | None:
 
 
 def _layer_at(names: list[str], position: int) -> _Layer | None:
-    name, before, rest = names[position], tuple(names[:position]), names[position + 1 :]
+    name, before, inner_names = names[position], tuple(names[:position]), names[position + 1 :]
     if _NUMBER.fullmatch(name):
         typical = bool(before) and _squeezed(before[-1]) in _LAYERS
-        return _Layer(before, int(name), rest, typical)
+        return _Layer(before, int(name), inner_names, typical)
     if (match := _INFIX.fullmatch(name)) and _squeezed(match[1]) in _LAYERS:
-        return _Layer((*before, match[1]), int(match[2]), [match[3], *rest], typical=True)
+        return _Layer((*before, match[1]), int(match[2]), [match[3], *inner_names], typical=True)
     if match := _NUMBERED.fullmatch(name):
         typical = _squeezed(match[1]) in _LAYERS
-        of_a_kind = _squeezed(name) in _KINDS or not rest  # fc1 is no layer 1
+        of_a_kind = _squeezed(name) in _KINDS or not inner_names  # fc1 is no layer 1
         if typical or not of_a_kind:
-            return _Layer((*before, match[1]), int(match[2]), rest, typical)
+            return _Layer((*before, match[1]), int(match[2]), inner_names, typical)
     return None
 
 

@@ -20,7 +20,7 @@ from cordwood.io.progress import Progress, Report
 from cordwood.message_text import counted
 from cordwood.storage.atomic_file import atomic_file
 from cordwood.threads.run_in_worker import run_in_worker
-from cordwood.viewer.resources import Resources, error_json, resource_name, to_json
+from cordwood.viewer.resources import Resources, error_json, json_bytes, resource_name
 
 _FOLDER = Path(__file__).parent
 
@@ -174,8 +174,8 @@ def export_page(resources: Resources, *, max_bytes: int, progress: Report | None
         Exception: an error of the list of leaves or steps.
     """
     start = resources.answer("start")
-    room = max_bytes - len(page([]).html.encode()) - len(to_json(start)) - _START_BYTES
-    taken: dict[str, bytes] = {}
+    room = max_bytes - len(page([]).html.encode()) - len(json_bytes(start)) - _START_BYTES
+    included: dict[str, bytes] = {}
     left_out: dict[str, int] = {}
     unreadable: dict[str, str] = {}
 
@@ -190,14 +190,14 @@ def export_page(resources: Resources, *, max_bytes: int, progress: Report | None
     for name in _required(resources):
         value = resources.answer_json(name, reporting(name))
         room -= _size(name, value)
-        taken[name] = value
+        included[name] = value
     if room < 0:
         needed = -(-(max_bytes - room) // 100_000) / 10  # rounded up to one decimal
         raise ValueError(
             f"the page and its lists need {needed:g} MB, which is more than the limit of "
             f"{max_bytes / 1_000_000:g} MB; raise --max-mb"
         )
-    for name in _optional(resources, taken):
+    for name in _optional(resources, included):
         kind = name.partition("/")[0]
         if kind in left_out:
             left_out[kind] += 1
@@ -211,11 +211,11 @@ def export_page(resources: Resources, *, max_bytes: int, progress: Report | None
             left_out[kind] = 1
             continue
         room -= _size(name, value)
-        taken[name] = value
+        included[name] = value
     words = ", ".join([counted(count, *_NOUNS[kind]) for kind, count in left_out.items()])
     start |= {"exported": True, "left_out": left_out, "left_out_text": words}
     html = page(
-        [("start", to_json(start)), *taken.items()], title=f"{start['title']} - cordwood"
+        [("start", json_bytes(start)), *included.items()], title=f"{start['title']} - cordwood"
     ).html
     if progress is not None:
         progress(Progress(len(html), len(html)))
@@ -232,7 +232,7 @@ def write_export(path: str, html: bytes) -> None:
     run_in_worker(write)
 
 
-def refuse_existing(path: str) -> None:
+def refuse_existing_page(path: str) -> None:
     """Raise an error if there is something at a path; another one if it is a directory."""
     if os.path.isdir(path):
         raise IsADirectoryError(f"{path} is a directory; give the name of the file to write")
@@ -268,16 +268,16 @@ def _required(resources: Resources) -> Iterator[str]:
         yield resource_name("diff", "a", "b", "digests")
 
 
-def _optional(resources: Resources, taken: Mapping[str, bytes]) -> Iterator[str]:
+def _optional(resources: Resources, required: Mapping[str, bytes]) -> Iterator[str]:
     """Yield the names of other resources, the most important first.
 
     Args:
         resources: the resources of what was opened.
-        taken: the required ones.
+        required: those that are included in any case.
     """
     sources = resources.sources
     if sources.kind == "run":
-        yield from _of_a_run(resources, json.loads(taken["run"])["steps"])
+        yield from _of_a_run(resources, json.loads(required["run"])["steps"])
         return
     if sources.kind == "diff":
         yield resource_name("diff", "a", "b", "sample")

@@ -89,7 +89,7 @@ class Resources:
                 self._kept.move_to_end(name)
                 return self._kept[name]
         try:
-            encoded = to_json(self.answer(name, report))
+            encoded = json_bytes(self.answer(name, report))
         except FileChangedError:
             with self._lock:  # what was kept is of the old file
                 self._kept.clear()
@@ -144,10 +144,10 @@ def _parsed(name: str, part: str) -> object:
     raise ValueError(text)
 
 
-def to_json(value: object) -> bytes:
+def json_bytes(value: object) -> bytes:
     """Return a value as JSON in ASCII; NaN and infinities become strings.
 
-    >>> to_json({"mean": float("nan"), "count": 1})
+    >>> json_bytes({"mean": float("nan"), "count": 1})
     b'{"mean":"NaN","count":1}'
     """
     if isinstance(value, dict) and any(isinstance(item, JsonColumns) for item in value.values()):
@@ -163,8 +163,8 @@ def _parts_of_object(value: Mapping[str, object]) -> Iterator[bytes]:
     """Yield the JSON of an object, some of whose members are tables."""
     separator = b"{"
     for name, item in value.items():
-        yield separator + to_json(name) + b":"
-        yield from item.parts() if isinstance(item, JsonColumns) else (to_json(item),)
+        yield separator + json_bytes(name) + b":"
+        yield from item.parts() if isinstance(item, JsonColumns) else (json_bytes(item),)
         separator = b","
     yield b"}"
 

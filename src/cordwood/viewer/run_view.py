@@ -13,7 +13,7 @@ import numpy as np
 import xxhash
 
 from cordwood import dtypes
-from cordwood.comparing.array_change import Array, has_numbers
+from cordwood.comparing.array_change import has_numbers
 from cordwood.comparing.equal_parts import contents_by_digest
 from cordwood.comparing.operands import CheckpointOperand
 from cordwood.comparing.sample_parts import fitting
@@ -272,7 +272,7 @@ def is_number(leaf: Leaf) -> bool:
     return has_numbers(leaf) and leaf.dtype != "bool"
 
 
-def norm_of(array: Array) -> float:
+def norm_of(array: np.ndarray) -> float:
     """Return the L2 norm of the elements; NaN if one is NaN, otherwise infinity if one is.
 
     Squares of large numbers do not overflow.
@@ -287,7 +287,7 @@ def norm_of(array: Array) -> float:
     return norm
 
 
-def _norm_of_part(flat: Array) -> float:
+def _norm_of_part(flat: np.ndarray) -> float:
     if flat.dtype.kind == "c":
         flat = np.abs(flat)
     with np.errstate(all="ignore"):

@@ -77,7 +77,7 @@ class ViewerServer(ThreadingHTTPServer):
         self.reading = threading.BoundedSemaphore(_MAX_READING)
         self.listing = threading.BoundedSemaphore(_MAX_LISTING)
         self.connections = Connections(_MAX_CONNECTIONS)
-        super().__init__((HOST, port), _Handler)
+        super().__init__((HOST, port), _RequestHandler)
 
     @property
     def url(self) -> str:
@@ -164,7 +164,7 @@ class _RequestReader:
         self._file.close()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _RequestHandler(BaseHTTPRequestHandler):
     """The handler of one connection."""
 
     protocol_version = "HTTP/1.1"
@@ -194,28 +194,28 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer with the page or a resource, or refuse."""
         self.connection.settimeout(_SEND_SECONDS)
-        head, _, rest = self.path.removeprefix("/").partition("/")
+        token, _, name = self.path.removeprefix("/").partition("/")
         if self.headers.get("Host") not in self._server.hosts:
             self.send_error(
                 HTTPStatus.FORBIDDEN,
                 "the Host header does not name this server: forward the same port number",
             )
-        elif not self._is_same_site(is_page=not rest):
+        elif not self._is_same_site(is_page=not name):
             self.send_error(HTTPStatus.FORBIDDEN, "the request comes from another site")
-        elif not hmac.compare_digest(head.encode("latin-1"), self._server.token.encode()):
+        elif not hmac.compare_digest(token.encode("latin-1"), self._server.token.encode()):
             self.send_error(HTTPStatus.FORBIDDEN, "the token in the address is wrong")
         else:
             self._server.connections.mark_as_owner(self.connection)
-            self._answer(rest)
+            self._answer(name)
 
-    def _answer(self, rest: str) -> None:
+    def _answer(self, name: str) -> None:
         """Answer a request that has shown the token."""
-        if not rest and self.path.endswith("/"):
+        if not name and self.path.endswith("/"):
             page = self._server.page
             body = page.html.encode()
             self._send(HTTPStatus.OK, "text/html; charset=utf-8", body, page.policy)
-        elif rest.startswith("resource/"):
-            self._send_resource(rest.removeprefix("resource/"))
+        elif name.startswith("resource/"):
+            self._send_resource(name.removeprefix("resource/"))
         else:
             self.send_error(HTTPStatus.NOT_FOUND)
 

@@ -99,8 +99,8 @@ class Sources:
         with self._lock:
             unused = [name for name, entry in self._entries.items() if not entry.users]
             count = max(0, len(self._entries) - most)
-            taken = [self._entries.pop(name) for name in unused[:count]]
-        for entry in taken:
+            closing = [self._entries.pop(name) for name in unused[:count]]
+        for entry in closing:
             if entry.checkpoint is not None:
                 entry.checkpoint.close()
 

@@ -13,8 +13,8 @@ from cordwood.viewer.sources import Sources
 def start_view(sources: Sources, report: Report | None) -> dict[str, object]:  # noqa: ARG001
     """Return what was opened: the kind, the names of the sources and their paths."""
     paths = [sources.root] if sources.kind == "run" else list(sources.paths.values())
-    given = {"--format": sources.arguments.format, "--prefix": sources.arguments.prefix}
-    options = [word for name, text in given.items() if text is not None for word in (name, text)]
+    values = {"--format": sources.arguments.format, "--prefix": sources.arguments.prefix}
+    options = [word for name, text in values.items() if text is not None for word in (name, text)]
     return {
         "kind": sources.kind,
         "title": " and ".join(map(_title, paths)),
@@ -32,6 +32,6 @@ def _title(path: str) -> str:
     >>> _title("models/a.safetensors"), _title("runs/gpt2/100/")
     ('a.safetensors', 'gpt2/100')
     """
-    rest, _, name = path.rstrip("/").rpartition("/")
-    run = rest.rpartition("/")[2]
+    folder, _, name = path.rstrip("/").rpartition("/")
+    run = folder.rpartition("/")[2]
     return f"{run}/{name}" if run and number_in_name(name) is not None else name or path

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from cordwood import dtypes
 from cordwood.encoding.json_structure import structure_from_json, structure_to_json
 from cordwood.encoding.json_values import decode_value, encode_value
@@ -31,7 +33,7 @@ from cordwood.index import (
     Span,
     leaf_paths,
 )
-from cordwood.io.lazy_array import Array, LazyArray
+from cordwood.io.lazy_array import LazyArray
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directories import list_names
@@ -141,7 +143,7 @@ def _encode_leaf(spec: LeafSpec) -> list[Any]:
     return [spec.kind, spec.dtype, spec.shape, spec.weak_type, spec.prng_impl, value]
 
 
-def _bytes_of(elements: Array | LazyArray, spec: LeafSpec) -> bytes:
+def _bytes_of(elements: np.ndarray | LazyArray, spec: LeafSpec) -> bytes:
     if isinstance(elements, LazyArray):
         return b"".join(elements.buffers(0, prod(spec.shape) * dtypes.itemsize(spec.dtype)))
     return bytes(elements.tobytes())

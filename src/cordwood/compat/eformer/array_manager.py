@@ -79,19 +79,19 @@ def save_with_manager(
     ]
     managed = set(managed_arrays)
     owners = [k for k, array in enumerate(arrays) for _ in range(1 + len(array.chunks))]
-    ours = [number for number, k in enumerate(owners) if k not in managed]
+    file_numbers = [number for number, k in enumerate(owners) if k not in managed]
     written: dict[int, list[WrittenFile]] = {}
 
     def begin(written_files: list[WrittenFile]) -> None:
         stage.make_directories(item.paths)
-        for number, each in zip(ours, written_files, strict=True):
+        for number, each in zip(file_numbers, written_files, strict=True):
             written.setdefault(owners[number], []).append(each)
 
     leaves = item.tree.leaves
     stage = StagingDirectory(path, timeout_seconds=rendezvous.timeout_seconds)
 
     def write() -> None:
-        fill_together(stage, item, ours, Leaves(leaves), rendezvous, begin)
+        fill_together(stage, item, file_numbers, Leaves(leaves), rendezvous, begin)
 
     def end() -> None:
         with stage.abandon_on_error():

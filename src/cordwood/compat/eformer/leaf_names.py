@@ -68,14 +68,14 @@ def leaf_steps(index: Index, prefix: str) -> list[KeySteps]:
     leaf whose directory is not named so keeps its own keys.
     """
     result: list[KeySteps] = [()] * len(index.leaves)
-    taken: set[KeySteps] = set()
+    used: set[KeySteps] = set()
     parents: set[KeySteps] = set()
     for i in leaf_order(index):
         path = index.leaves[i].key_path
         steps = _ordinary(path, prefix)
-        if steps in taken or steps in parents or any(steps[:n] in taken for n in range(len(steps))):
+        if steps in used or steps in parents or any(steps[:n] in used for n in range(len(steps))):
             steps = tuple(format_path(path).split("/"))
-        taken.add(steps)
+        used.add(steps)
         parents.update(steps[:n] for n in range(len(steps)))
         result[i] = steps
     return result

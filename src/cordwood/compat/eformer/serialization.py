@@ -197,9 +197,9 @@ def tree_deserialize_leaves(
                 loaded[n] = None  # the callback may release it
                 values[i] = value if callback is None else callback(value, ".".join(steps[i]))
                 del value
-        rest = [i for i in order if placed[i].leaf.kind not in ARRAY_KINDS]
-        loaded = load_leaves(item, path.text, [placed[i] for i in rest], None)
-        for i, value in zip(rest, loaded, strict=True):
+        other_leaves = [i for i in order if placed[i].leaf.kind not in ARRAY_KINDS]
+        loaded = load_leaves(item, path.text, [placed[i] for i in other_leaves], None)
+        for i, value in zip(other_leaves, loaded, strict=True):
             values[i] = value
         if rebuild is not None:
             return rebuild(values)

@@ -97,9 +97,9 @@ def _encoded(compressor: str | None, size_bytes: int, element: bytes) -> Any:
     data = element * (size_bytes // len(element)) if element else bytes(size_bytes)
     if compressor is None:
         return data
-    from cordwood.io.chunk_codecs import encode_bytes
+    from cordwood.io.chunk_codecs import compress_chunk
 
-    encoded = encode_bytes(compressor, data)
+    encoded = compress_chunk(compressor, data)
     if encoded is None:
         raise UnsupportedFormatError(
             f"a chunk that is not stored, where others are compressed with {compressor!r}"

@@ -112,19 +112,19 @@ def _pair_leaves(
     filled: list[int] = []
     problems: list[Problem] = []
     matched: set[Any] = set()
-    kept: set[Any] = set()
+    unread: set[Any] = set()
     has_arrays = False
     for i, (path, leaf_like) in enumerate(zip(flat.paths, flat.leaves, strict=True)):
         key = match_name(path, naming)
         leaf = stored.get(key)
         if is_static_leaf(leaf_like):
-            kept.add(key)
+            unread.add(key)
             if leaf is not None:
                 matched.add(key)
                 problems.append(StaticLeaf(key, path, leaf_like, leaf))
             continue
         if leaf is None and keeps and not is_abstract(leaf_like):
-            kept.add(key)
+            unread.add(key)
             has_arrays = has_arrays or hasattr(leaf_like, "dtype")
             continue
         spec = describe_leaf(path, leaf_like, abstract=True)
@@ -143,7 +143,7 @@ def _pair_leaves(
             filled.append(i)
         else:
             problems.append(MisfitLeaf(key, path, leaf, spec, leaf.key_path in transposed))
-    return _Pairs(targets, filled, problems, matched, kept, has_arrays)
+    return _Pairs(targets, filled, problems, matched, unread, has_arrays)
 
 
 def _mismatch(
@@ -164,7 +164,7 @@ def _mismatch(
     ignores_extra = options.extra == "ignore" or not options.strict
     is_disjoint = pairs.has_arrays and 0 < len(unmatched) == len(stored)
     problems = list(pairs.problems)
-    if is_disjoint and ignores_extra and not problems:  # all of `like` would be kept
+    if is_disjoint and ignores_extra and not problems:  # all of `like` would be unread
         return NothingInCommon(flat.paths, unmatched_paths, naming, is_part)
     if not ignores_extra:
         problems += [ExtraLeaf(key, leaf) for key, leaf in unmatched.items()]
@@ -173,8 +173,8 @@ def _mismatch(
         nodes = containers_by_name(index.structure, naming)
         like_nodes = containers_by_name(flat.structure, naming)
         keeps = options.missing == "keep"
-        kept = pairs.unread_leaves | (like_nodes.keys() if keeps else set())
-        nodes = remove_empty(nodes, kept)
+        unread = pairs.unread_leaves | (like_nodes.keys() if keeps else set())
+        nodes = remove_empty(nodes, unread)
         if ignores_extra:
             like_nodes = remove_empty(like_nodes, unmatched.keys() | nodes.keys())
         moved_names = {match_name(path, naming) for path in moved}

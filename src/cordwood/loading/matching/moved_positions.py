@@ -74,10 +74,10 @@ def _matched(
     elements: Elements, places: Elements, *, from_the_end: bool = False
 ) -> dict[int, int] | None:
     """Return the first (or last) places, in order, that hold the same as each element."""
-    rest = iter(sorted(places, reverse=from_the_end))
+    candidates = iter(sorted(places, reverse=from_the_end))
     matched = {}
     for old in sorted(elements, reverse=from_the_end):
-        new = next((each for each in rest if places[each] == elements[old]), None)
+        new = next((each for each in candidates if places[each] == elements[old]), None)
         if new is None:
             return None
         matched[old] = new

@@ -178,11 +178,11 @@ def rename_back(away: str, path: str) -> None:
         if e.errno != errno.EEXIST and not os.path.lexists(path):
             syscalls.current().replace(away, path)
             return
-        kept = temporary_path(*os.path.split(path), "kept")  # no later call removes that
-        syscalls.current().replace(away, kept)
+        aside = temporary_path(*os.path.split(path), "kept")  # no later call removes that
+        syscalls.current().replace(away, aside)
         raise NotACheckpointError(
             f"{path}: it has been saved again meanwhile, and nothing was removed; what was there "
-            f"before had changed since it was shown, and lies at {kept}"
+            f"before had changed since it was shown, and lies at {aside}"
         ) from e
 
 

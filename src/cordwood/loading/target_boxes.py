@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from cordwood.errors import MismatchError
 from cordwood.index import Box
 from cordwood.keypath import path_label
-from cordwood.loading.leaf_reader import Array, Boxes
+from cordwood.loading.leaf_reader import Boxes
 from cordwood.loading.load_target import Target
 from cordwood.message_text import first_lines
 from cordwood.plan.select_leaves import permute_shape, stored_box
@@ -19,7 +21,7 @@ DeviceBoxes: TypeAlias = Mapping[int, Mapping[Any, Box]]  # by position of the t
 ON_DEVICE = frozenset({"jax", "prng_key"})
 
 
-def device_boxes(targets: Sequence[Target]) -> dict[int, dict[Any, Box]]:
+def boxes_of_targets(targets: Sequence[Target]) -> dict[int, dict[Any, Box]]:
     """Return the boxes that this process's devices need, by position of the target and device.
 
     Leaves that are whole on one device have no entry. The boxes are in the stored order of axes,
@@ -73,7 +75,7 @@ def unique_boxes(on_devices: DeviceBoxes) -> Boxes:
     return {i: unique[id(boxes)] for i, boxes in on_devices.items()}
 
 
-def by_device(arrays: Sequence[Array], boxes: Mapping[Any, Box]) -> dict[Any, Array]:
+def by_device(arrays: Sequence[np.ndarray], boxes: Mapping[Any, Box]) -> dict[Any, np.ndarray]:
     """Return the array for each device. `arrays` has one for each distinct box."""
     if len(arrays) == len(boxes):  # no box twice: they are in the order of the devices
         return dict(zip(boxes, arrays, strict=True))
