@@ -49,7 +49,7 @@ def test_the_numbers_are_those_of_numpy(
     np.testing.assert_array_equal(got.first, array.reshape(-1)[:8])
 
 
-@pytest.mark.parametrize("layout", [{}, {"layout": "zarr"}])
+@pytest.mark.parametrize("layout", [{}, {"format": "zarr"}])
 @pytest.mark.parametrize("shape", [(70, 130), (3, 4, 5, 6), (1000,), (1000, 1)])
 def test_the_heat_map_is_the_mean_of_each_tile(
     tmp_path: Path, shape: tuple[int, ...], layout: Any, monkeypatch: pytest.MonkeyPatch
@@ -122,7 +122,7 @@ def test_a_sample_of_packed_elements_reads_a_few_blocks(tmp_path: Path) -> None:
     assert whole.first == sample.first == (0.5, 1, 0.5, 1, 0.5, 1, 0.5, 1)
 
 
-@pytest.mark.parametrize("layout", [{}, {"layout": "zarr"}])
+@pytest.mark.parametrize("layout", [{}, {"format": "zarr"}])
 def test_the_first_elements_are_those_in_c_order(
     tmp_path: Path, layout: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

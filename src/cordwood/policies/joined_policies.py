@@ -22,13 +22,13 @@ class Joined:
 
     def reason(self, reasons: Iterable[str | None]) -> str | None:
         """Return the reason of the whole from those of the parts; None if there is none."""
-        reasons = []
+        texts = []
         for reason in reasons:
             if reason is not None:
-                reasons.append(reason)
+                texts.append(reason)
             elif self.operator == "&":
                 return None  # and the parts after this one are not asked
-        return ("; " if self.operator == "|" else " and ").join(reasons) if reasons else None
+        return ("; " if self.operator == "|" else " and ").join(texts) if texts else None
 
     def __repr__(self) -> str:
         return f" {self.operator} ".join(map(self._part_text, self.parts))
