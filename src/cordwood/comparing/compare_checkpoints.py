@@ -83,7 +83,7 @@ class ComparedPair(NamedTuple):
         return _STATES.get(self.result) or cast("LeafState", self.result)
 
 
-class Comparison(NamedTuple):
+class TreeComparison(NamedTuple):
     """The result of comparing two checkpoints or trees."""
 
     diff: Diff
@@ -109,7 +109,7 @@ def compare_checkpoints(
     values: ValuesOption = True,
     sample_bytes: int | None = None,
     progress: ProgressOption = None,
-) -> Comparison:
+) -> TreeComparison:
     """Compare two trees, of a location the default one; other arguments are those of `diff`.
 
     If `rename` is None, positions are those in `Index.leaves` of a checkpoint. With
@@ -160,7 +160,7 @@ class _Comparing:
     by_digest: dict[int, What | LeafState] = field(default_factory=dict)
     read_bytes: int = 0
 
-    def run(self, select: Select | None, report: Report | None) -> Comparison:
+    def run(self, select: Select | None, report: Report | None) -> TreeComparison:
         first, second = self.one.index.leaves, self.other.index.leaves
         pairs = self._pairs(select)
         for side, leaves in (
@@ -193,7 +193,7 @@ class _Comparing:
             self.read_bytes,
             self.values is not False,
         )
-        return Comparison(diff, tuple(compared), frozenset(self.incomplete))
+        return TreeComparison(diff, tuple(compared), frozenset(self.incomplete))
 
     def _pairs(self, select: Select | None) -> Pairs:
         first, second = self.one.index, self.other.index

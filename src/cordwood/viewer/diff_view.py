@@ -9,7 +9,7 @@ from typing import Any
 
 from cordwood.comparing.compare_checkpoints import (
     ComparedPair,
-    Comparison,
+    TreeComparison,
     ValuesOption,
     compare_checkpoints,
 )
@@ -148,7 +148,7 @@ def _skipped(sources: Sources, a: str, b: str) -> Sequence[str]:
 
 
 def _summary(
-    comparison: Comparison, first: Checkpoint, second: Checkpoint, skipped: Sequence[str]
+    comparison: TreeComparison, first: Checkpoint, second: Checkpoint, skipped: Sequence[str]
 ) -> dict[str, object]:
     """Return the verdict and its numbers."""
     pairs = comparison.pairs

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from cordwood.io.lazy_array import Array, LazyArray
+from cordwood.io.lazy_array import LazyArray
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.plan.file_plan import FilePlan, LiteralBytes
 
@@ -31,7 +31,7 @@ def buffers_of_plan(plan: FilePlan, leaves: Leaves) -> Iterator[memoryview]:
             yield elements[segment.start : segment.stop]
 
 
-def _elements(array: Array) -> memoryview:
+def _elements(array: np.ndarray) -> memoryview:
     """Return the elements of an array in C order and little-endian: a view where possible."""
     if not array.flags.c_contiguous:
         array = array.copy()

@@ -16,11 +16,11 @@ ZSTD_LEVEL = 3
 # Deflate, no flags, no time, no extra flags, unknown system.
 _GZIP_HEADER = struct.pack("<BBBBIBB", 0x1F, 0x8B, 8, 0, 0, 0, 255)
 
-Buffer = bytes | bytearray | memoryview
+BytesLike = bytes | bytearray | memoryview
 
 
 def compress(
-    chunks: Iterable[Buffer], kind: str, *, size_bytes: int | None = None
+    chunks: Iterable[BytesLike], kind: str, *, size_bytes: int | None = None
 ) -> Iterator[bytes]:
     """Compress `chunks`, one after another, as one frame.
 
@@ -36,7 +36,7 @@ def compress(
     raise ValueError(f'expected "gz" or "zst", found {kind!r}')
 
 
-def _blocks(chunks: Iterable[Buffer]) -> Iterator[memoryview]:
+def _blocks(chunks: Iterable[BytesLike]) -> Iterator[memoryview]:
     for chunk in chunks:
         view = memoryview(chunk).cast("B")
         for start in range(0, len(view), _STEP_BYTES):

@@ -13,7 +13,7 @@ from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.check_digests import check_blocks
 from cordwood.io.copy_bytes import copy_bytes
 from cordwood.io.file_contents import FileContents
-from cordwood.io.lazy_array import Array, LazyArray
+from cordwood.io.lazy_array import LazyArray
 from cordwood.io.open_files import ReadableFile
 from cordwood.plan.file_plan import LeafBytes, LiteralBytes, Segment
 from cordwood.plan.links import StoredCell, should_link
@@ -35,7 +35,7 @@ class Difference(NamedTuple):
 
 
 def find_difference(
-    file: ReadableFile, cell: StoredCell, value: Array | LazyArray
+    file: ReadableFile, cell: StoredCell, value: np.ndarray | LazyArray
 ) -> Difference | None:
     """Compare a cell with its value at its start, middle and end; return the first difference.
 
@@ -78,7 +78,7 @@ def changed_cells(
     digests: Digests,
     cells: Sequence[StoredCell],
     same: frozenset[int],
-    value_of: Callable[[int], Array | LazyArray],
+    value_of: Callable[[int], np.ndarray | LazyArray],
 ) -> set[int]:
     """Read and check a whole file; return which cells at the positions `same` have changed.
 

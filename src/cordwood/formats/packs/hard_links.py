@@ -10,6 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
+
 from cordwood.errors import CorruptionError, FormatError
 from cordwood.formats.packs.base_files import BaseFile, read_item
 from cordwood.formats.packs.compare_cells import (
@@ -21,7 +23,7 @@ from cordwood.formats.packs.compare_cells import (
 from cordwood.formats.packs.pack_headers import sealed_digests
 from cordwood.formats.packs.packed_tree import PackedTree, view_cell
 from cordwood.formats.packs.shared_files import Comparison
-from cordwood.io.lazy_array import Array, LazyArray
+from cordwood.io.lazy_array import LazyArray
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import ReadableFile
 from cordwood.plan.links import comparison_order, should_link
@@ -46,7 +48,7 @@ class HardLinks(NamedTuple):
         source, cells = file
         assert source.header_digest is not None
 
-        def value_of(position: int) -> Array | LazyArray:
+        def value_of(position: int) -> np.ndarray | LazyArray:
             leaf = cells[position].leaf
             assert leaf is not None  # only cells of the tree are compared
             return view_cell(self.tree, self.leaves, leaf, cells[position].cell)
@@ -82,7 +84,7 @@ class HardLinks(NamedTuple):
 
 
 def _unchanged_cells(
-    file: ReadableFile, base_file: BaseFile, value_of: Callable[[int], Array | LazyArray]
+    file: ReadableFile, base_file: BaseFile, value_of: Callable[[int], np.ndarray | LazyArray]
 ) -> frozenset[int]:
     """Return the positions of cells that have not changed, as far as a few of their bytes show.
 

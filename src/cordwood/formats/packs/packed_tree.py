@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from cordwood.encoding.leaf_table import BYTE_KINDS
 from cordwood.encoding.tensor_names import tensor_names
 from cordwood.formats.packs.grid import Grid
 from cordwood.formats.packs.leaf_types import Tensor, tensor_of
 from cordwood.index import LeafSpec
-from cordwood.io.lazy_array import Array, LazyArray
+from cordwood.io.lazy_array import LazyArray
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.plan.cells import CellAssignment, FileSizes, ShardedLeaf, assign_cells
 from cordwood.sharding.boxes import single_process_grid
@@ -40,7 +42,7 @@ class PackedTree(NamedTuple):
     first_leaf: int
 
 
-def view_cell(tree: PackedTree, leaves: Leaves, leaf: int, cell: int) -> Array | LazyArray:
+def view_cell(tree: PackedTree, leaves: Leaves, leaf: int, cell: int) -> np.ndarray | LazyArray:
     """Return the elements of a cell; `leaves` are those of the save."""
     grid = tree.grids[leaf]
     assert grid is not None
