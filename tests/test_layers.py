@@ -86,10 +86,12 @@ FOR_EVERY_FORMAT = (
     "load_format",
     "open_single_file",
     "other_tools",
+    "place",
     "save_single_file",
     "stored_item",
     "step_names",
     "step_record",
+    "suffixes",
     "table",
 )
 KNOW_EVERY_FORMAT = ("choose_format", "detect_format", "plan_save", "stored_trees", "tool_steps")

@@ -15,10 +15,7 @@ from cordwood.converting.source_leaves import StoredLeaves
 from cordwood.converting.trees_to_convert import TreesToConvert, require_all_trees, trees_to_convert
 from cordwood.formats.choose_format import format_for_saving
 from cordwood.formats.detect_format import format_of
-from cordwood.formats.format_protocol import (
-    FilesBeside,
-    SaveOptions,
-)
+from cordwood.formats.format_protocol import FilesBeside, SaveOptions
 from cordwood.formats.load_format import companion_reader_of, writer_of
 from cordwood.formats.plan_save import plan_save, require_strings, write_save
 from cordwood.formats.stored_trees import stored_trees

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 from cordwood.errors import UnsupportedFormatError
 from cordwood.formats.detect_format import written_format
-from cordwood.formats.format_protocol import Place
 from cordwood.formats.load_format import collector_of
 from cordwood.formats.packs.packs_storage import RULES
+from cordwood.formats.place import Place
 from cordwood.formats.step_names import step_in_name
 from cordwood.formats.table import DEFAULT
 from cordwood.storage.collect_stages import collect_stages

@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from cordwood.formats.choose_format import format_for_saving
-from cordwood.formats.format_protocol import (
-    SaveOptions,
-)
+from cordwood.formats.format_protocol import SaveOptions
 from cordwood.formats.load_format import writer_of
 from cordwood.formats.plan_save import plan_save, write_save
 from cordwood.io.buffers import release_memory_if_short

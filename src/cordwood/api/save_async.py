@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from cordwood.formats.choose_format import format_for_saving
-from cordwood.formats.format_protocol import (
-    SaveOptions,
-)
+from cordwood.formats.format_protocol import SaveOptions
 from cordwood.io.page_cache import require_page_cache_option
 from cordwood.io.progress import ProgressOption
 from cordwood.io.progress_bar import require_progress_option

@@ -9,11 +9,10 @@ from itertools import repeat
 from typing import Any, NamedTuple
 
 from cordwood import dtypes
-from cordwood.formats.format_protocol import (
-    IndexListing,
-)
+from cordwood.formats.format_protocol import IndexListing
 from cordwood.formats.load_format import index_lister_of
-from cordwood.formats.table import Format, by_suffix, directory_formats
+from cordwood.formats.suffixes import by_suffix
+from cordwood.formats.table import Format, directory_formats
 from cordwood.index import (
     ARRAY_KINDS,
     Box,

@@ -9,15 +9,14 @@ from pathlib import Path
 
 from cordwood.errors import CordwoodError, UnsupportedFormatError
 from cordwood.formats.detect_format import written_format
-from cordwood.formats.format_protocol import (
-    Place,
-)
 from cordwood.formats.load_format import item_names
 from cordwood.formats.packs.cordwood_json import decode_index
 from cordwood.formats.packs.open import read_index_bytes
 from cordwood.formats.packs.packs_storage import store_at
+from cordwood.formats.place import Place
 from cordwood.formats.step_record import KEY, decode_record
-from cordwood.formats.table import Format, file_formats, suffixes_of
+from cordwood.formats.suffixes import suffixes_of
+from cordwood.formats.table import Format, file_formats
 from cordwood.loading.detect_checkpoint import detect_checkpoint
 from cordwood.storage.locations import (
     LocalPath,

@@ -11,7 +11,7 @@ from cordwood.errors import (
     UnsupportedFormatError,
 )
 from cordwood.formats.detect_format import format_of
-from cordwood.formats.table import suffix_of
+from cordwood.formats.suffixes import suffix_of
 from cordwood.io.open_files import LocalFile, ReadableFile
 from cordwood.io.progress import METER, ProgressMeter
 from cordwood.storage.atomic_file import atomic_file, finish_file

@@ -11,20 +11,17 @@ from cordwood.formats.detect_format import (
     refuse_prefix,
     written_format,
 )
-from cordwood.formats.format_protocol import Place
 from cordwood.formats.load_format import writer_of
 from cordwood.formats.other_tools import refuse_other_tools
+from cordwood.formats.place import Place
+from cordwood.formats.suffixes import by_suffix, is_directory_name, require_suffix, suffixes_of
 from cordwood.formats.table import (
     DEFAULT,
     EXPORTS,
     Format,
     by_name,
-    by_suffix,
     directory_formats,
     file_formats,
-    is_directory_name,
-    require_suffix,
-    suffixes_of,
     unknown_name,
 )
 from cordwood.storage.locations import LocalPath, Location, Url

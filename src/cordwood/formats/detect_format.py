@@ -18,20 +18,22 @@ from cordwood.errors import (
 )
 from cordwood.formats.foreign_directories import foreign_directory
 from cordwood.formats.foreign_files import foreign_file, not_expected
-from cordwood.formats.format_protocol import Match, Place
 from cordwood.formats.load_format import match_of, run_reader_of
+from cordwood.formats.place import Match, Place
 from cordwood.formats.step_names import MAX_STEPS_OPENED, is_named_step, sorted_steps
-from cordwood.formats.table import (
-    DEFAULT,
-    Format,
+from cordwood.formats.suffixes import (
     all_by_suffix,
     by_suffix,
     close_suffix,
+    is_directory_name,
+    require_suffix,
+)
+from cordwood.formats.table import (
+    DEFAULT,
+    Format,
     directory_formats,
     file_formats,
-    is_directory_name,
     require_name,
-    require_suffix,
     run_formats,
 )
 from cordwood.io.open_files import LocalFile, ReadableFile

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
-from cordwood.formats.format_protocol import Match
+from cordwood.formats.place import Match
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
         LossFinder,
         MetricsReader,
         OtherItemReader,
-        Place,
         Reader,
         RunReader,
         StepMetrics,
         StepsBeside,
         Writer,
     )
+    from cordwood.formats.place import Place
     from cordwood.formats.table import Format
     from cordwood.storage.locations import Location
 

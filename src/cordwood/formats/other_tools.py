@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cordwood.errors import NotACheckpointError
-from cordwood.formats.format_protocol import Place
 from cordwood.formats.load_format import run_reader_of
+from cordwood.formats.place import Place
 from cordwood.formats.table import run_formats
 from cordwood.storage.locations import LocalPath
 

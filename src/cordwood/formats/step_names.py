@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple, SupportsIndex
 
-from cordwood.formats.table import suffix_of
+from cordwood.formats.suffixes import suffix_of
 
 MAX_STEP = 10**18 - 1
 MAX_STEPS_OPENED = 20  # to find the newest that is whole

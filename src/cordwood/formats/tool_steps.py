@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 from cordwood.errors import CordwoodError
 from cordwood.formats.detect_format import format_in
-from cordwood.formats.format_protocol import Place, StepMetrics
+from cordwood.formats.format_protocol import StepMetrics
 from cordwood.formats.load_format import is_unfinished, saved_metrics
 from cordwood.formats.packs.packs_storage import RULES
+from cordwood.formats.place import Place
 from cordwood.formats.step_names import parse_step_name
 from cordwood.storage.locations import Url
 

@@ -15,9 +15,9 @@ from cordwood.formats.detect_format import (
     not_a_checkpoint,
     steps_at,
 )
-from cordwood.formats.format_protocol import Place
 from cordwood.formats.load_format import steps_beside
 from cordwood.formats.packs.packs_storage import store_at
+from cordwood.formats.place import Place
 from cordwood.formats.step_names import sorted_steps
 from cordwood.formats.table import DEFAULT, Format
 from cordwood.io.open_files import LocalFile

@@ -16,10 +16,11 @@ from cordwood.formats.detect_format import (
     place_at,
     steps_in,
 )
-from cordwood.formats.format_protocol import Place, StepMetrics
+from cordwood.formats.format_protocol import StepMetrics
 from cordwood.formats.load_format import is_unfinished, saved_metrics, steps_beside
 from cordwood.formats.packs.packs_storage import store_at
 from cordwood.formats.packs.step_metrics import record_of_index
+from cordwood.formats.place import Place
 from cordwood.formats.step_names import MAX_STEPS_OPENED, number_in_name
 from cordwood.formats.table import PACKS, Format
 from cordwood.io.open_files import LocalFile

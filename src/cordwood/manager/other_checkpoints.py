@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from cordwood.errors import CordwoodError
 from cordwood.formats.detect_format import format_in, steps_in
-from cordwood.formats.format_protocol import Place
 from cordwood.formats.other_tools import is_unfinished_name
+from cordwood.formats.place import Place
 from cordwood.formats.step_names import sorted_steps, step_in_name
 from cordwood.formats.table import DEFAULT, ZARR
 from cordwood.formats.tool_steps import LAST_OF_EFORMER

@@ -6,8 +6,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
 
 from cordwood.errors import CordwoodError
-from cordwood.formats.format_protocol import Place
 from cordwood.formats.load_format import collector_of
+from cordwood.formats.place import Place
 from cordwood.formats.step_names import is_named_step, step_in_name, step_name
 from cordwood.formats.step_record import encode_record
 from cordwood.formats.table import DEFAULT

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cordwood.formats.format_protocol import (
-    SaveOptions,
-)
+from cordwood.formats.format_protocol import SaveOptions
 from cordwood.formats.table import DEFAULT, Format
 from cordwood.processes.key_value_store import SINGLE_PROCESS, current_processes
 from cordwood.processes.rendezvous import Rendezvous

@@ -6,10 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from cordwood.formats.format_protocol import (
-    Linking,
-    SaveOptions,
-)
+from cordwood.formats.format_protocol import Linking, SaveOptions
 from cordwood.formats.load_format import writer_of
 from cordwood.formats.plan_save import plan_save, write_save
 from cordwood.formats.table import Format

@@ -10,10 +10,7 @@ from numbers import Real
 
 from cordwood.errors import CordwoodError
 from cordwood.formats.detect_format import read_with_format
-from cordwood.formats.format_protocol import (
-    Opened,
-    OpenOptions,
-)
+from cordwood.formats.format_protocol import Opened, OpenOptions
 from cordwood.formats.load_format import collector_of, item_names, reader_of
 from cordwood.formats.table import Format
 from cordwood.index import Index

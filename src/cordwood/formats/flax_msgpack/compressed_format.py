@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from cordwood.formats.flax_msgpack.format import begins_tree
 from cordwood.formats.flax_msgpack.read_index import read_index
 from cordwood.formats.flax_msgpack.value_size import ValueSize
-from cordwood.formats.format_protocol import Match, Opened, OpenOptions, Place
+from cordwood.formats.format_protocol import Opened, OpenOptions
 from cordwood.formats.open_single_file import opened_file
+from cordwood.formats.place import Match, Place
 from cordwood.io.open_files import LocalFile, ReadableFile
 from cordwood.storage.locations import LocalPath, Location, require_local
 

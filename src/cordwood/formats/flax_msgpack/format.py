@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cordwood.formats.flax_msgpack.read_index import read_index
-from cordwood.formats.format_protocol import IndexListing, Match, Opened, OpenOptions, Place
+from cordwood.formats.format_protocol import IndexListing, Opened, OpenOptions
 from cordwood.formats.open_single_file import can_read, opened_file
+from cordwood.formats.place import Match, Place
 from cordwood.io.open_files import LocalFile, ReadableFile
 from cordwood.storage.locations import LocalPath, Location
 

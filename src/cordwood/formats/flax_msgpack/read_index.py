@@ -37,6 +37,24 @@ from cordwood.io.open_files import ReadableFile, unchanged_during
 from cordwood.keypath import DictKey, KeyPath
 from cordwood.message_text import counted
 
+_NONE = Node("none")
+_INLINE_KINDS: dict[str, LeafKind] = {
+    "bool": "bool",
+    "int": "int",
+    "float": "float",
+    "str": "str",
+    "bin": "bytes",
+}
+# The payload length, the shape, the dtype, the encoding and the span of an array.
+_ArrayInfo = tuple[int, tuple[int, ...], str, Encoding, Span]
+MAX_NODES = 1 << 22
+MAX_PATH_KEYS = 1 << 22  # in all key paths together, plus one for every four bytes of the file
+_AHEAD_BYTES = 512  # in the window at each entry: a short key, and the usual header of an array
+_MAX_HEADERS = 4096  # array headers that are cached
+_ext16 = struct.Struct(">Hb").unpack_from
+_ext32 = struct.Struct(">Ib").unpack_from
+_new = tuple.__new__  # the constructor of a named tuple takes twice as long
+
 
 def read_index(file: ReadableFile) -> Index:
     """Read the index of a Flax msgpack file.
@@ -55,26 +73,6 @@ def read_index(file: ReadableFile) -> Index:
 def read_value(window: ByteWindow) -> tuple[list[Node], list[Leaf]]:
     """Return the nodes and leaves of the only value in a window. Raises as `read_index`."""
     return _Reader(window).run()
-
-
-_NONE = Node("none")
-_INLINE_KINDS: dict[str, LeafKind] = {
-    "bool": "bool",
-    "int": "int",
-    "float": "float",
-    "str": "str",
-    "bin": "bytes",
-}
-# The payload length, the shape, the dtype, the encoding and the span of an array.
-_ArrayInfo = tuple[int, tuple[int, ...], str, Encoding, Span]
-MAX_NODES = 1 << 22
-MAX_PATH_KEYS = 1 << 22  # in all key paths together, plus one for every four bytes of the file
-
-_AHEAD_BYTES = 512  # in the window at each entry: a short key, and the usual header of an array
-_MAX_HEADERS = 4096  # array headers that are cached
-_ext16 = struct.Struct(">Hb").unpack_from
-_ext32 = struct.Struct(">Ib").unpack_from
-_new = tuple.__new__  # the constructor of a named tuple takes twice as long
 
 
 @dataclass(slots=True, eq=False)

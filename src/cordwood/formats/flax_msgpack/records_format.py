@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from cordwood.formats.flax_msgpack.format import PAIR
 from cordwood.formats.flax_msgpack.read_index import read_index as read_flax_index
 from cordwood.formats.flax_msgpack.read_records import begins_record, read_index
-from cordwood.formats.format_protocol import Match, Opened, OpenOptions, Place
+from cordwood.formats.format_protocol import Opened, OpenOptions
 from cordwood.formats.open_single_file import can_read, open_file
+from cordwood.formats.place import Match, Place
 from cordwood.storage.locations import Location, require_local
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from cordwood.formats.format_protocol import Match, Place
+from cordwood.formats.place import Match, Place
 from cordwood.formats.step_names import sorted_steps, step_in_name
 
 if TYPE_CHECKING:

@@ -36,6 +36,7 @@ from cordwood.storage.locations import Location, require_local
 from cordwood.storage.paths import path_exists
 
 _MAX_NAMED = 3  # files, in a message
+FORMAT = "safetensors-shards"
 
 
 def open_item(format: Format, location: Location, item: str | None, options: OpenOptions) -> Opened:
@@ -150,9 +151,6 @@ def _complete_shards(path: str) -> list[str]:
             "get what is missing"
         )
     return [numbered[number] for number in sorted(numbered)]
-
-
-FORMAT = "safetensors-shards"
 
 
 def read_index(

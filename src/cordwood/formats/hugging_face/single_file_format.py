@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cordwood.formats.format_protocol import Match, Place
 from cordwood.formats.hugging_face.format import is_of_a_trainer
+from cordwood.formats.place import Match, Place
 
 if TYPE_CHECKING:
     from cordwood.formats.table import Format

@@ -14,6 +14,11 @@ from cordwood.io.open_files import LocalFile, read_whole
 from cordwood.storage.directories import list_names
 
 INDEX_PATTERN = "*.safetensors.index.json"
+SINGLE_NAME = "model.safetensors"
+INDEX_NAME = f"{SINGLE_NAME}.index.json"
+MAX_INDEX_BYTES = 100_000_000
+WRITER = {"writer": "cordwood"}  # in the metadata of an index: its files are of cordwood's
+MAX_NAME_BYTES = 255  # of a file, as file systems have it
 
 
 def find_index_name(path: str) -> str | None:
@@ -36,13 +41,6 @@ def files_in_index(path: str) -> Collection[str]:
     """
     name = find_index_name(path)
     return () if name is None else set(read_weight_map(f"{path}/{name}")[0].values())
-
-
-SINGLE_NAME = "model.safetensors"
-INDEX_NAME = f"{SINGLE_NAME}.index.json"
-MAX_INDEX_BYTES = 100_000_000
-WRITER = {"writer": "cordwood"}  # in the metadata of an index: its files are of cordwood's
-MAX_NAME_BYTES = 255  # of a file, as file systems have it
 
 
 def read_weight_map(name: str) -> tuple[Mapping[str, str], bool]:

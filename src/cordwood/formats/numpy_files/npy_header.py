@@ -20,6 +20,12 @@ from cordwood.formats.numpy_files.npy_dtypes import parse_dtype, unread_item_byt
 from cordwood.index import MAX_ARRAY_BYTES, MAX_DIMS
 from cordwood.io.open_files import ReadableFile
 
+MAGIC = b"\x93NUMPY"
+FIRST_BYTES = 12  # the bytes that `header_bytes` needs
+MAX_HEADER_BYTES = 10_000  # of the dict's text: numpy's own limit
+_TOKEN = re.compile(r"""[ \n]*(?:'([^'\\\n]*)'|"([^"\\\n]*)"|(True|False)|([0-9]+)L?|(.))""", re.S)
+_KEYS = {"descr", "fortran_order", "shape"}
+
 
 def read_array_header(file: ReadableFile, offset: int) -> NpyHeader:
     """Read the header of the array that begins at `offset`; check that the file holds all of it.
@@ -64,14 +70,6 @@ class UnreadableArrayError(UnsupportedFormatError):
         super().__init__(where + reason)
         self.reason = reason
         self.stop = stop
-
-
-MAGIC = b"\x93NUMPY"
-FIRST_BYTES = 12  # the bytes that `header_bytes` needs
-MAX_HEADER_BYTES = 10_000  # of the dict's text: numpy's own limit
-
-_TOKEN = re.compile(r"""[ \n]*(?:'([^'\\\n]*)'|"([^"\\\n]*)"|(True|False)|([0-9]+)L?|(.))""", re.S)
-_KEYS = {"descr", "fortran_order", "shape"}
 
 
 class NpyHeader(NamedTuple):

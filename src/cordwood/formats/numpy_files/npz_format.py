@@ -6,10 +6,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cordwood.errors import CordwoodError, FileChangedError
-from cordwood.formats.format_protocol import Match, Opened, OpenOptions, Place
+from cordwood.formats.format_protocol import Opened, OpenOptions
 from cordwood.formats.numpy_files.read_npz import read_index
 from cordwood.formats.numpy_files.zip_members import read_members
 from cordwood.formats.open_single_file import open_file
+from cordwood.formats.place import Match, Place
 from cordwood.storage.locations import Location, require_local
 
 if TYPE_CHECKING:

@@ -16,6 +16,9 @@ from cordwood.index import LEAF, Index, Leaf, Node, Source, unreadable_leaf
 from cordwood.io.open_files import ReadableFile
 from cordwood.message_text import counted
 
+MAX_ARRAYS = 1 << 20  # of an equinox file
+MAX_LINE_BYTES = 1 << 20  # of JSON in front of the arrays of an equinox file
+
 
 def read_eqx_index(file: ReadableFile) -> Index:
     """Read the index of an equinox file: a list of numpy arrays. The file has no checksums.
@@ -86,7 +89,3 @@ def _metadata_of(line: bytes, name: str) -> dict[str, str]:
     return {
         key: member if type(member) is str else json.dumps(member) for key, member in value.items()
     }
-
-
-MAX_ARRAYS = 1 << 20  # of an equinox file
-MAX_LINE_BYTES = 1 << 20  # of JSON in front of the arrays of an equinox file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cordwood.formats.format_protocol import Match, Place
+from cordwood.formats.place import Match, Place
 
 if TYPE_CHECKING:
     from cordwood.formats.table import Format

@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from cordwood.errors import CorruptionError
-from cordwood.formats.format_protocol import Place
 from cordwood.formats.orbax.aggregate_file import is_aggregate_at
 from cordwood.formats.orbax.array_item import is_array_at
 from cordwood.formats.orbax.checkpoint_metadata import CHECKPOINT_NAME
@@ -25,6 +24,7 @@ from cordwood.formats.orbax.unfinished_saves import (
     is_tree_committed,
     is_unfinished_name,
 )
+from cordwood.formats.place import Place
 from cordwood.storage.readable_directory import FOLDER, OTHER, ReadableDirectory
 
 _MARKERS = frozenset({CHECKPOINT_NAME, "orbax.checkpoint", "_ROOT_METADATA"})

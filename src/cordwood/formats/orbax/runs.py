@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from cordwood.errors import IncompleteCheckpointError
-from cordwood.formats.format_protocol import Place
 from cordwood.formats.orbax.orbax_directory import inspect_checkpoint, inspect_place
 from cordwood.formats.orbax.unfinished_saves import is_unfinished_directory
 from cordwood.formats.orbax.unfinished_saves import is_unfinished_name as is_unfinished_name
+from cordwood.formats.place import Place
 from cordwood.storage.local_directory import LocalDirectory
 from cordwood.storage.locations import LocalPath
 

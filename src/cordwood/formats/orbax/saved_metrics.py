@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from cordwood.formats.format_protocol import Place, StepMetrics
+from cordwood.formats.format_protocol import StepMetrics
 from cordwood.formats.orbax.checkpoint_metadata import CheckpointMetadata, read_checkpoint_metadata
 from cordwood.formats.orbax.json_files import as_float, read_object_if_any
+from cordwood.formats.place import Place
 
 METRICS_ITEM = "metrics"  # the item of the manager itself
 _MAX_BYTES = 1 << 20

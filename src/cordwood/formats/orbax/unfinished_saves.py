@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 
-from cordwood.formats.format_protocol import Place
 from cordwood.formats.orbax.checkpoint_metadata import read_checkpoint_metadata
 from cordwood.formats.orbax.readable_entries import has_entry, sizes_in
+from cordwood.formats.place import Place
 from cordwood.storage.paths import kind_at
 from cordwood.storage.readable_directory import FOLDER, ReadableDirectory
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cordwood.formats.format_protocol import IndexListing, Match, Opened, OpenOptions, Place
+from cordwood.formats.format_protocol import IndexListing, Opened, OpenOptions
 from cordwood.formats.open_single_file import open_file
+from cordwood.formats.place import Match, Place
 from cordwood.formats.safetensors.read_header import MAX_HEADER_BYTES
 from cordwood.formats.safetensors.read_index import read_index
 from cordwood.io.open_files import LocalFile

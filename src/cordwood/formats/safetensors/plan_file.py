@@ -39,6 +39,7 @@ INLINE_BYTES = 4096  # a longer str or bytes is a tensor
 
 
 # The plan of a file
+_new = tuple.__new__
 
 
 class _TensorForm(NamedTuple):
@@ -191,9 +192,6 @@ def _array_form(spec: LeafSpec, numbers: dict[LeafType, int]) -> _TensorForm:
     leaf_type = LeafType(kind, True, dtype if is_substitute else "", weak_type, impl)
     number = numbers.setdefault(leaf_type, len(numbers))
     return _form(number, code, shape + extra_shape, itemsize, math.prod(shape) * itemsize)
-
-
-_new = tuple.__new__
 
 
 def value_bytes(value: str | bytes) -> int:

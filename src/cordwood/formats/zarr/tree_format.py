@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cordwood.formats.format_protocol import Match, Place
+from cordwood.formats.place import Match, Place
 from cordwood.storage.directories import contains_file
 
 if TYPE_CHECKING:
