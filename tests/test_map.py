@@ -29,7 +29,7 @@ def test_no_question_quotes_the_name_of_a_file() -> None:
         for question, file, _ in ROWS
         if " " in _name_of(file) and _name_of(file) in question
     ]
-    assert not quoted
+    assert not quoted, "ask for what the file does, in other words than its name"
 
 
 @pytest.mark.parametrize(("question", "file", "name"), ROWS, ids=[name for _, _, name in ROWS])
