@@ -29,6 +29,9 @@ from cordwood.errors import (
 from cordwood.formats.packs import copied_files
 from cordwood.formats.packs.cordwood_json import decode_index, encode_index
 from cordwood.storage.locations import LocalPath, Url, parse_location
+from cordwood.storage.object_stores import object_uploads
+from cordwood.storage.object_stores.list_objects import object_names
+from cordwood.storage.object_stores.multipart_upload import upload_in_parts
 from cordwood.storage.object_stores.object_store_client import ObjectStore
 from cordwood.testing import assert_trees_equal
 from cordwood.threads.stop_check import check_stop
@@ -107,7 +110,7 @@ def store_of(url: str) -> ObjectStore:
 
 def objects(url: str) -> dict[str, bytes]:
     store = store_of(url)
-    return {name: store.read(name, limit_bytes=1 << 30).data or b"" for name in store.names()}
+    return {name: store.read(name, limit_bytes=1 << 30).data or b"" for name in object_names(store)}
 
 
 def files(path: Path) -> dict[str, bytes]:
@@ -161,7 +164,7 @@ def test_a_step_of_a_pool_is_complete_by_itself(tmp_path: Path) -> None:
     cordwood.copy(f"{run}/2", alone)
     cordwood.copy(f"{run}/2", tmp_path / "2")
     assert not any("/" in name for name in objects(alone))
-    for name in store_of(run).names():
+    for name in object_names(store_of(run)):
         store_of(run).delete([name])
     for path in (alone, tmp_path / "2"):
         assert_trees_equal(cordwood.load(path), tree(2))
@@ -538,7 +541,7 @@ def test_a_request_that_fails(takes_effect: bool, monkeypatch: pytest.MonkeyPatc
     run = in_memory()
     values = {"w": np.arange(9 * MIB, dtype=np.uint8), "x": np.ones(5)}
     save_run(run, 2, lambda step: {**values, "step": step})
-    real = ObjectStore._ask, ObjectStore.upload
+    real = ObjectStore.ask, upload_in_parts
     for number in itertools.count(1):
         target = in_memory()
         calls = itertools.count(1)
@@ -553,8 +556,8 @@ def test_a_request_that_fails(takes_effect: bool, monkeypatch: pytest.MonkeyPatc
 
             return ask
 
-        monkeypatch.setattr(ObjectStore, "_ask", failing(real[0]))
-        monkeypatch.setattr(ObjectStore, "upload", failing(real[1]))
+        monkeypatch.setattr(ObjectStore, "ask", failing(real[0]))
+        monkeypatch.setattr(object_uploads, "upload_in_parts", failing(real[1]))
         ended = True
         try:
             cordwood.copy(run, target)

@@ -55,7 +55,7 @@ SCRIPTS = [
         tuple(f"| {name} |" for name in GPU_CONTENDERS),
     ),
     Script("manager.py", "--case smoke --json --folder FOLDER", NAMES),
-    Script("object_clients.py", "--size 4 --rounds 1", ("| small writes, TensorStore |",)),
+    Script("object_clients.py", "--size 5 --rounds 1", ("| small writes, TensorStore |",)),
     Script("object_store.py", "--mib 2 --rounds 1", ("| load cordwood |", "| load obstore |")),
     Script(  # ranges and MiB that a load reads, which depend on no machine
         "parts.py",

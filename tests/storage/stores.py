@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from cordwood.storage.locations import Url, parse_location
+from cordwood.storage.object_stores.list_objects import object_names
 from cordwood.storage.object_stores.object_store_client import ObjectStore
 from cordwood.storage.paths import new_save_id
 from tests.storage.moto_server import moto_endpoint
@@ -70,7 +71,7 @@ class StoredObjects(MutableMapping[str, bytes]):
         self._store.delete([name])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._store.names())
+        return iter(object_names(self._store))
 
     def __len__(self) -> int:
-        return len(self._store.names())
+        return len(object_names(self._store))

@@ -9,7 +9,7 @@ import pytest
 from cordwood.errors import StorageError
 from cordwood.storage.locations import parse_location
 from cordwood.storage.object_stores.multipart_upload import MultipartUpload
-from cordwood.storage.object_stores.object_store_options import open_store
+from cordwood.storage.object_stores.object_store_client import ObjectStore
 from cordwood.threads.awake_clock import AwakeClock
 
 
@@ -44,7 +44,7 @@ def test_time_in_which_it_stood_still_does_not_count() -> None:
 def waiting_upload(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> MultipartUpload:
     """Return an upload of which one part is on its way."""
     url: Any = parse_location("memory://stalls/tree")
-    upload = MultipartUpload(str(url), open_store(url), 4, lambda: None)
+    upload = MultipartUpload(ObjectStore(url), "tree", 4, lambda: None)
     monkeypatch.setattr(upload, "_clock", AwakeClock(clock))
     upload._last_seconds = upload._clock.now()
     upload._sent_parts = 1

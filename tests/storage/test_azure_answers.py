@@ -16,7 +16,8 @@ import pytest
 
 import cordwood
 from cordwood.errors import TruncatedError, UnsupportedFormatError
-from cordwood.storage.object_stores import object_store_options, request_retries
+from cordwood.storage.object_stores.bucket_cache import BUCKETS
+from cordwood.storage.object_stores.list_objects import list_objects
 from tests.storage.stores import open_url
 
 TIME = "Thu, 01 Jan 2026 00:00:00 GMT"
@@ -82,8 +83,8 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", f"{url}/me")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "me")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", base64.b64encode(b"key").decode())
-    monkeypatch.setattr(request_retries, "_answered", set())
-    monkeypatch.setattr(object_store_options, "_opened", {})
+    monkeypatch.setattr(BUCKETS, "_experience", {})
+    monkeypatch.setattr(BUCKETS, "_opened", {})
     yield url
     server.shutdown()
     thread.join()
@@ -91,10 +92,10 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_the_endpoint_of_the_environment(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert open_url("az://box/run").where == f"az://box at {address}/me"
+    assert open_url("az://box/run").bucket.where == f"az://box at {address}/me"
     monkeypatch.delenv("AZURE_STORAGE_ENDPOINT")
     monkeypatch.setenv("AZURE_ENDPOINT", f"{address}/me")
-    assert open_url("az://box/run").where == f"az://box at {address}/me"
+    assert open_url("az://box/run").bucket.where == f"az://box at {address}/me"
 
 
 @pytest.mark.usefixtures("address")
@@ -103,13 +104,13 @@ def test_a_listing_has_the_tags_that_other_answers_have() -> None:
     store = open_url("az://box")
     found = store.find("1/index")
     assert found is not None
-    assert [each.tag for each in store.entries()] == [found.tag] * 2
+    assert [each.tag for each in list_objects(store)] == [found.tag] * 2
 
 
 @pytest.mark.usefixtures("address")
 def test_a_listing_that_ignores_where_to_begin() -> None:
     store = open_url("az://box")
-    assert [each.name for each in store.entries(start_after="1/index")] == ["2/index"]
+    assert [each.name for each in list_objects(store, start_after="1/index")] == ["2/index"]
 
 
 @pytest.mark.usefixtures("address")

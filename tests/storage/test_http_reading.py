@@ -16,7 +16,8 @@ import pytest
 
 import cordwood
 from cordwood.errors import CorruptionError, TruncatedError, UnsupportedFormatError
-from cordwood.storage.object_stores import object_store_options, request_retries
+from cordwood.storage.object_stores import request_retries
+from cordwood.storage.object_stores.bucket_cache import BUCKETS
 from cordwood.testing import assert_trees_equal
 from tests.storage.stores import StoredObjects
 
@@ -79,8 +80,8 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pages]:
     monkeypatch.setattr(request_retries, "_delay_seconds", lambda attempt: 0.001)
-    monkeypatch.setattr(request_retries, "_answered", set())
-    monkeypatch.setattr(object_store_options, "_opened", {})
+    monkeypatch.setattr(BUCKETS, "_experience", {})
+    monkeypatch.setattr(BUCKETS, "_opened", {})
     with Pages(tmp_path) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()

@@ -11,7 +11,9 @@ from obstore import exceptions
 
 from cordwood.errors import LimitError, StorageError, TruncatedError
 from cordwood.storage.object_stores import conditional_writes, request_retries
+from cordwood.storage.object_stores.bucket_cache import BUCKETS
 from cordwood.storage.object_stores.conditional_writes import replace_object
+from cordwood.storage.object_stores.list_objects import list_children, list_objects, object_names
 from cordwood.storage.object_stores.object_store_client import ObjectStore
 from cordwood.storage.object_stores.object_store_errors import request_error
 from cordwood.storage.object_stores.stored_objects import Tag
@@ -34,14 +36,14 @@ def tag_of(store: ObjectStore, name: str) -> Tag | None:
 
 
 def test_objects_there_and_back(store: ObjectStore) -> None:
-    assert store.names() == []
+    assert object_names(store) == []
     assert store.read("a", limit_bytes=LIMIT) == (None, None)
     for name, data in {"b": b"", "a": b"0123"}.items():
         store.write(name, data)
         assert store.read(name, limit_bytes=LIMIT).data == data
-    assert store.names() == ["a", "b"]
+    assert object_names(store) == ["a", "b"]
     store.delete(["a", "not there", *(f"none-{i}" for i in range(100))])
-    assert store.names() == ["b"]
+    assert object_names(store) == ["b"]
 
 
 def test_what_is_written_is_what_the_memory_held_then(store: ObjectStore) -> None:
@@ -62,7 +64,7 @@ def test_a_limit_is_a_limit(store: ObjectStore) -> None:
 def test_objects_have_sizes(store: ObjectStore, size: int) -> None:
     store.write("a", bytes(size))
     assert store.size_of("a") == size
-    assert [(each.name, each.size_bytes) for each in store.entries()] == [("a", size)]
+    assert [(each.name, each.size_bytes) for each in list_objects(store)] == [("a", size)]
     assert store.size_of("not there") is None
 
 
@@ -97,15 +99,15 @@ def test_neighbours_do_not_see_each_other(store: ObjectStore) -> None:
     other = ObjectStore(store.url.parent.child(f"{store.url.name}0"))
     store.write("a", b"1")
     other.write("b", b"2")
-    assert store.names() == store.children() == ["a"]
-    assert other.names() == other.children() == ["b"]
+    assert object_names(store) == list_children(store) == ["a"]
+    assert object_names(other) == list_children(other) == ["b"]
 
 
 def test_children_are_the_names_up_to_a_slash(store: ObjectStore) -> None:
     for name in ("b/1", "b/2/3", "a", "c%20 d/e"):
         store.write(name, b"1")
-    assert store.names() == ["a", "b/1", "b/2/3", "c%20 d/e"]
-    assert store.children() == ["a", "b", "c%20 d"]
+    assert object_names(store) == ["a", "b/1", "b/2/3", "c%20 d/e"]
+    assert list_children(store) == ["a", "b", "c%20 d"]
 
 
 def test_a_name_may_lead_to_a_neighbour(store: ObjectStore) -> None:
@@ -118,9 +120,9 @@ def test_a_name_may_lead_to_a_neighbour(store: ObjectStore) -> None:
 def test_a_listing_begins_after_a_name(store: ObjectStore) -> None:
     for name in ("1/a", "2/a", "2/b", "3/a"):
         store.write(name, b"1")
-    assert [each.name for each in store.entries(start_after="2/a")] == ["2/b", "3/a"]
-    assert [each.name for each in store.entries(start_after="2")] == ["2/a", "2/b", "3/a"]
-    assert store.entries(start_after="3/a") == []
+    assert [each.name for each in list_objects(store, start_after="2/a")] == ["2/b", "3/a"]
+    assert [each.name for each in list_objects(store, start_after="2")] == ["2/a", "2/b", "3/a"]
+    assert list_objects(store, start_after="3/a") == []
 
 
 @pytest.mark.parametrize("count", [0, 1, 1000, 1001])
@@ -128,7 +130,7 @@ def test_deleting_any_number(store: ObjectStore, count: int) -> None:
     store.write("last", b"1")
     store.write("kept", b"1")
     store.delete([*(f"none-{i}" for i in range(count - 1)), *["last"][:count]])
-    assert store.names() == ["kept", *["last"][count:]]
+    assert object_names(store) == ["kept", *["last"][count:]]
 
 
 def test_a_write_on_a_condition(store: ObjectStore) -> None:
@@ -140,7 +142,7 @@ def test_a_write_on_a_condition(store: ObjectStore) -> None:
     assert store.write_if("a", b"3", first) is None
     assert store.read("a", limit_bytes=LIMIT) == (b"2", second)
     assert store.write_if("not there", b"3", first) is None
-    assert store.names() == ["a"]
+    assert object_names(store) == ["a"]
 
 
 def test_replace_begins_with_nothing_and_goes_on(store: ObjectStore) -> None:
@@ -164,7 +166,7 @@ def test_replace_can_remove(store: ObjectStore) -> None:
         seen.append(old)
 
     replace_object(store, "a", remove, limit_bytes=LIMIT)
-    assert store.names() == []
+    assert object_names(store) == []
     store.write("a", b"1")
     replace_object(store, "a", remove, limit_bytes=LIMIT)
     replace_object(store, "a", remove, limit_bytes=LIMIT)
@@ -181,7 +183,7 @@ def test_a_tag_is_that_of_the_last_replacement(store: ObjectStore) -> None:
     second = replace_object(store, "a", lambda old: b"2", limit_bytes=LIMIT)
     assert tag_of(store, "a") == second == store.read("a", limit_bytes=LIMIT).tag
     assert first != second
-    (entry,) = store.entries()
+    (entry,) = list_objects(store)
     assert first is not None
     assert second is not None
     assert entry.tag.e_tag == second.e_tag != first.e_tag
@@ -408,7 +410,7 @@ def test_a_write_whose_answer_is_lost_is_read_back(
 @pytest.fixture
 def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_retries, "_delay_seconds", lambda attempt: 0.001)
-    monkeypatch.setattr(request_retries, "_answered", set())
+    monkeypatch.setattr(BUCKETS, "_experience", {})
 
 
 SILENT = exceptions.GenericError("HTTP error: error sending request")
@@ -442,7 +444,7 @@ def test_how_often_a_request_is_sent(
     calls: int,
 ) -> None:
     if has_answered:
-        store.names()
+        object_names(store)
     failing = Failing(error)
     monkeypatch.setattr(obstore, "head_async", failing)
     with pytest.raises(OSError, match=f"{store.url}/a"):

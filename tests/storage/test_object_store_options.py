@@ -22,11 +22,12 @@ from cordwood.storage.object_stores import (
     request_retries,
     s3_config,
 )
+from cordwood.storage.object_stores.bucket_cache import BUCKETS
 from cordwood.storage.object_stores.object_store_client import ObjectStore
-from cordwood.storage.object_stores.object_store_options import open_store
-from cordwood.storage.object_stores.open_bucket import OpenStore
+from cordwood.storage.object_stores.open_bucket import OpenBucket
 from cordwood.testing import assert_trees_equal
 from tests.storage.moto_server import moto_endpoint
+from tests.storage.stores import open_url
 from tests.storage.web_stores import web_store
 
 TREE = {"w": np.arange(5)}
@@ -51,8 +52,8 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    for name in ("_options", "_opened", "_opened_with"):
-        monkeypatch.setattr(object_store_options, name, {})
+    for name in ("_options", "_opened"):
+        monkeypatch.setattr(BUCKETS, name, {})
     monkeypatch.setattr(s3_config, "_amazon_region", lambda bucket: None)
 
 
@@ -62,10 +63,10 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
 
 
-def opened(text: str) -> OpenStore:
+def opened(text: str) -> OpenBucket:
     url = parse_location(text)
     assert isinstance(url, Url)
-    return open_store(url)
+    return BUCKETS.open(url)
 
 
 def config_of(text: str) -> dict[str, Any]:
@@ -81,7 +82,8 @@ def test_a_store_is_opened_once_for_an_environment(monkeypatch: pytest.MonkeyPat
     first = opened("s3://bucket/a/b")
     second = opened("s3://bucket/c")
     assert first.requests is second.requests
-    assert (first.prefix, second.prefix, opened("s3://bucket").prefix) == ("a/b/", "c/", "")
+    urls = "s3://bucket/a/b", "s3://bucket/c/", "s3://bucket"
+    assert [open_url(url).prefix for url in urls] == ["a/b/", "c/", ""]
     assert first.where == second.where == "s3://bucket"
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://localhost:1")
     third = opened("s3://bucket/c")
@@ -195,7 +197,7 @@ def test_a_container_of_azure_is_opened() -> None:
     with storage_options("az://box", account_name="me", account_key="a2V5"):
         found = opened("az://box/run")
         assert isinstance(found.requests, stores.AzureStore)
-        assert (found.where, found.prefix) == ("az://box", "run/")
+        assert found.where == "az://box"
 
 
 # Credentials in files
@@ -353,7 +355,7 @@ def test_options_hold_until_the_end_of_a_block() -> None:
         assert opened("s3://bucket").where == "s3://bucket at http://localhost:1"
         assert isinstance(outer, object_store_options.StorageOptions)
     assert opened("s3://bucket").where == before.where == "s3://bucket"
-    assert object_store_options._options == {}
+    assert BUCKETS._options == {}
 
 
 @pytest.mark.usefixtures("keys")
@@ -370,8 +372,8 @@ def test_a_store_that_is_open_keeps_its_options() -> None:
         url = parse_location("s3://bucket/run")
         assert isinstance(url, Url)
         store = ObjectStore(url)
-    assert store.where == "s3://bucket at http://localhost:1"
-    assert store._open.stall_seconds == 3
+    assert store.bucket.where == "s3://bucket at http://localhost:1"
+    assert store.bucket.stall_seconds == 3
 
 
 @pytest.mark.usefixtures("keys")
@@ -386,7 +388,7 @@ def test_options_of_the_client() -> None:
 def test_a_store_of_another_type(store: Any) -> None:
     with pytest.raises(TypeError, match=r"^store=.*: expected a store of obstore"):
         storage_options("s3://bucket", store=store)
-    assert object_store_options._options == {}
+    assert BUCKETS._options == {}
 
 
 def test_a_store_of_ones_own() -> None:
@@ -405,7 +407,7 @@ def test_an_option_that_is_unknown(options: dict[str, Any]) -> None:
         storage_options("s3://bucket", **options)
     assert "endpont" in str(e.value) or "proxy" in str(e.value)
     assert "\n" not in str(e.value)
-    assert object_store_options._options == {}
+    assert BUCKETS._options == {}
 
 
 @pytest.mark.parametrize(
@@ -428,7 +430,7 @@ def test_a_wrong_option_is_refused_and_changes_nothing(
     with pytest.raises(kind) as caught:
         storage_options(url, **options)
     assert message in str(caught.value)
-    assert object_store_options._options == {}
+    assert BUCKETS._options == {}
 
 
 def test_nothing_is_written_to_stderr(
@@ -451,4 +453,4 @@ def test_nothing_is_written_to_stderr(
 @pytest.fixture(autouse=True)
 def nothing_stays() -> Iterator[None]:
     yield
-    assert object_store_options._options == {}
+    assert BUCKETS._options == {}

@@ -19,9 +19,9 @@ from cordwood.storage.object_stores import (
     gcs_config,
     multipart_upload,
     object_uploads,
-    request_retries,
     s3_config,
 )
+from cordwood.storage.object_stores.bucket_cache import BUCKETS
 from cordwood.testing import assert_trees_equal
 from cordwood.threads import wait_logger
 from tests.storage.web_stores import Answer, Request, WebStore, web_store
@@ -149,7 +149,7 @@ def test_a_store_that_is_busy_at_first_is_asked_again_and_again(
     web: WebStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cordwood.save(f"{web.url}/run", TREE)
-    monkeypatch.setattr(request_retries, "_answered", set())
+    monkeypatch.setattr(BUCKETS, "_experience", {})
     web.requests.clear()
     web.hook = lambda _: Answer(503) if len(web.requests) <= 5 else None
     assert_trees_equal(cordwood.load(f"{web.url}/run"), TREE)

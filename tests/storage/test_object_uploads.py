@@ -24,7 +24,8 @@ from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.progress import METER
 from cordwood.plan.file_plan import FilePlan, LeafBytes, leaves_of
 from cordwood.storage import write_units
-from cordwood.storage.object_stores import object_uploads
+from cordwood.storage.object_stores import hashed_contents, object_uploads, upload_buffers
+from cordwood.storage.object_stores.list_objects import object_names
 from cordwood.storage.object_stores.object_store_client import ObjectStore
 from cordwood.storage.object_stores.object_uploads import PART_BYTES, upload_objects
 from cordwood.storage.storage_protocol import NewDataFile
@@ -48,8 +49,9 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> int:
     """Let parts, blocks and the units of hashing be small; return the size of a part."""
     monkeypatch.setattr(object_uploads, "PART_BYTES", 10_000)
     monkeypatch.setattr(object_uploads, "BLOCK_BYTES", 1_500)
+    monkeypatch.setattr(hashed_contents, "BLOCK_BYTES", 1_500)
     monkeypatch.setattr(write_units, "BLOCK_BYTES", 1_500)
-    monkeypatch.setattr(object_uploads, "_UNIT_BYTES", 6_000)
+    monkeypatch.setattr(hashed_contents, "_UNIT_BYTES", 6_000)
     return 10_000
 
 
@@ -83,7 +85,7 @@ class Buffers:
             self._alive.append(weakref.ref(buffer))
             return buffer
 
-        monkeypatch.setattr(object_uploads, "allocate_bytes", counted)
+        monkeypatch.setattr(upload_buffers, "allocate_bytes", counted)
 
     def alive(self) -> int:
         gc.collect()
@@ -249,7 +251,7 @@ def test_a_buffer_is_not_filled_again_before_its_part_is_stored(
 
     put = obstore.put_async
     monkeypatch.setattr(obstore, "put_async", late)
-    monkeypatch.setattr(ObjectStore, "_bytes_to_send", lambda self, data: data)
+    monkeypatch.setattr(ObjectStore, "bytes_to_send", lambda self, data: data)
     monkeypatch.setattr(object_uploads, "BUFFERS", 7)
     array = elements(30 * small_parts)
     upload_objects(store, [one_leaf("a", 0, array.size)], Leaves([array]))
@@ -336,7 +338,7 @@ def test_a_leaf_that_changes_while_it_is_saved(
     with pytest.raises(StorageError, match="a leaf changed while it was saved") as caught:
         upload_objects(store, [NewDataFile("a", plan)], Leaves([array]))
     assert f"{store.url}/a" in str(caught.value)
-    assert store.names() == []
+    assert object_names(store) == []
     del caught
     until(lambda: buffers.alive() == 0)
 
@@ -345,7 +347,7 @@ def test_a_plan_that_does_not_add_up(store: ObjectStore) -> None:
     plan = FilePlan(11, (LeafBytes(0, 0, 10),))
     with pytest.raises(ValueError, match=r"a plan of 11 bytes, but .* its segments end at 10"):
         upload_objects(store, [NewDataFile("a", plan)], Leaves([np.ones(10, np.uint8)]))
-    assert store.names() == []
+    assert object_names(store) == []
 
 
 @pytest.mark.parametrize("size", [500, 35_001])
@@ -354,7 +356,7 @@ def test_a_leaf_with_fewer_bytes_than_planned(
 ) -> None:
     with pytest.raises(ValueError, match=f"leaf 0: expected bytes .* found {size - 1} in all"):
         upload_objects(store, [one_leaf("a", 0, size)], Leaves([elements(size - 1)]))
-    assert store.names() == []
+    assert object_names(store) == []
 
 
 # Failures
@@ -376,7 +378,7 @@ def test_a_failure_begins_no_further_object(store: ObjectStore) -> None:
     with pytest.raises(StorageError, match="the leaf is gone"):
         upload_objects(store, files, leaves_read_by(fetch, 200))
     assert len(set(fetched)) < 200
-    assert "2" not in store.names()
+    assert "2" not in object_names(store)
 
 
 class Stuck:
@@ -424,7 +426,7 @@ def test_a_failure_gives_the_other_uploads_up(
     with pytest.raises(StorageError, match="it is bad") as caught:
         upload_objects(store, files, Leaves(arrays))
     assert sorted(stuck.given_up) == ["0", "1", "2"]
-    assert store.names() == []
+    assert object_names(store) == []
     del caught
     until(lambda: buffers.alive() == 0)
 
@@ -489,7 +491,7 @@ def test_an_interrupt_ends_an_upload(store: ObjectStore, buffers: Buffers, size:
     with pytest.raises(Interrupted), stop_check(check(lambda: True)):
         upload_objects(store, [NewDataFile("a", plan)], Leaves([elements(size)]))
     assert not made.is_set()
-    assert store.names() == []
+    assert object_names(store) == []
     until(lambda: buffers.alive() == 0)
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from cordwood.storage.doctor import Finding
 from cordwood.storage.locations import Url, parse_location
+from cordwood.storage.object_stores import store_doctor
+from cordwood.storage.object_stores.list_objects import object_names
 from cordwood.storage.object_stores.object_store_client import ObjectStore
 from cordwood.storage.object_stores.object_uploads import PART_BYTES
 from cordwood.storage.object_stores.store_doctor import examine_store
@@ -75,7 +77,7 @@ def test_a_bucket_without_problems_stays_empty(s3: WebStore) -> None:
 def test_a_store_in_memory_has_no_problems() -> None:
     findings = examine("memory://doctor")
     assert all(each.good for each in findings.values()), findings
-    assert ObjectStore(url_of("memory://doctor")).names() == []
+    assert object_names(ObjectStore(url_of("memory://doctor"))) == []
 
 
 @pytest.mark.parametrize(
@@ -85,14 +87,13 @@ def test_a_listing_that_lags_is_a_problem(
     monkeypatch: pytest.MonkeyPatch, s3: WebStore, looks: int, text: str
 ) -> None:
     seen: Counter[str] = Counter()
-    names = ObjectStore.names
 
     def late(store: ObjectStore) -> list[str]:
-        listed = names(store)
+        listed = object_names(store)
         seen.update(listed)
         return [each for each in listed if seen[each] > looks or not each.startswith("listed")]
 
-    monkeypatch.setattr(ObjectStore, "names", late)
+    monkeypatch.setattr(store_doctor, "object_names", late)
     url = url_of(f"{s3.url}/run")
     findings = examine_store(url, index_name=INDEX, trial_bytes=2 * PART_BYTES, lag_seconds=0.2)
     (listing,) = [each for each in findings if each.name == "listing"]
@@ -105,14 +106,13 @@ def test_a_listing_that_lags_is_a_problem(
 def test_deleted_objects_that_are_still_listed(
     monkeypatch: pytest.MonkeyPatch, s3: WebStore
 ) -> None:
-    names = ObjectStore.names
     every: set[str] = set()
 
     def stale(store: ObjectStore) -> list[str]:
-        every.update(names(store))
+        every.update(object_names(store))
         return sorted(every)
 
-    monkeypatch.setattr(ObjectStore, "names", stale)
+    monkeypatch.setattr(store_doctor, "object_names", stale)
     findings = examine(f"{s3.url}/run")
     assert problems(findings) == ["deletion"]
     assert "is still listed after it was deleted" in findings["deletion"].text

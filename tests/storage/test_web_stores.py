@@ -15,7 +15,7 @@ import pytest
 
 import cordwood
 from cordwood.errors import StorageError, UnsupportedFormatError
-from cordwood.storage.object_stores import conditional_writes
+from cordwood.storage.object_stores.bucket_cache import BUCKETS
 from cordwood.storage.object_stores.object_pool import GRACE_SECONDS
 from cordwood.testing import assert_trees_equal
 from tests.storage.web_stores import Answer, Request, WebStore, forget_stores, web_store
@@ -324,7 +324,7 @@ def test_a_store_that_ignores_conditions_is_refused(
 ) -> None:
     url = f"{web.url}/run"
     cordwood.save(url, OLD)
-    monkeypatch.setattr(conditional_writes, "_tested", set())
+    monkeypatch.setattr(BUCKETS, "_experience", {})
     web.obeys_conditions = False
     before = web.names("run")
     for prefix in (None, "a"):

@@ -9,13 +9,8 @@ from datetime import timedelta
 
 import pytest
 
-from cordwood.storage.object_stores import (
-    conditional_writes,
-    object_store_client,
-    object_store_options,
-    open_bucket,
-    request_retries,
-)
+from cordwood.storage.object_stores import open_bucket, request_retries
+from cordwood.storage.object_stores.bucket_cache import BUCKETS
 from tests.storage.bucket import BUCKET, Answer, Bucket, Request
 from tests.storage.gcs_server import GcsHandler
 from tests.storage.object_servers import serve
@@ -55,14 +50,9 @@ def web_store(scheme: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebStore
 
 def forget_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the process know no store, and wait only for a moment before it repeats a request."""
-    unquoted: set[str] = set()
     monkeypatch.setattr(request_retries, "_delay_seconds", lambda attempt: 0.001)
-    monkeypatch.setattr(request_retries, "_answered", set())
-    monkeypatch.setattr(object_store_client, "_listed", set())
-    monkeypatch.setattr(object_store_client, "UNQUOTED", unquoted)
-    monkeypatch.setattr(conditional_writes, "UNQUOTED", unquoted)
-    monkeypatch.setattr(conditional_writes, "_tested", set())
-    monkeypatch.setattr(object_store_options, "_opened", {})
+    monkeypatch.setattr(BUCKETS, "_experience", {})
+    monkeypatch.setattr(BUCKETS, "_opened", {})
     moment = timedelta(milliseconds=1)
     backoff = {"init_backoff": moment, "max_backoff": moment}
     retries = {**open_bucket._UPLOAD_RETRIES, "backoff": backoff}

@@ -201,9 +201,10 @@ def _is_checkpoint_file(location: Location) -> bool:
 def _plan_of_url(url: Url) -> RemovalPlan:
     if url.is_web:
         raise UnsupportedFormatError(f"{url.address}: {url.scheme}:// can only be read")
+    from cordwood.storage.object_stores.list_objects import list_objects
     from cordwood.storage.object_stores.object_store_client import ObjectStore
 
-    objects = ObjectStore(url).entries()
+    objects = list_objects(ObjectStore(url))
     if not objects:
         raise FileNotFoundError(errno.ENOENT, "there is nothing there", url.address)
     files: Mapping[str, int] = {each.name: each.size_bytes for each in objects}
@@ -226,11 +227,12 @@ def _remove(plan: RemovalPlan) -> None:
 
 
 def _remove_objects(url: Url, plan: RemovalPlan) -> None:
+    from cordwood.storage.object_stores.list_objects import list_objects, object_names
     from cordwood.storage.object_stores.object_step_storage import ObjectStepStorage
     from cordwood.storage.object_stores.object_store_client import ObjectStore
 
     store = ObjectStore(url)
-    stamps = {each.name: each.tag for each in store.entries()}
+    stamps = {each.name: each.tag for each in list_objects(store)}
     names = set(stamps)
     if stamps != plan.listing.stamps:
         raise NotACheckpointError(
@@ -243,4 +245,4 @@ def _remove_objects(url: Url, plan: RemovalPlan) -> None:
         if not steps:
             root, entries = url.parent, [url.name]
         ObjectStepStorage(root, RULES).remove(entries)
-    store.delete(sorted(names & set(store.names())))
+    store.delete(sorted(names.intersection(object_names(store))))

@@ -17,15 +17,13 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from cordwood.errors import CordwoodError, LimitError, StorageError, UnsupportedFormatError
-from cordwood.storage.object_stores.object_store_client import UNQUOTED, ObjectStore
+from cordwood.storage.object_stores.object_store_client import ObjectStore
 from cordwood.storage.object_stores.object_store_errors import failure_of
 from cordwood.storage.object_stores.stored_objects import StoredObject, Tag
 from cordwood.storage.paths import new_save_id
 
 _MAX_ATTEMPTS = 200  # each is lost to another writer; more means a store that ignores conditions
 _MAX_SECONDS_BETWEEN = 2.0
-
-_tested: set[str] = set()  # locations of stores that have passed the test in this process
 
 
 def replace_object(
@@ -100,7 +98,7 @@ def require_conditional_writes(store: ObjectStore, index_name: str) -> None:
     This needs four small writes, once for each store and process; none where the store is the
     memory of this process.
     """
-    if store.url.scheme == "memory" or store.where in _tested:
+    if store.url.scheme == "memory" or store.experience.has_conditions:
         return
     name = f".{index_name}.cordwood-{new_save_id()}.tmp"
     try:
@@ -110,12 +108,12 @@ def require_conditional_writes(store: ObjectStore, index_name: str) -> None:
             store.delete([name])
     if problem:
         raise UnsupportedFormatError(
-            f"{store.url}: this store ({store.where}) {problem}: saves need conditional writes "
-            "(PUT with If-Match and If-None-Match), or savers of one path would lose each other's "
-            "trees in silence. Save to a store that has them; or save to a local directory and "
-            "copy that to this store as it is: loads work from any"
+            f"{store.url}: this store ({store.bucket.where}) {problem}: saves need conditional "
+            "writes (PUT with If-Match and If-None-Match), or savers of one path would lose each "
+            "other's trees in silence. Save to a store that has them; or save to a local directory "
+            "and copy that to this store as it is: loads work from any"
         )
-    _tested.add(store.where)
+    store.experience.has_conditions = True
 
 
 def find_problem_of_conditions(store: ObjectStore, name: str) -> str:
@@ -132,9 +130,9 @@ def find_problem_of_conditions(store: ObjectStore, name: str) -> str:
             if store.write_if(name, b"2", None) is not None:
                 return "ignores If-None-Match"
             if _write_and_confirm(store, name, b"3", first) is None:
-                UNQUOTED.add(store.where)
+                store.experience.takes_bare_tags = True
                 if _write_and_confirm(store, name, b"3", first) is None:
-                    UNQUOTED.discard(store.where)
+                    store.experience.takes_bare_tags = False
                     return "does not replace an object on the condition that it has not changed"
             if store.write_if(name, b"4", first) is not None:
                 return "ignores If-Match"

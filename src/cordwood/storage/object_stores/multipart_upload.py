@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 import weakref
 from collections import deque
@@ -12,9 +13,10 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any
 
-from cordwood.storage.object_stores.open_bucket import OpenStore
-from cordwood.storage.object_stores.request_loop import call_in_thread
-from cordwood.storage.object_stores.request_retries import POLL_SECONDS, silence
+from cordwood.errors import StorageError
+from cordwood.storage.object_stores.object_store_client import ObjectStore
+from cordwood.storage.object_stores.object_store_errors import is_of_obstore, request_error
+from cordwood.storage.object_stores.request_loop import POLL_SECONDS, call_in_thread, run_request
 from cordwood.threads.awake_clock import AwakeClock
 
 _PARTS_AHEAD = 2  # of an upload: filled, and not asked for yet
@@ -38,12 +40,13 @@ class MultipartUpload:
     """
 
     def __init__(
-        self, url: str, opened: OpenStore, most_at_once: int, check: Callable[[], None]
+        self, store: ObjectStore, name: str, most_at_once: int, check: Callable[[], None]
     ) -> None:
         self.stored_parts = 0
         self.failure: BaseException | None = None
-        self._url = url
-        self._open = opened
+        self._url = store.url_of(name)
+        self._store = store
+        self._stall_seconds = store.bucket.stall_seconds
         self._most_at_once = most_at_once
         self._lacks_bytes = False
         self._check = check
@@ -87,7 +90,7 @@ class MultipartUpload:
         def count(begun_seconds: float) -> None:
             self.stored_parts += 1
             self._last_seconds = self._clock.now()
-            is_quick = self._last_seconds - begun_seconds < self._open.stall_seconds / 8
+            is_quick = self._last_seconds - begun_seconds < self._stall_seconds / 8
             self._at_once = min(self._at_once + is_quick, self._most_at_once)
             loop.call_soon_threadsafe(changed.set)
 
@@ -150,7 +153,67 @@ class MultipartUpload:
         if self._waits_for_bytes():
             self._last_seconds = now
         # With all parts there, the store puts them together, which may take longer.
-        limit = self._open.stall_seconds * (1 if self._sent_parts > self.stored_parts else 5)
+        limit = self._store.bucket.stall_seconds * (
+            1 if self._sent_parts > self.stored_parts else 5
+        )
         if self._sent_parts and now - self._last_seconds > limit:
-            self.failure = silence(self._url, self._open)
+            self._store.experience.has_answered = False  # expect no answer for a while
+            self.failure = StorageError(
+                errno.ETIMEDOUT,
+                f"the store ({self._store.bucket.where}) has acknowledged no byte for "
+                f"{self._stall_seconds:.0f} s; look at the network, or allow more by "
+                "CORDWOOD_STALL_SECONDS",
+                self._url,
+            )
             raise self.failure
+
+
+def upload_in_parts(
+    store: ObjectStore,
+    name: str,
+    fill: Callable[[int, Callable[[], bool]], memoryview],
+    part_count: int,
+    *,
+    part_bytes: int,
+    parts_in_flight: int,
+    check: Callable[[], None],
+) -> None:
+    """Upload a large object in parts; it exists once all of them have arrived.
+
+    A failed upload is aborted. obstore repeats each part a few times; then this raises.
+
+    Args:
+        store: the store.
+        name: the object.
+        fill: returns the bytes of the part of a number, `part_bytes` but for the last; they are
+            referred to until they have arrived. Called in the order of the numbers, in a
+            thread, with a function that returns True once no more parts are needed.
+        part_count: the number of parts.
+        part_bytes: the size of a part.
+        parts_in_flight: the most parts in requests at once.
+        check: raises to give up the upload; called twice a second.
+    """
+    import obstore
+
+    upload = MultipartUpload(store, name, parts_in_flight, check)
+
+    async def put() -> None:
+        await obstore.put_async(
+            store.bucket.uploads,
+            store.key_of(name),
+            upload.feed(fill, part_count, store.bytes_to_send),
+            use_multipart=True,
+            chunk_size=part_bytes,
+            max_concurrency=parts_in_flight,
+        )
+
+    try:
+        run_request(put, upload.waits_for, upload.check, progress=lambda: upload.stored_parts)
+    except Exception as e:
+        if upload.failure is not None:
+            raise upload.failure from None
+        if not is_of_obstore(e):
+            raise
+        raise request_error(e, store.url_of(name), "uploading it in parts") from e
+    finally:
+        upload.end()

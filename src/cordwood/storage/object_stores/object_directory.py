@@ -13,6 +13,7 @@ from typing import Self, TypeVar
 from cordwood.errors import CorruptionError
 from cordwood.io.open_files import Closable, ReadableFile
 from cordwood.storage.locations import Url
+from cordwood.storage.object_stores.list_objects import list_objects
 from cordwood.storage.object_stores.object_file import ObjectFile
 from cordwood.storage.object_stores.object_store_client import ObjectStore
 from cordwood.storage.object_stores.odd_keys import odd_key_error
@@ -45,7 +46,7 @@ class ObjectDirectory(Closable):
         self._store = ObjectStore(url)
         if sizes is None:
             skipped = odd_keys = dict[str, str]()
-            entries = self._store.entries(may_skip=lambda _: True, skipped=odd_keys)
+            entries = list_objects(self._store, may_skip=lambda _: True, skipped=odd_keys)
             sizes = {each.name: each.size_bytes for each in entries}
         self._skipped = skipped
         if not sizes and not skipped:

@@ -20,6 +20,7 @@ from itertools import chain
 
 from cordwood.errors import CordwoodError
 from cordwood.io.open_files import naming
+from cordwood.storage.object_stores.list_objects import list_objects_beside, object_names
 from cordwood.storage.object_stores.object_store_client import ObjectStore
 from cordwood.storage.object_stores.stored_objects import ObjectEntry, Tag
 from cordwood.storage.paths import POOL, new_save_id
@@ -28,7 +29,7 @@ from cordwood.threads.stop_check import check_stop
 from cordwood.threads.thread_counts import reading_threads
 from cordwood.threads.thread_pool import map_in_threads, run_tasks
 
-GRACE_SECONDS = 24 * 3600  # an older object without a reference is taken for a dead save's
+GRACE_SECONDS = 24 * 3600  # an older object without a reference is taken for a killed save's
 MAX_LIST_BYTES = 1 << 30
 _REMOVAL_LIST = re.compile(r"\.removed-[0-9a-f]{16}")
 _CELLS = re.compile(r"cells-[0-9]{1,7}\.json")
@@ -71,7 +72,7 @@ class ObjectPool:
         index_name = self._rules.index_name
         indexes = {
             each.name: each.tag
-            for each in self._store.entries_beside(POOL, may_skip=self.is_no_step)
+            for each in list_objects_beside(self._store, POOL, may_skip=self.is_no_step)
             if each.name.count("/") == 1 and each.name.endswith(f"/{index_name}")
         }
         kept = {name: self._kept[name] for name in indexes if name in self._kept}
@@ -115,7 +116,7 @@ class ObjectPool:
 
     def _orphans(self, folder: str) -> list[str]:
         """Return the lists of cells in a folder whose data objects are gone."""
-        names = {each.name for each in ObjectStore(self._store.url.child(folder)).entries()}
+        names = {*object_names(ObjectStore(self._store.url.child(folder)))}
         processes = {match[1] for name in names if (match := _DATA_PROCESS.fullmatch(name))}
         return [
             f"{folder}/{name}"
@@ -126,7 +127,7 @@ class ObjectPool:
     def collect(
         self, entries: Iterable[ObjectEntry], *, dry_run: bool
     ) -> tuple[list[str], list[ObjectEntry]]:
-        """Remove the objects of dead saves and interrupted deletions.
+        """Remove the objects of killed saves and interrupted deletions.
 
         Args:
             entries: all objects of the pool, by their names below the root.
@@ -189,7 +190,7 @@ def missing_objects(root: ObjectStore, names: Collection[str]) -> list[str]:
         store = ObjectStore(root.url.child(folder))
         while True:
             check_stop()
-            objects = {each.name for each in store.entries()}
+            objects = {*object_names(store)}
             lists = [name for name in objects if _REMOVAL_LIST.fullmatch(name)]
             contents = [store.read(name, limit_bytes=MAX_LIST_BYTES).data for name in lists]
             if None not in contents:  # else a removal has ended meanwhile: list the names again

@@ -20,6 +20,7 @@ from cordwood.plan.cells import FileSizes
 from cordwood.storage.entry_content import refers_only_to_data
 from cordwood.storage.locations import Url
 from cordwood.storage.object_stores.conditional_writes import require_conditional_writes
+from cordwood.storage.object_stores.list_objects import list_children, list_objects
 from cordwood.storage.object_stores.object_file import ObjectFile
 from cordwood.storage.object_stores.object_pool import (
     GRACE_SECONDS,
@@ -36,7 +37,8 @@ from cordwood.storage.object_stores.object_sidecars import (
     write_sidecar,
 )
 from cordwood.storage.object_stores.object_store_client import ObjectStore
-from cordwood.storage.object_stores.object_transaction import POLL_SECONDS, ObjectTransaction
+from cordwood.storage.object_stores.object_transaction import ObjectTransaction
+from cordwood.storage.object_stores.request_loop import POLL_SECONDS
 from cordwood.storage.object_stores.stored_objects import ObjectEntry, Tag
 from cordwood.storage.paths import POOL
 from cordwood.storage.storage_protocol import (
@@ -88,7 +90,7 @@ class ObjectStorage:
         if self._store.url.is_web:  # web servers list nothing
             small = (self._rules.index_name, *self._rules.sidecars)
             return sorted([name for name in small if self._store.find(name)])
-        return self._store.children()
+        return list_children(self._store)
 
     @contextmanager
     def transaction(
@@ -124,7 +126,7 @@ class ObjectStorage:
                 f"{self.name}: the objects there belong to the steps of a run; gc its root"
             )
         pool = ObjectPool(store, rules)
-        entries = store.entries(may_skip=pool.is_no_step)
+        entries = list_objects(store, may_skip=pool.is_no_step)
         if not entries:
             raise FileNotFoundError(errno.ENOENT, "there is nothing there", self.name)
         in_pool = [each for each in entries if each.name.startswith(f"{POOL}/")]

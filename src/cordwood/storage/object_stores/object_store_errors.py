@@ -94,6 +94,13 @@ def failure_of(error: BaseException) -> RequestFailure:
     return RequestFailure(text, number, timed_out)
 
 
+def is_of_obstore(error: Exception) -> bool:
+    """Return True for an error that came from obstore."""
+    if isinstance(error, FileNotFoundError | TimeoutError | ValueError):
+        return True
+    return type(error).__module__.startswith("obstore")
+
+
 def is_missing_bucket(error: BaseException) -> bool:
     """Return True for a request that failed because there is no such bucket."""
     return any(code in str(error) for code in _MISSING_BUCKET)

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
 from cordwood.storage.locations import LocalPath, Url, parse_location
-from cordwood.storage.object_stores.open_bucket import STALL_SECONDS, OpenStore, open_bucket
+from cordwood.storage.object_stores.bucket_cache import BUCKETS
+from cordwood.storage.object_stores.open_bucket import STALL_SECONDS, open_bucket
 
 
 class StorageOptions:
     """Options of a URL, in force until `close`, or until the end of a `with` block."""
 
-    def __init__(self, url: Url, options: dict[str, Any]) -> None:
-        self._key = (url.scheme, url.bucket)
-        self._before = _options.get(self._key)
-        _options[self._key] = options
-        _opened.pop(self._key, None)
+    def __init__(self, url: Url, options: Mapping[str, Any]) -> None:
+        self._url = url
+        self._before = BUCKETS.set_options(url, options)
 
     def close(self) -> None:
         """Restore the options that were in force before."""
-        _opened.pop(self._key, None)
-        if self._before is None:
-            _options.pop(self._key, None)
-        else:
-            _options[self._key] = self._before
+        BUCKETS.set_options(self._url, self._before)
 
     def __enter__(self) -> StorageOptions:
         return self
@@ -115,31 +110,3 @@ def _is_obstore(store: object) -> bool:
 
     kinds = (stores.S3Store, stores.GCSStore, stores.AzureStore, stores.HTTPStore)
     return isinstance(store, (*kinds, stores.MemoryStore, stores.LocalStore))
-
-
-_options: dict[tuple[str, str], dict[str, Any]] = {}  # by scheme and bucket
-_opened: dict[tuple[str, str], OpenStore] = {}
-
-
-def open_store(url: Url) -> OpenStore:
-    """Return the store of a URL; sends no request but that for the region of a bucket at Amazon.
-
-    Raises UnsupportedFormatError for options that it does not know, or a profile without boto3.
-    """
-    key = (url.scheme, url.bucket)
-    environment = _environment()
-    opened = _opened.get(key)
-    if opened is None or _opened_with.get(key) != environment:
-        opened = open_bucket(url, _options.get(key, {}))
-        _opened[key], _opened_with[key] = opened, environment
-    path = url.key.rstrip("/")
-    return opened._replace(prefix=f"{path}/" if path else "")
-
-
-_opened_with: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {}
-_VARIABLES = ("AWS_", "GOOGLE_", "AZURE_", "STORAGE_EMULATOR_HOST", "CORDWOOD_STALL_SECONDS")
-
-
-def _environment() -> tuple[tuple[str, str], ...]:
-    """Return the variables that matter: a store is opened anew once they have changed."""
-    return tuple([(k, v) for k, v in os.environ.items() if k.startswith(_VARIABLES)])

@@ -23,9 +23,8 @@ from cordwood.storage.object_stores.conditional_writes import (
     replace_object,
     require_conditional_writes,
 )
-from cordwood.storage.object_stores.object_pool import (
-    missing_objects,
-)
+from cordwood.storage.object_stores.list_objects import object_names
+from cordwood.storage.object_stores.object_pool import missing_objects
 from cordwood.storage.object_stores.object_sidecars import (
     PROBE,
     REMOVAL_LIST,
@@ -36,7 +35,7 @@ from cordwood.storage.object_stores.object_sidecars import (
 )
 from cordwood.storage.object_stores.object_store_client import ObjectStore
 from cordwood.storage.object_stores.object_uploads import upload_objects
-from cordwood.storage.object_stores.request_loop import call_in_thread
+from cordwood.storage.object_stores.request_loop import POLL_SECONDS, call_in_thread
 from cordwood.storage.object_stores.stored_objects import StoredObject
 from cordwood.storage.storage_protocol import (
     IndexChange,
@@ -48,8 +47,6 @@ from cordwood.storage.storage_protocol import (
 from cordwood.threads.log import log
 from cordwood.threads.stop_check import check_stop
 from cordwood.threads.thread_pool import together
-
-POLL_SECONDS = 0.5
 
 
 class _IndexReplacedError(StorageError):
@@ -225,7 +222,7 @@ class ObjectTransaction:
                 raise
             log.warning(
                 "%s is saved, but it could not be looked whether a gc at the same time took its "
-                "data for a dead save's; verify tells: %s",
+                "data for a killed save's; verify tells: %s",
                 self._store.url,
                 e,
             )
@@ -265,7 +262,7 @@ class ObjectTransaction:
         if not added:
             return missing
         while True:
-            names = self._store.names()
+            names = object_names(self._store)
             lists = [name for name in names if is_beside(self._rules, REMOVAL_LIST, name)]
             contents = [read_removal_list(self._store, name) for name in lists]
             if None not in contents:  # else a `collect` has ended meanwhile: list the names again

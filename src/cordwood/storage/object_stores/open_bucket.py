@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
+from functools import cache
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -24,28 +25,31 @@ CONNECT_SECONDS = 4.0  # twice this, and a pause, are less than 10 s
 UPLOAD_RETRIES = 8  # of each part of an upload
 
 
-class OpenStore(NamedTuple):
+class OpenBucket(NamedTuple):
     """A bucket, opened.
 
     Attributes:
         requests: the obstore store for requests; obstore repeats none.
         uploads: the obstore store for uploads in parts; obstore repeats each part.
         where: the bucket and its endpoint, for messages; equal for all URLs of one bucket.
-        prefix: what all keys begin with; "" or with a slash at its end.
         stall_seconds: a transfer without an acknowledged byte for so long has failed.
     """
 
     requests: Any
     uploads: Any
     where: str
-    prefix: str
     stall_seconds: float
 
 
-_memory: list[Any] = []  # the store of all memory:// URLs of this process
+@cache
+def _memory_store() -> Any:
+    """Return the store of all memory:// URLs of this process."""
+    from obstore.store import MemoryStore
+
+    return MemoryStore()
 
 
-def open_bucket(url: Url, options: dict[str, Any]) -> OpenStore:
+def open_bucket(url: Url, options: Mapping[str, Any]) -> OpenBucket:
     """Open the bucket of a URL with the options of a program; the environment has the others."""
     config = {k: v for k, v in options.items() if k not in ("store", "profile", "stall_seconds")}
     client: Any = {"connect_timeout": timedelta(seconds=CONNECT_SECONDS)}
@@ -55,18 +59,16 @@ def open_bucket(url: Url, options: dict[str, Any]) -> OpenStore:
     client.update(config.pop("client_options", {}))
     where = f"{url.scheme}://{url.bucket}"
     if options.get("store") is not None:
-        return OpenStore(options["store"], options["store"], where, "", stall)
+        return OpenBucket(options["store"], options["store"], where, stall)
     from obstore import exceptions, store
 
     if url.scheme == "memory":
-        if not _memory:
-            _memory.append(store.MemoryStore())
-        return OpenStore(_memory[0], _memory[0], where, "", stall)
+        return OpenBucket(_memory_store(), _memory_store(), where, stall)
     if url.is_web:
         client["allow_http"] = url.scheme == "http"
         base = f"{url.scheme}://{url.bucket}"
         pages = store.HTTPStore(base, client_options=client, retry_config=_NO_RETRIES)
-        return OpenStore(pages, pages, base, "", stall)
+        return OpenBucket(pages, pages, base, stall)
     if url.scheme == "s3":
         config = {**s3_config(url.bucket, options.get("profile"), config), **config}
         kind: Any = store.S3Store
@@ -101,7 +103,7 @@ def open_bucket(url: Url, options: dict[str, Any]) -> OpenStore:
             f"{url.scheme}://{url.bucket}: the options of the store are wrong: {text}"
             + next((advice for mark, advice in _ADVICE.items() if mark in text), "")
         ) from e
-    return OpenStore(requests, uploads, where, "", stall)
+    return OpenBucket(requests, uploads, where, stall)
 
 
 _ADVICE = {

@@ -32,7 +32,7 @@ from cordwood.threads.wait_logger import WaitLogger
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-_POLL_SECONDS = 0.5
+POLL_SECONDS = 0.5  # between two looks at whether a wait is to end
 _EXIT_SECONDS = 10.0  # the longest that the interpreter waits at its exit
 
 
@@ -101,7 +101,7 @@ class _Loop:
                 thread = StartedThread(partial(cls._run, started))
             except RuntimeError:  # no more threads are possible
                 return
-            while not started.wait(_POLL_SECONDS):
+            while not started.wait(POLL_SECONDS):
                 if not thread.is_alive and not started.is_set:
                     raise no_memory_error()
             with suppress(RuntimeError):
@@ -241,7 +241,7 @@ def run_request(
             _run_here(request, tick)
         else:
             loop.call_soon_threadsafe(request.begin)
-            while not request.ended.wait(_POLL_SECONDS):
+            while not request.ended.wait(POLL_SECONDS):
                 tick()
             loop.end_request()
         return request.result()
@@ -261,7 +261,7 @@ def _run_here(request: _Request[Any], tick: Callable[[], None]) -> None:
     async def run() -> None:
         task = asyncio.get_running_loop().create_task(request.run())
         try:
-            while not (await asyncio.wait({task}, timeout=_POLL_SECONDS))[0]:
+            while not (await asyncio.wait({task}, timeout=POLL_SECONDS))[0]:
                 tick()
         except BaseException:
             task.cancel()

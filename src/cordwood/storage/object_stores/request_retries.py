@@ -5,45 +5,35 @@ A store that has never answered this process is given up after the second failur
 
 from __future__ import annotations
 
-import errno
 import random
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from cordwood.errors import (
-    StorageError,
-)
-from cordwood.storage.object_stores.object_store_errors import (
-    failure_of,
-    request_error,
-)
-from cordwood.storage.object_stores.open_bucket import OpenStore
-from cordwood.storage.object_stores.request_loop import run_request
+from cordwood.storage.object_stores.bucket_cache import StoreExperience
+from cordwood.storage.object_stores.object_store_errors import failure_of, request_error
+from cordwood.storage.object_stores.request_loop import POLL_SECONDS, run_request
 from cordwood.threads.log import log
 from cordwood.threads.stop_check import check_stop
 
 T = TypeVar("T")
 
-POLL_SECONDS = 0.5
 _RETRIES = 8  # after answers that say "later": about two minutes
 _RETRIES_AFTER_SILENCE = 1  # after a timeout, which is half of the time that a stall may take
 _FIRST_RETRIES = 1  # of a store that has never answered
 _MAX_DELAY_SECONDS = 32.0
-
-_answered: set[str] = set()  # the stores that have answered in this process
 
 
 class RequestRetries:
     """The repetition of requests to one store after temporary failures.
 
     Args:
-        where: the bucket and the endpoint.
+        experience: what this process has learned of the store.
     """
 
-    def __init__(self, where: str) -> None:
-        self._where = where
-        self._has_answered = False
+    def __init__(self, experience: StoreExperience) -> None:
+        self._experience = experience
+        self._has_answered = False  # a request of these
 
     def send(
         self, send: Callable[[], Coroutine[Any, Any, T]], url: str, *, doing: str, stoppable: bool
@@ -65,15 +55,15 @@ class RequestRetries:
                 result = run_request(send, f"an answer of the store about {url}", check)
             except Exception as e:
                 failure = failure_of(e)
-                is_reachable = self._where in _answered
+                is_reachable = self._experience.has_answered
                 if failure.status:
-                    _answered.add(self._where)
+                    self._experience.has_answered = True
                 limit = _RETRIES_AFTER_SILENCE if failure.timed_out else _RETRIES
                 if not is_reachable and not failure.status:
                     limit = 0 if failure.timed_out and self._has_answered else _FIRST_RETRIES
                 if not failure.is_temporary or attempt >= limit:
                     if failure.timed_out:
-                        _answered.discard(self._where)
+                        self._experience.has_answered = False
                     raise
                 attempt += 1
                 seconds = _delay_seconds(attempt)
@@ -87,20 +77,8 @@ class RequestRetries:
                 )
                 _sleep(seconds)
             else:
-                _answered.add(self._where)
-                self._has_answered = True
+                self._experience.has_answered = self._has_answered = True
                 return result
-
-
-def silence(url: str, opened: OpenStore) -> StorageError:
-    """Return the error of a store that does not answer, and expect no answer for a while."""
-    _answered.discard(opened.where)
-    return StorageError(
-        errno.ETIMEDOUT,
-        f"the store ({opened.where}) has acknowledged no byte for {opened.stall_seconds:.0f} s; "
-        "look at the network, or allow more by CORDWOOD_STALL_SECONDS",
-        url,
-    )
 
 
 def _go_on() -> None:

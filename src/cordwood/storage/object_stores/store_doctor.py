@@ -16,8 +16,9 @@ from cordwood.errors import CordwoodError
 from cordwood.message_text import size_text
 from cordwood.storage.doctor import Finding
 from cordwood.storage.locations import Url
-from cordwood.storage.object_stores import object_store_client
 from cordwood.storage.object_stores.conditional_writes import find_problem_of_conditions
+from cordwood.storage.object_stores.list_objects import object_names
+from cordwood.storage.object_stores.multipart_upload import upload_in_parts
 from cordwood.storage.object_stores.object_store_client import ObjectStore
 from cordwood.storage.object_stores.object_uploads import PART_BYTES, PARTS_IN_FLIGHT
 from cordwood.storage.paths import new_save_id
@@ -58,7 +59,7 @@ def examine_store(
     store = ObjectStore(url.child(f".cordwood-doctor-{new_save_id()}"))
     refused: OSError | None = None
     try:
-        store.entries()
+        object_names(store)
     except (PermissionError, FileNotFoundError) as e:
         refused = e
     try:
@@ -93,7 +94,7 @@ def _deletion(store: ObjectStore) -> Finding:
     try:
         store.delete(_NAMES)
         left = [name for name in _NAMES if store.size_of(name) is not None]
-        listed = [name for name in store.names() if name in _NAMES]
+        listed = [name for name in object_names(store) if name in _NAMES]
     except (OSError, CordwoodError) as e:
         text = f"{_text(e)}: saves work, the data that they replace stays, and so does {store.url}"
         return Finding("deletion", False, False, text)
@@ -148,7 +149,7 @@ def _conditions(store: ObjectStore) -> Finding:
         problem = _text(e)
     if problem:
         return Finding("conditional writes", False, True, f"{problem}: {consequence}")
-    is_bare = store.where in object_store_client.UNQUOTED
+    is_bare = store.experience.takes_bare_tags
     form = "with tags without quotes" if is_bare else "with tags as the store returns them"
     return Finding("conditional writes", True, True, f"work, {form}")
 
@@ -175,7 +176,7 @@ def _upload_parts(store: ObjectStore) -> None:
 def _listing(store: ObjectStore, lag_seconds: float) -> Finding:
     """Test that each object is listed at once after it was written."""
     try:
-        names = store.names()
+        names = object_names(store)
         _require({"small", "condition"} <= set(names), "the names of the objects of this test")
         lags = []
         for name in _LISTED:
@@ -195,9 +196,9 @@ def _listing(store: ObjectStore, lag_seconds: float) -> Finding:
 def _seconds_until_listed(store: ObjectStore, name: str, lag_seconds: float) -> float:
     """Return 0 if the first listing has a name, else how long that took, at most `lag_seconds`."""
     start = time.perf_counter()
-    if name in store.names():
+    if name in object_names(store):
         return 0.0
-    while name not in store.names():
+    while name not in object_names(store):
         if time.perf_counter() - start > lag_seconds:
             return lag_seconds
         time.sleep(_LOOK_SECONDS)
@@ -255,7 +256,8 @@ def _upload(store: ObjectStore, name: str, size: int) -> None:
         rest = size - number * PART_BYTES
         return part[:] if rest >= PART_BYTES else memoryview(bytes(rest))
 
-    store.upload(
+    upload_in_parts(
+        store,
         name,
         fill,
         -(-size // PART_BYTES),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Tag(NamedTuple):
@@ -42,3 +42,13 @@ class ObjectPart(NamedTuple):
     def data(self) -> bytes:
         """A copy of all chunks."""
         return b"".join(self.chunks)
+
+
+def tag_of(meta: Any) -> Tag:
+    """Return the tag of an object, from what obstore says of it."""
+    return Tag(meta.get("e_tag"), meta.get("version"))
+
+
+def entry_of(name: str, meta: Any, tag: Tag) -> ObjectEntry:
+    """Return the entry of an object, from what obstore says of it."""
+    return ObjectEntry(name, int(meta["size"]), tag, meta["last_modified"].timestamp())

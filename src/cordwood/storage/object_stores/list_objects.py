@@ -1,0 +1,241 @@
+"""Listings of the objects below a URL, which pass over keys that no path can name.
+
+A listing costs a request for each 1,000 objects.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from cordwood.errors import CordwoodError, StorageError
+from cordwood.message_text import first_names
+from cordwood.storage.object_stores.object_store_client import ObjectStore
+from cordwood.storage.object_stores.object_store_errors import NO_STORE
+from cordwood.storage.object_stores.odd_keys import is_odd, key_behind, odd_key_error, odd_key_of
+from cordwood.storage.object_stores.stored_objects import ObjectEntry, Tag, entry_of, tag_of
+from cordwood.storage.paths import POOL
+from cordwood.threads.log import log
+from cordwood.threads.thread_pool import together
+
+T = TypeVar("T")
+
+_MAX_SHOWN = 3  # odd keys in a warning
+
+
+def list_objects(
+    store: ObjectStore,
+    *,
+    start_after: str = "",
+    may_skip: Callable[[str], bool] | None = None,
+    skipped: dict[str, str] | None = None,
+) -> list[ObjectEntry]:
+    """Return all objects, sorted by name; only names after `start_after`.
+
+    Objects whose keys no path can name are left out, with one warning that names them. Costs a
+    request for each 1,000 objects.
+
+    Args:
+        store: the store.
+        start_after: the name after which the listing begins.
+        may_skip: returns True for the name of a folder whose objects may be left out, where an
+            odd key keeps the store from listing them. Then names of hidden objects, except
+            those of the pool, and objects deeper down may be left out, too. None: nothing may.
+        skipped: receives the names of the folders that were left out, each with its odd key.
+
+    Raises StorageError for such a key that the listing cannot pass over.
+    """
+    offset = f"{store.prefix}{start_after}" if start_after else None
+    odd: list[str] = []
+    skipped = {} if skipped is None else skipped
+    objects = _objects_below(store, store.prefix, offset, odd, may_skip, skipped)
+    # Some stores ignore where a listing is to begin: Azurite does.
+    return [each for each in _entries_of(store, objects, odd) if each.name > start_after]
+
+
+def list_objects_beside(
+    store: ObjectStore, folder: str, *, may_skip: Callable[[str], bool] | None = None
+) -> list[ObjectEntry]:
+    """Return all objects but those below a folder, sorted by name; the others as `entries`.
+
+    Folders that come before it are listed one by one, so its objects cost no request.
+
+    Args:
+        store: the store.
+        folder: the name of the folder.
+        may_skip: as in `entries`. Where an odd key keeps the store from naming the folders,
+            those before `folder` are left out.
+    """
+    after, children = together(
+        lambda: list_objects(store, start_after=f"{folder}0", may_skip=may_skip),
+        partial(list_children, store),
+    )
+    before: list[Any] = []
+    odd: list[str] = []
+    for prefix in [f"{name}/" for name in children if f"{name}/" < f"{folder}/"]:
+        before += _objects_below(store, f"{store.prefix}{prefix}", None, odd, may_skip, {})
+    return [*_entries_of(store, before, odd), *after]
+
+
+def _entries_of(
+    store: ObjectStore, objects: Sequence[Any], odd: Sequence[str]
+) -> list[ObjectEntry]:
+    """Return what was listed, sorted by name; warn of odd keys, which are left out."""
+    prefix = store.prefix
+    entries = [
+        entry_of(each["path"].removeprefix(prefix), each, _listed_tag(store, each))
+        for each in objects
+        if each["path"].startswith(prefix)
+    ]
+    _warn_of(store, [*odd, *[each.name for each in entries if is_odd(each.name)]])
+    return sorted([each for each in entries if not is_odd(each.name)])
+
+
+def _objects_below(
+    store: ObjectStore,
+    prefix: str,
+    offset: str | None,
+    odd: list[str],
+    may_skip: Callable[[str], bool] | None,
+    skipped: dict[str, str],
+) -> list[Any]:
+    """Return the objects below a prefix, and behind an offset; odd keys go to `odd`."""
+    try:
+        return _request_objects(store, prefix, offset)
+    except StorageError as e:
+        key = None if e.__cause__ is None else odd_key_of(e.__cause__)
+        if key is None:
+            raise
+        odd.append(key)
+        children = _children_below(store, prefix)
+        if children is not None:
+            folders, objects = children
+            for folder in folders:
+                if offset is None or f"{folder}/" > offset or offset.startswith(f"{folder}/"):
+                    objects += _objects_below(store, f"{folder}/", None, odd, may_skip, skipped)
+            return objects
+        folder = prefix.removeprefix(store.prefix).rstrip("/")
+        first, _, inner = folder.partition("/")
+        # No index of a step lies deeper, and nothing else than an index is looked for there.
+        if first and may_skip is not None and ((inner and first != POOL) or may_skip(first)):
+            skipped[folder] = key
+            return []
+        behind = key_behind(key, prefix)
+        if behind is None or may_skip is None or first or (offset or "") >= behind:
+            raise odd_key_error(key, str(store.url)) from e
+        objects = _objects_below(store, prefix, max(behind, offset or ""), odd, may_skip, skipped)
+        pool = f"{prefix}{POOL}/"
+        if (offset or "") < pool < behind:
+            objects += _objects_below(store, pool, None, odd, may_skip, skipped)
+        return objects
+
+
+def _request_objects(store: ObjectStore, prefix: str, offset: str | None) -> list[Any]:
+    import obstore
+
+    async def collect(store: Any) -> list[Any]:
+        stream = obstore.list(store, prefix.rstrip("/") or None, offset=offset)
+        return list(await stream.collect_async())
+
+    return _list(store, collect)
+
+
+def _children_below(store: ObjectStore, prefix: str) -> tuple[list[str], list[Any]] | None:
+    """Return the folders and the objects up to the first slash; None if one of them is odd."""
+    import obstore
+
+    async def collect(store: Any) -> list[Any]:
+        answer = await obstore.list_with_delimiter_async(store, prefix.rstrip("/") or None)
+        return [answer] if answer["common_prefixes"] or answer["objects"] else []
+
+    try:
+        answers = _list(store, collect)
+    except StorageError as e:
+        if e.__cause__ is None or odd_key_of(e.__cause__) is None:
+            raise
+        return None
+    # "" stands for keys of a bucket that begin with a slash, of which none is listed below it.
+    folders = [each for answer in answers for each in answer["common_prefixes"] if each]
+    return folders, [each for answer in answers for each in answer["objects"]]
+
+
+def _warn_of(store: ObjectStore, odd: Collection[str]) -> None:
+    """Log a warning about keys that are passed over, once for each of them."""
+    warned_of = store.experience.odd_keys
+    new = [key for key in dict.fromkeys(odd) if key not in warned_of]
+    if new:
+        warned_of.update(new)
+        log.warning(
+            "%s: passed over %s: no path can name such a key",
+            store.url,
+            first_names([repr(key) for key in new], _MAX_SHOWN),
+        )
+
+
+def _listed_tag(store: ObjectStore, meta: Any) -> Tag:
+    """Return the tag in a listing: Azure's has no quotes there, and has them elsewhere."""
+    tag = tag_of(meta)
+    if store.url.scheme == "az" and tag.e_tag and not tag.e_tag.endswith('"'):
+        return tag._replace(e_tag=f'"{tag.e_tag}"')
+    return tag
+
+
+def object_names(store: ObjectStore) -> list[str]:
+    """Return the names of all objects, sorted."""
+    return [
+        each.name
+        for each in list_objects(
+            store,
+        )
+    ]
+
+
+def list_children(store: ObjectStore) -> list[str]:
+    """Return the names up to their first slash, sorted; this lists no object behind one.
+
+    Odd keys are left out as in `entries`.
+    """
+    prefix = store.prefix
+    children = _children_below(store, prefix)
+    if children is None:
+        return sorted(
+            {each.name.partition("/")[0] for each in list_objects(store, may_skip=lambda _: False)}
+        )
+    folders, objects = children
+    keys = [*folders, *[each["path"] for each in objects]]
+    names = {key.removeprefix(prefix).rstrip("/") for key in keys if key.startswith(prefix)}
+    return sorted({name for name in names if name and not is_odd(name)})
+
+
+def _list(store: ObjectStore, collect: Callable[[Any], Awaitable[list[T]]]) -> list[T]:
+    """Return a listing; raise StorageError if the endpoint answers with a web page.
+
+    A web page reads as an empty listing. So the first listing of a store is made together with
+    another request, which shows that.
+    """
+
+    def listing() -> list[T]:
+        return store.ask("", collect, doing="listing it", stoppable=True)
+
+    if store.url.scheme != "s3" or store.experience.lists_objects:
+        return listing()
+    objects, problem = together(listing, partial(_problem_of_listings, store))
+    if problem is not None and not objects:
+        raise problem
+    store.experience.lists_objects = True
+    return objects
+
+
+def _problem_of_listings(store: ObjectStore) -> Exception | None:
+    """Return the reason why an empty listing says nothing; None: it says that it is empty."""
+    try:
+        entry = store.find(".cordwood")
+    except PermissionError:
+        return None
+    except (OSError, CordwoodError) as e:
+        return e
+    if entry is not None and entry.tag == Tag(None):
+        return StorageError(errno.EIO, NO_STORE, str(store.url))
+    return None
