@@ -165,7 +165,7 @@ def test_what_a_command_writes_itself_is_local(
     command, *others = arguments
     code, _, err = run(command, "memory://x", *others, "memory://file")
     assert code == 2
-    assert "expected a local path, found memory://file" in err
+    assert "memory://file: expected a local path" in err
     assert list(tmp_path.iterdir()) == []
 
 

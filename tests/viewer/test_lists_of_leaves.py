@@ -85,7 +85,7 @@ def test_two_lists_are_made_at_the_same_time_and_others_wait(sources: Sources) -
 
     with (
         mock.patch.object(Resources, "answer_json", counted),
-        serving(sources.path("a")) as viewer,
+        serving(str(sources.path("a"))) as viewer,
         ThreadPoolExecutor(6) as threads,
     ):
         report = _RequestHandler._report

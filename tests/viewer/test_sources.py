@@ -10,6 +10,7 @@ import pytest
 
 import cordwood
 from cordwood.errors import FileChangedError
+from cordwood.storage.locations import LocalPath
 from cordwood.viewer.resources import Resources
 from cordwood.viewer.sources import OpenArguments, Sources, open_sources
 from tests.changing_files import rewrite
@@ -104,7 +105,7 @@ def test_other_names_are_refused(root: Path, name: str) -> None:
 
 
 def test_start_names_the_command_that_shows_the_same(tmp_path: Path) -> None:
-    sources = Sources("checkpoint", {"a": "my run/5"}, "", OpenArguments("npz", "ema"))
+    sources = Sources("checkpoint", {"a": LocalPath("my run/5")}, None, OpenArguments("npz", "ema"))
     start = Resources(sources).answer("start")
     assert start["command"] == "cordwood view 'my run/5' --format npz --prefix ema"
     assert start["title"] == "my run/5"

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 
 from cordwood.io.progress import ProgressOption
-from cordwood.loading.locate_step import locate_checkpoint
 from cordwood.storage.locations import parse_location
 from cordwood.verifying.verification import Verification
-from cordwood.verifying.verify_checkpoints import verify_each
+from cordwood.verifying.verify_checkpoints import VerifyOptions, verify_checkpoint
 
 
 def verify(
@@ -62,15 +61,5 @@ def verify(
         FormatError: the file, or the index of a directory, does not follow its format.
         IncompleteCheckpointError: the directory has no index.
     """
-    (verification,) = verify_each(
-        [locate_checkpoint(parse_location(path))],
-        sample,
-        seed,
-        resume,
-        progress,
-        format,
-        max_bytes,
-        catch=(),
-    )
-    assert isinstance(verification, Verification)
-    return verification
+    options = VerifyOptions(sample, seed, resume, progress, format, max_bytes)
+    return verify_checkpoint(parse_location(path), options)

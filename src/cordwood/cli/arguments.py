@@ -31,24 +31,21 @@ class _Source(click.Path):
         return str(locate_checkpoint(location)) if is_nickname(location) else value
 
 
-class _LocalPath(click.Path):
+class _WrittenPath(click.Path):
     """The path of a file or directory that the command itself writes; no URL of a store."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         from cordwood.errors import CordwoodError
-        from cordwood.storage.locations import Url, parse_location
+        from cordwood.storage.locations import parse_local_path
 
         try:
-            location = parse_location(value)
+            return parse_local_path(value, purpose="to write to").text
         except (CordwoodError, ValueError) as e:
             self.fail(str(e), param, ctx)
-        if isinstance(location, Url):
-            self.fail(f"expected a local path, found {value}", param, ctx)
-        return location.text
 
 
 PATH, SOURCE = click.Path(readable=False), _Source()  # used unchanged: they may be URLs
-LOCAL_PATH = _LocalPath(readable=False)
+LOCAL_PATH = _WrittenPath(readable=False)
 
 prefix_option = click.option("--prefix", help="The tree to use, if the directory holds several.")
 format_option = click.option(

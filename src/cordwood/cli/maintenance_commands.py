@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -11,6 +11,9 @@ from cordwood.cli.arguments import LOCAL_PATH, PATH, SOURCE, format_option
 from cordwood.cli.output import columns, fail, json_option, print_answer, time_text
 from cordwood.errors import CordwoodError
 from cordwood.message_text import counted, size_text
+
+if TYPE_CHECKING:
+    from cordwood.storage.locations import Location
 
 VERIFY_EXAMPLES = """
 \b
@@ -81,55 +84,58 @@ def verify_command(
         )
     from cordwood.errors import CorruptionError, IncompleteCheckpointError
     from cordwood.storage.locations import parse_location
-    from cordwood.verifying.verify_checkpoints import verify_each
+    from cordwood.verifying.verify_checkpoints import VerifyOptions, verify_each
 
-    options |= {"sample": sample, "resume": resume, "progress": not as_json}
-    steps = [path, *beside] if (beside := _steps_beside(path)) else []
+    location = parse_location(path)
+    checks = VerifyOptions(sample=sample, resume=resume, progress=not as_json, **options)
+    steps = [location, *beside] if (beside := _steps_beside(location)) else []
     try:
         if steps:
-            results = verify_each([*map(parse_location, steps)], **options)
+            results = verify_each(steps, checks)
         else:
-            results = verify_each([parse_location(path)], catch=(CorruptionError,), **options)
+            results = verify_each([location], checks, catch=(CorruptionError,))
     except IncompleteCheckpointError:
-        steps = _steps_in(path)
+        steps = _steps_in(location)
         if not steps:
             raise
-        results = verify_each([*map(parse_location, steps)], **options)
-    outcomes = [*map(_Outcome, steps or [path], results)]
+        results = verify_each(steps, checks)
+    outcomes = [*map(_Outcome, map(str, steps or [location]), results)]
     documents = [outcome.as_json() for outcome in outcomes]
     damaged = any(outcome.damaged for outcome in outcomes)
     document = {**documents[0], "sample": sample}
     lines = [outcome.text(is_step=bool(steps)) for outcome in outcomes]
     if steps:
         document = {"path": path, "damaged": damaged, "sample": sample, "steps": documents}
-        lines.append(_summary(path, outcomes))
+        lines.append(_summary(str(location), outcomes))
     print_answer("\n".join(lines), document, as_json=as_json)
     if damaged:
         raise click.exceptions.Exit(1)
 
 
-def _steps_beside(path: str) -> list[str]:
-    """Return the paths of the steps in a local directory that is a checkpoint itself."""
+def _steps_beside(location: Location) -> list[Location]:
+    """Return the steps in a local directory that is a checkpoint itself."""
+    from cordwood.storage.locations import LocalPath
     from cordwood.storage.paths import is_folder
 
-    return _steps_in(path, beside_a_tree=True) if is_folder(path) else []
+    is_local_folder = isinstance(location, LocalPath) and is_folder(location)
+    return _steps_in(location, beside_a_tree=True) if is_local_folder else []
 
 
-def _steps_in(path: str, *, beside_a_tree: bool = False) -> list[str]:
-    """Return the paths of the steps in a directory of steps; [] for any other directory.
+def _steps_in(location: Location, *, beside_a_tree: bool = False) -> list[Location]:
+    """Return the steps in a directory of steps; [] for any other directory.
 
     With `beside_a_tree`, return those in a directory that is a checkpoint itself.
     """
-    from cordwood.api.detect import detect
     from cordwood.errors import CordwoodError
+    from cordwood.loading.detect_checkpoint import detect_checkpoint
 
     try:
-        detected = detect(path)
+        detected = detect_checkpoint(location)
     except CordwoodError:
         return []
     if (detected.format == "steps") == beside_a_tree:
         return []
-    return [f"{path.rstrip('/')}/{name}" for name in detected.steps]
+    return [location.child(name) for name in detected.steps]
 
 
 class _Outcome(NamedTuple):

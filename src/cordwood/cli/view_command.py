@@ -79,6 +79,7 @@ def view_command(
     this process, which only this machine can reach, and only with the token in the address. Nothing
     is written, and no other host is asked for anything. Ctrl-C ends it.
     """
+    from cordwood.storage.locations import LocalPath
     from cordwood.viewer.page import page, refuse_existing_page, refuse_source
     from cordwood.viewer.resources import Resources
     from cordwood.viewer.server import ViewerServer, serve
@@ -96,7 +97,8 @@ def view_command(
         refuse_source(file, [path] if other is None else [path, other])
         if not force:
             refuse_existing_page(file)
-    sources = open_sources(path, other, OpenArguments(format, prefix, scratch))
+    folder = None if scratch is None else LocalPath(scratch)
+    sources = open_sources(path, other, OpenArguments(format, prefix, folder))
 
     try:
         resources = Resources(sources)

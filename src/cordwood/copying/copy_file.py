@@ -18,7 +18,7 @@ from cordwood.storage.atomic_file import atomic_file, finish_file
 from cordwood.storage.locations import LocalPath, Location, Url
 from cordwood.storage.paths import kind_at
 from cordwood.storage.write_stream import write_chunks
-from cordwood.verifying.verify_checkpoints import verify_each
+from cordwood.verifying.verify_checkpoints import VerifyOptions, verify_checkpoint
 
 _UNIT_BYTES = 8 << 20
 
@@ -51,9 +51,9 @@ def copy_file(source: LocalPath, destination: Location) -> Copier:
         with atomic_file(destination) as temporary:
             write_chunks(temporary, _chunks_of(file, METER.get()))
             try:
-                verify_each([LocalPath(temporary.path)], format=format, catch=())
+                verify_checkpoint(LocalPath(temporary.path), VerifyOptions(format=format))
             except CordwoodError:
-                verify_each([source], format=format, catch=())  # an error that names the source
+                verify_checkpoint(source, VerifyOptions(format=format))  # names the source
                 raise
         copied.steps, copied.files, copied.copied_bytes = [""], 1, file.size_bytes
     return copied

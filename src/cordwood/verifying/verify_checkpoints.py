@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from numbers import Real
+from typing import NamedTuple
 
 from cordwood.errors import CordwoodError
 from cordwood.formats.detect_format import read_with_format
@@ -22,6 +23,7 @@ from cordwood.io.source_digests import SourceDigests
 from cordwood.io.stale_handles import retry_stale
 from cordwood.io.verify_sample import VerifySample
 from cordwood.keypath import format_path
+from cordwood.loading.locate_step import locate_checkpoint
 from cordwood.loading.open_reader import explaining_format
 from cordwood.storage.directories import size_on_disk
 from cordwood.storage.locations import Location, parse_local_path
@@ -30,14 +32,27 @@ from cordwood.storage.verify_record import VerifyRecord
 from cordwood.verifying.verification import Verification
 
 
+class VerifyOptions(NamedTuple):
+    """The arguments of `verify` for one checkpoint or for several."""
+
+    sample: float = 1.0
+    seed: int | None = None
+    resume: str | os.PathLike[str] | None = None
+    progress: ProgressOption = None
+    format: str | None = None
+    max_bytes: int | None = None
+
+
+def verify_checkpoint(location: Location, options: VerifyOptions) -> Verification:
+    """Verify the checkpoint that a caller means, as `verify`."""
+    (verification,) = verify_each([locate_checkpoint(location)], options, catch=())
+    assert isinstance(verification, Verification)
+    return verification
+
+
 def verify_each(
     checkpoints: Sequence[Location],
-    sample: float = 1.0,
-    seed: int | None = None,
-    resume: str | os.PathLike[str] | None = None,
-    progress: ProgressOption = None,
-    format: str | None = None,
-    max_bytes: int | None = None,
+    options: VerifyOptions,
     *,
     catch: tuple[type[Exception], ...] = (CordwoodError, OSError),
 ) -> list[Verification | Exception]:
@@ -45,17 +60,13 @@ def verify_each(
 
     Args:
         checkpoints: their locations.
-        sample: as in `verify`.
-        seed: as in `verify`.
-        resume: as in `verify`.
-        progress: as in `verify`.
-        format: as in `verify`.
-        max_bytes: as in `verify`.
+        options: the arguments of `verify`.
         catch: errors of one checkpoint that are returned in place of its result.
 
     Returns:
         The result of each.
     """
+    sample, seed, resume, progress, format, max_bytes = options
     if not isinstance(sample, Real) or not 0 < sample <= 1:
         raise ValueError(f"sample={sample!r}: expected a share: more than 0, and at most 1")
     if resume is not None and sample < 1:

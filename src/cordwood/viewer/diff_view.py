@@ -24,7 +24,6 @@ from cordwood.keypath import KeyPath, format_path, format_paths
 from cordwood.loading.checkpoint import Checkpoint
 from cordwood.loading.stored_leaf import StoredLeaf
 from cordwood.message_text import counted, first_names
-from cordwood.storage.locations import parse_location
 from cordwood.threads.garbage_collector import gc_paused
 from cordwood.viewer.layer_matrices import layer_matrices
 from cordwood.viewer.leaf_change import LeafChange
@@ -140,10 +139,7 @@ def _skipped(sources: Sources, a: str, b: str) -> Sequence[str]:
     """Return what the two sources also hold and is not compared, in words."""
     if sources.arguments.prefix is not None:
         return ()
-    trees = [
-        stored_trees(parse_location(sources.path(name)), format=sources.arguments.format)
-        for name in (a, b)
-    ]
+    trees = [stored_trees(sources.path(name), format=sources.arguments.format) for name in (a, b)]
     return pair_trees(*trees, prefix=None, all_trees=False).skipped
 
 

@@ -26,7 +26,7 @@ from cordwood.manager.step_summaries import StepSummary, summarize_steps
 from cordwood.plan.split_arrays import Part, all_boxes, chunks_of, group_parts
 from cordwood.sharding.boxes import element_count
 from cordwood.storage.directories import linked_bytes
-from cordwood.storage.locations import LocalPath, parse_location
+from cordwood.storage.locations import LocalPath
 from cordwood.threads.thread_pool import map_in_threads
 from cordwood.viewer.leaf_kinds import LeafPlace, is_weight, place_of
 from cordwood.viewer.sources import Sources
@@ -50,17 +50,18 @@ _NO_POLICY = (
 def run_view(sources: Sources, report: Report | None) -> dict[str, object]:  # noqa: ARG001
     """Return the steps that the run has now, oldest first; of each step only its index is read."""
     sources.list_steps()
-    root, paths = parse_location(sources.root), sources.paths
+    root, paths = sources.root, sources.paths
+    assert root is not None
     steps = summarize_steps(root, list(paths))
     linked: Sequence[int | None] = [None] * len(steps)
     if isinstance(root, LocalPath):
-        linked = linked_bytes([paths[step.name] for step in steps])
+        linked = linked_bytes([str(paths[step.name]) for step in steps])
     else:  # the page shows what each step has added, which only reading all indexes would tell
         steps = [step._replace(disk_bytes=None) for step in steps]
     newest = next((step.name for step in reversed(steps) if not step.problem), None)
     names = dict.fromkeys(name for step in steps for name in step.metrics)
     return {
-        "root": sources.root,
+        "root": str(root),
         "steps": [
             _as_json(step, size, is_newest=step.name == newest)
             for step, size in zip(steps, linked, strict=True)

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
-from cordwood.api.detect import detect
-from cordwood.api.open_checkpoint import open as open_checkpoint
 from cordwood.errors import FileChangedError, IncompleteCheckpointError
-from cordwood.loading.checkpoint import Checkpoint
+from cordwood.loading.checkpoint import Checkpoint, open_at
+from cordwood.loading.detect_checkpoint import detect_checkpoint
+from cordwood.storage.locations import LocalPath, Location, parse_location
 
 Kind: TypeAlias = Literal["checkpoint", "diff", "run"]
 
@@ -24,7 +24,7 @@ class OpenArguments(NamedTuple):
 
     format: str | None = None
     prefix: str | None = None
-    scratch: str | None = None
+    scratch: LocalPath | None = None
 
 
 @dataclass(eq=False)
@@ -44,20 +44,20 @@ class Sources:
 
     Attributes:
         kind: what was opened: one checkpoint, a difference of two, or a run.
-        paths: the path of each source. The names are "a" and "b", or the entries of a run.
-        root: the directory of a run; "" for checkpoints.
+        paths: the location of each source. The names are "a" and "b", or the entries of a run.
+        root: the location of a run; None for checkpoints.
         arguments: how sources are opened.
     """
 
     kind: Kind
-    paths: Mapping[str, str]
-    root: str
+    paths: Mapping[str, Location]
+    root: Location | None
     arguments: OpenArguments
     _entries: OrderedDict[str, _Entry] = field(default_factory=OrderedDict)  # the last used last
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def path(self, name: str) -> str:
-        """Return the path of a source. Raises KeyError with the names that there are."""
+    def path(self, name: str) -> Location:
+        """Return the location of a source. Raises KeyError with the names that there are."""
         try:
             return self.paths[name]
         except KeyError:
@@ -79,7 +79,7 @@ class Sources:
         try:
             with entry.opening:
                 if entry.checkpoint is None:
-                    entry.checkpoint = open_checkpoint(path, **self.arguments._asdict())
+                    entry.checkpoint = open_at(path, **self.arguments._asdict())
             yield entry.checkpoint
         except FileChangedError:
             with self._lock:  # the next request opens it again
@@ -109,16 +109,16 @@ class Sources:
 
         Raises FileNotFoundError if there are none any more.
         """
-        detected = detect(self.root)
-        self.paths = _paths_of(self.root, detected.steps)
+        assert self.root is not None
+        self.paths = _paths_of(self.root, detect_checkpoint(self.root).steps)
 
     def close(self) -> None:
         """Close all checkpoints that no thread uses."""
         self._close_unused(0)
 
 
-def _paths_of(root: str, steps: Sequence[str]) -> dict[str, str]:
-    return {step: f"{root.rstrip('/')}/{step}" for step in steps}
+def _paths_of(root: Location, steps: Sequence[str]) -> dict[str, Location]:
+    return {step: root.child(step) for step in steps}
 
 
 def open_sources(path: str, other: str | None, arguments: OpenArguments) -> Sources:
@@ -131,20 +131,21 @@ def open_sources(path: str, other: str | None, arguments: OpenArguments) -> Sour
         Exception: whatever `cordwood.open` raises.
     """
     paths = {"a": path} if other is None else {"a": path, "b": other}
-    sources = Sources("checkpoint" if other is None else "diff", paths, "", arguments)
-    for name, each in paths.items():
+    locations = {name: parse_location(each) for name, each in paths.items()}
+    sources = Sources("checkpoint" if other is None else "diff", locations, None, arguments)
+    for name, each in locations.items():
         try:
             with sources.checkpoint(name):
                 pass
         except IncompleteCheckpointError:
-            detected = detect(each)
+            detected = detect_checkpoint(each)
             if detected.format != "steps":
                 raise
             sources.close()
             if other is not None:
                 raise ValueError(
                     f"{each}: expected a checkpoint to compare, found {detected.description}; "
-                    f"name one of its steps, such as {each.rstrip('/')}/{detected.steps[-1]}"
+                    f"name one of its steps, such as {each.child(detected.steps[-1])}"
                 ) from None
             return Sources("run", _paths_of(each, detected.steps), each, arguments)
         except BaseException:

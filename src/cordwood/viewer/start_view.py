@@ -12,7 +12,8 @@ from cordwood.viewer.sources import Sources
 
 def start_view(sources: Sources, report: Report | None) -> dict[str, object]:  # noqa: ARG001
     """Return what was opened: the kind, the names of the sources and their paths."""
-    paths = [sources.root] if sources.kind == "run" else list(sources.paths.values())
+    named = sources.paths.values() if sources.root is None else [sources.root]
+    paths = list(map(str, named))
     values = {"--format": sources.arguments.format, "--prefix": sources.arguments.prefix}
     options = [word for name, text in values.items() if text is not None for word in (name, text)]
     return {
@@ -20,7 +21,7 @@ def start_view(sources: Sources, report: Report | None) -> dict[str, object]:  #
         "title": " and ".join(map(_title, paths)),
         "version": version("cordwood"),
         "sources": list(sources.paths),
-        "paths": dict(sources.paths),
+        "paths": {name: str(path) for name, path in sources.paths.items()},
         "command": shlex.join(["cordwood", "view", *paths, *options]),
         "exported": False,
     }

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from cordwood.api.verify import verify
 from cordwood.errors import CorruptionError
 from cordwood.index import (
     Source,
 )
 from cordwood.io.progress import Report
+from cordwood.verifying.verify_checkpoints import VerifyOptions, verify_checkpoint
 from cordwood.viewer.sources import Sources
 
 _MAX_NAMES = 100
@@ -23,7 +23,8 @@ def verify_view(sources: Sources, report: Report | None, *, source: str) -> dict
     with sources.checkpoint(source) as checkpoint:
         unchecked = [each.name for each in checkpoint.index.sources if not is_checked(each)]
     try:
-        result = verify(sources.path(source), progress=report, format=sources.arguments.format)
+        options = VerifyOptions(progress=report, format=sources.arguments.format)
+        result = verify_checkpoint(sources.path(source), options)
         problems, sizes = [], (result.verified_bytes, result.unverified_bytes)
     except CorruptionError as e:
         problems, sizes = str(e).split("\n"), (0, 0)
