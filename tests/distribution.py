@@ -22,13 +22,19 @@ from typing import Any
 from packaging.metadata import Metadata
 
 import cordwood
+from hatch_build import description, repository_url
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "cordwood"
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
+DESCRIPTION = description((ROOT / "README.md").read_text(), repository_url(), PROJECT["version"])
+
 # What somebody needs who builds or packages cordwood from the sdist.
-SDIST_FILES = ("CHANGELOG.md", "LICENSE", "Makefile", "PKG-INFO", "README.md", "pyproject.toml")
+SDIST_FILES = (
+    *("CHANGELOG.md", "LICENSE", "Makefile", "PKG-INFO", "README.md", "hatch_build.py"),
+    "pyproject.toml",
+)
 
 _RELEASED = re.compile(r"## (\S+) \(\d{4}-\d\d-\d\d\)")  # a heading of CHANGELOG.md
 
@@ -88,7 +94,7 @@ def wheel_problems(wheel: Path) -> list[str]:
         ("license", metadata.license_expression, PROJECT["license"]),
         ("license files", metadata.license_files, PROJECT["license-files"]),
         ("type of the description", metadata.description_content_type, "text/markdown"),
-        ("description", metadata.description, (ROOT / "README.md").read_text()),
+        ("description", metadata.description, DESCRIPTION),
     ):
         if value != expected:
             problems.append(f"{field}: expected {expected!r:.80}, found {value!r:.80}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tarfile
 import zipfile
 from io import BytesIO
@@ -12,7 +13,9 @@ from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 
 import cordwood
+from hatch_build import description
 from tests.distribution import (
+    DESCRIPTION,
     PACKAGE,
     PROJECT,
     ROOT,
@@ -33,7 +36,7 @@ License-File: LICENSE
 Requires-Python: {PROJECT["requires-python"]}
 Description-Content-Type: text/markdown
 
-{(ROOT / "README.md").read_text()}"""
+{DESCRIPTION}"""
 
 
 def wheel_of(path: Path, **changes: str | None) -> Path:
@@ -109,6 +112,31 @@ def test_the_description_is_the_readme(tmp_path: Path) -> None:
     changes = {f"{INFO}/METADATA": METADATA[:1000]}
     (problem,) = wheel_problems(wheel_of(tmp_path, **changes))
     assert problem.startswith("description: expected '# cordwood")
+
+
+LINKS = """[a page](docs/a.md#part), [a site](https://example.com), [below](#below)
+<picture>
+  <source srcset="docs/dark.png">
+  <img src="docs/light.png" alt="A picture">
+</picture>
+
+The end.
+"""
+
+
+def test_the_links_of_the_description_lead_to_the_files_of_its_version() -> None:
+    text = description(LINKS, "https://example.com/cordwood", "1.2")
+    assert "[a page](https://example.com/cordwood/blob/v1.2/docs/a.md#part)" in text
+    assert "[a site](https://example.com), [below](#below)" in text
+    assert 'srcset="https://example.com/cordwood/raw/v1.2/docs/dark.png"' in text
+    assert 'src="https://example.com/cordwood/raw/v1.2/docs/light.png"' in text
+
+
+def test_the_description_has_no_relative_links_where_the_repository_is_unknown() -> None:
+    text = description(LINKS, None, "1.2")
+    assert text == "a page, [a site](https://example.com), [below](#below)\nThe end.\n"
+    readme = description((ROOT / "README.md").read_text(), None, VERSION)
+    assert not re.findall(r"\]\((?!https://|#)|src(?:set)?=\"(?!https://)", readme)
 
 
 def test_a_file_that_an_sdist_lacks_is_a_problem(tmp_path: Path) -> None:
