@@ -42,6 +42,7 @@ PROTOCOL_FUNCTIONS = {"item_names", "plan_save", "steps_beside"}
 # Modules that several formats have, as formats/format_protocol.py describes them; and the index
 # file of a format of directories.
 PROTOCOL_MODULES = {
+    "checkpoint_files",
     "format",
     "read_index",
     "write",

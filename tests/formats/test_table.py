@@ -15,6 +15,7 @@ from cordwood.formats.format_protocol import (
     Collector,
     CompanionReader,
     Detector,
+    FileLister,
     IndexLister,
     ItemLister,
     LossFinder,
@@ -25,21 +26,25 @@ from cordwood.formats.format_protocol import (
     StepsBeside,
     Writer,
 )
+from cordwood.formats.hugging_face import checkpoint_files as hub_files
 from cordwood.formats.hugging_face import files_beside_weights, shards, single_file_format
 from cordwood.formats.hugging_face import format as shards_format
 from cordwood.formats.hugging_face import write as write_for_hub
 from cordwood.formats.numpy_files import eqx_format, npy_format, npz_format
 from cordwood.formats.ocdbt_arrays import format as ocdbt_format
 from cordwood.formats.ocdbt_arrays import read_index as read_ocdbt
+from cordwood.formats.orbax import checkpoint_files as orbax_files
 from cordwood.formats.orbax import format as orbax_format
 from cordwood.formats.orbax import other_items, runs, saved_metrics, select_tree
 from cordwood.formats.orbax import read_index as read_orbax
+from cordwood.formats.packs import checkpoint_files as packs_files
 from cordwood.formats.packs import leftovers, list_index
 from cordwood.formats.packs import open as open_packs
 from cordwood.formats.packs import write as write_packs
 from cordwood.formats.safetensors import format as safetensors_format
 from cordwood.formats.safetensors import write as write_safetensors
 from cordwood.formats.table import EXPORTS, FORMATS, Format
+from cordwood.formats.zarr import checkpoint_files as zarr_files
 from cordwood.formats.zarr import read_index as read_zarr
 from cordwood.formats.zarr import read_tree, tree_format
 from cordwood.formats.zarr import write as write_zarr
@@ -63,6 +68,7 @@ OTHER_ITEMS: Sequence[OtherItemReader] = (other_items,)
 LOSSES: Sequence[LossFinder] = (write_msgpack, write_for_hub)
 COLLECTORS: Sequence[Collector] = (leftovers,)
 COMPANIONS: Sequence[CompanionReader] = (files_beside_weights,)
+FILES: Sequence[FileLister] = (*(orbax_files, packs_files, hub_files, zarr_files, tree_format),)
 RUNS: Sequence[RunReader] = (runs,)
 METRICS: Sequence[MetricsReader] = (saved_metrics,)
 STEPS_BESIDE: Sequence[StepsBeside] = (shards_format,)
@@ -77,6 +83,7 @@ MODULES: dict[str, Sequence[object]] = {
     "losses": LOSSES,
     "collector": COLLECTORS,
     "companions": COMPANIONS,
+    "files": FILES,
     "runs": RUNS,
     "metrics": METRICS,
     "steps_beside": STEPS_BESIDE,

@@ -6,7 +6,7 @@ reasons.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -334,6 +334,21 @@ class OtherItemReader(Protocol):
         self, location: Location, items: Mapping[str, ItemKind], /
     ) -> Mapping[str, Any] | None:
         """Return the small values among the items, by name; None if there are none."""
+        ...
+
+
+class FileLister(Protocol):
+    """The files of checkpoints, by which a removal knows what else lies among them."""
+
+    def foreign_files(self, location: Location, names: Sequence[str], /) -> Collection[str]:
+        """Return the files in a checkpoint that are no part of it.
+
+        A file that may be its own, but is not known to be, is among them.
+
+        Args:
+            location: the checkpoint.
+            names: the paths of all its files, relative to it.
+        """
         ...
 
 

@@ -6,14 +6,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from cordwood.formats.place import Match
+from cordwood.formats.table import by_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from cordwood.formats.format_protocol import (
         Collector,
         CompanionReader,
         Detector,
+        FileLister,
         IndexLister,
         ItemLister,
         LossFinder,
@@ -65,6 +67,17 @@ def saved_metrics(format: Format, place: Place) -> StepMetrics | None:
     if not format.metrics:
         return None
     return cast("MetricsReader", import_module(format.metrics)).saved_metrics(place)
+
+
+def foreign_files(name: str, location: Location, names: Sequence[str]) -> Collection[str] | None:
+    """Return the files in a checkpoint that are no part of it, by the name of its format.
+
+    None for a format whose files are not known.
+    """
+    format = by_name(name)
+    if format is None or not format.files:
+        return None
+    return cast("FileLister", import_module(format.files)).foreign_files(location, names)
 
 
 def is_unfinished(format: Format, place: Place) -> bool:

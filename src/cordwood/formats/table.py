@@ -31,6 +31,7 @@ class Format(NamedTuple):
         losses: of its `LossFinder`, if there are things that it cannot store.
         collector: of its `Collector`, if killed saves can leave files in a checkpoint.
         companions: of its `CompanionReader`, if directories have files beside the weights.
+        files: of its `FileLister`, if `rm` removes its directories.
         runs: of its `RunReader`, if its tool has directories of steps of its own.
         tool: the name of that tool.
         metrics: of its `MetricsReader`, if that tool saves metrics with its steps.
@@ -52,6 +53,7 @@ class Format(NamedTuple):
     losses: str = ""
     collector: str = ""
     companions: str = ""
+    files: str = ""
     runs: str = ""
     tool: str = ""
     metrics: str = ""
@@ -143,6 +145,7 @@ PACKS = Format(
     writer="cordwood.formats.packs.write",
     save_options=frozenset({"prefix", "metadata", "max_shard_bytes", "linking", "items"}),
     collector="cordwood.formats.packs.leftovers",
+    files="cordwood.formats.packs.checkpoint_files",
     reads_stores=True,
 )
 ZARR = Format(
@@ -154,6 +157,7 @@ ZARR = Format(
     lister="cordwood.formats.zarr.read_index",
     writer="cordwood.formats.zarr.write",
     save_options=frozenset({"prefix", "metadata", "compression"}),
+    files="cordwood.formats.zarr.checkpoint_files",
     reads_stores=True,
 )
 ORBAX = Format(
@@ -164,6 +168,7 @@ ORBAX = Format(
     reader="cordwood.formats.orbax.read_index",
     items="cordwood.formats.orbax.select_tree",
     other_items="cordwood.formats.orbax.other_items",
+    files="cordwood.formats.orbax.checkpoint_files",
     runs="cordwood.formats.orbax.runs",
     metrics="cordwood.formats.orbax.saved_metrics",
     tool="Orbax",
@@ -176,6 +181,7 @@ SHARDS = Format(
     detector="cordwood.formats.hugging_face.format",
     reader="cordwood.formats.hugging_face.shards",
     companions="cordwood.formats.hugging_face.files_beside_weights",
+    files="cordwood.formats.hugging_face.checkpoint_files",
     steps_beside="cordwood.formats.hugging_face.format",
 )
 SINGLE_FILE = SHARDS._replace(
@@ -197,6 +203,7 @@ ZARR_TREE = Format(
     index_name="**/.zarray or **/zarr.json",
     detector="cordwood.formats.zarr.tree_format",
     reader="cordwood.formats.zarr.read_tree",
+    files="cordwood.formats.zarr.tree_format",
     reads_stores=True,
 )
 HUGGING_FACE = Format(

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from cordwood.errors import CordwoodError, NotACheckpointError, UnsupportedFormatError
-from cordwood.formats.hugging_face.weight_map import files_in_index
-from cordwood.formats.orbax.unlisted_files import unlisted_files
+from cordwood.formats.load_format import foreign_files
 from cordwood.formats.packs.packs_storage import RULES
+from cordwood.formats.table import DEFAULT
 from cordwood.loading.detect_checkpoint import detect_checkpoint
 from cordwood.message_text import first_names
-from cordwood.removing.files_of_tools import belongs_to_run, foreign_files
+from cordwood.removing.files_of_run import belongs_to_run
 from cordwood.storage.locations import LocalPath, Location, Url, parse_location
 from cordwood.storage.paths import is_link, kind_at, parent_and_name, real_path
 from cordwood.storage.removal.killed_removals import (
@@ -125,7 +124,7 @@ def _plan_of_directory(location: Location, listing: Listing) -> RemovalPlan:
     try:
         format, description, _, steps = detect_checkpoint(location)
     except (CordwoodError, FileNotFoundError):
-        if names and not foreign_files("packs", names):
+        if names and not foreign_files(DEFAULT.name, location, names):
             return RemovalPlan(location, "", _UNFINISHED, (), size_bytes, listing)
         raise
     if format == "steps":
@@ -133,7 +132,7 @@ def _plan_of_directory(location: Location, listing: Listing) -> RemovalPlan:
         steps = tuple([each for each in steps if each not in foreign])
         description = "a run"
     else:
-        result = _foreign_in_checkpoint(location, format, names)
+        result = foreign_files(format, location, names)
         if result is None:
             raise UnsupportedFormatError(
                 f"{location}: which files belong to {description} is not known: remove it by rm"
@@ -150,19 +149,6 @@ def _plan_of_directory(location: Location, listing: Listing) -> RemovalPlan:
             str(location),
         )
     return RemovalPlan(location, format, description, steps, size_bytes, listing)
-
-
-def _foreign_in_checkpoint(
-    location: Location, format: str, names: Sequence[str]
-) -> Sequence[str] | None:
-    in_index: Collection[str] = ()
-    if format == "safetensors-shards":
-        with suppress(CordwoodError, OSError):  # damaged: then the names alone decide
-            in_index = files_in_index(str(location))
-    foreign = foreign_files(format, names, in_index=in_index)
-    if format == "orbax" and foreign is not None:
-        return sorted({*foreign, *unlisted_files(location, names)})
-    return foreign
 
 
 def _foreign_in_run(root: Location, names: Sequence[str], steps: Sequence[str]) -> list[str]:
@@ -185,8 +171,8 @@ def _foreign_in_run(root: Location, names: Sequence[str], steps: Sequence[str]) 
         try:
             format = detect_checkpoint(root.child(first)).format
         except (CordwoodError, OSError):
-            format = "packs"  # unfinished
-        result = _foreign_in_checkpoint(root.child(first), format, files)
+            format = DEFAULT.name  # unfinished
+        result = foreign_files(format, root.child(first), files)
         foreign += [first] if result is None else [f"{first}/{name}" for name in result]
     return foreign
 
@@ -239,7 +225,7 @@ def _remove_objects(url: Url, plan: RemovalPlan) -> None:
             f"{url}: it has changed since it was shown, and nothing was removed; try again"
         )
     steps = plan.steps
-    if plan.format in ("steps", "packs", "") and url.key:
+    if plan.format in ("steps", DEFAULT.name, "") and url.key:
         # A step first loses its index, and objects of the pool go that no other step refers to.
         root, entries = url, list(steps)
         if not steps:

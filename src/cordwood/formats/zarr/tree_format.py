@@ -1,16 +1,18 @@
-"""The format of directory trees of zarr arrays without an index: recognise them."""
+"""The format of trees of zarr arrays without an index: recognise them, and their files."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from cordwood.formats.place import Match, Place
+from cordwood.formats.zarr.array_files import ARRAY_METADATA, array_files
 from cordwood.storage.directories import contains_file
+from cordwood.storage.locations import Location
 
 if TYPE_CHECKING:
     from cordwood.formats.table import Format
 
-_NAMES = (".zarray", "zarr.json")  # of the metadata of an array: zarr 2 and 3
 _MAX_ENTRIES = 10_000  # of a directory that are searched for an array
 
 
@@ -21,7 +23,15 @@ def matches(format: Format, place: Place) -> Match:
         return Match.NO
     directory = place.directory
     if directory is not None:
-        is_tree = any(map(directory.contains, _NAMES))
+        is_tree = any(map(directory.contains, ARRAY_METADATA))
     else:
-        is_tree = any(contains_file(place.path, name, at_most=_MAX_ENTRIES) for name in _NAMES)
+        is_tree = any(
+            contains_file(place.path, name, at_most=_MAX_ENTRIES) for name in ARRAY_METADATA
+        )
     return Match.MAYBE if is_tree else Match.NO
+
+
+def foreign_files(location: Location, names: Sequence[str]) -> Collection[str]:
+    """Return the files in a tree that are no part of its arrays."""
+    del location
+    return {*names} - array_files(names)

@@ -10,7 +10,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 from cordwood.errors import NotACheckpointError
-from cordwood.formats.orbax.unlisted_files import unlisted_files
+from cordwood.formats.orbax.checkpoint_files import foreign_files
 from cordwood.removing.remove_checkpoint import plan_removal, remove
 from cordwood.storage.locations import parse_location
 from tests.foreign_files.make.__main__ import GOLDEN
@@ -62,7 +62,7 @@ def test_they_are_no_part_of_it(tmp_path: Path, write: Callable[[Path], None]) -
     write(path)
     own = sorted(str(each.relative_to(path)) for each in path.rglob("*") if each.is_file())
     places = NEIGHBOURS + [f"state/{name}" for name in NEIGHBOURS if (path / "state").exists()]
-    assert unlisted_files(parse_location(path), [*own, *places]) == places
+    assert foreign_files(parse_location(path), [*own, *places]) == {*places}
     for name in places:
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_text("mine")
@@ -86,4 +86,4 @@ def checkpoints_of_all_versions() -> list[Path]:
 @pytest.mark.parametrize("path", checkpoints_of_all_versions(), ids=lambda path: path.name)
 def test_no_file_of_any_version_is_taken_for_a_users(path: Path) -> None:
     names = [str(each.relative_to(path)) for each in path.rglob("*") if each.is_file()]
-    assert unlisted_files(parse_location(path), names) == []
+    assert not foreign_files(parse_location(path), names)

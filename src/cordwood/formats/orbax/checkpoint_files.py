@@ -1,4 +1,4 @@
-"""Files in a checkpoint of Orbax that its metadata does not list.
+"""The files that belong to a checkpoint of Orbax, by their names and by its metadata.
 
 `_CHECKPOINT_METADATA` lists the items, and `_METADATA` the arrays of a tree. By its name alone, a
 file such as `notes/metadata` or `embeddings/.zarray` may be a part of either.
@@ -7,7 +7,7 @@ file such as `notes/metadata` or `embeddings/.zarray` may be a part of either.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
 from cordwood.errors import CordwoodError
@@ -18,28 +18,40 @@ from cordwood.formats.orbax.tree_metadata import (
     TREE_NAME,
     parse_tree_metadata,
 )
+from cordwood.formats.zarr.array_files import array_files
 from cordwood.storage.locations import Location
 from cordwood.storage.open_directory import directory_at
 from cordwood.storage.readable_directory import ReadableDirectory
 
+_TREE = (
+    r"(?:_METADATA|_sharding|_strings\.json|checkpoint|commit_success\.txt|manifest\.ocdbt"
+    r"|d/[0-9a-f]+|ocdbt\.process_\d+/(?:manifest\.ocdbt|d/[0-9a-f]+)|array_metadatas/process_\d+)"
+)
+_ITEM = r"[^/]+"
+_FILE = re.compile(
+    rf"_CHECKPOINT_METADATA|(?:{_ITEM}/)?{_TREE}|{_ITEM}/(?:metadata|process_\d+-of-\d+\.\w+)"
+    rf"|metrics/metrics|descriptor/descriptor\.pbtxt|{_ITEM}/jax_random_key/{_TREE}"
+    rf"|{_ITEM}/jax_random_key_metadata/(?:metadata|commit_success\.txt)"
+)
 _OF_TREE = re.compile(r"d|ocdbt\.process_\d+|array_metadatas")  # folders beside those of arrays
 _OF_MANAGER = ("metrics", "descriptor")
 
 
-def unlisted_files(location: Location, names: Iterable[str]) -> list[str]:
-    """Return those of the files in a checkpoint that belong to none of its items and arrays.
+def foreign_files(location: Location, names: Sequence[str]) -> Collection[str]:
+    """Return the files in a checkpoint that belong to none of its items and arrays.
 
-    Where the metadata is missing, as in old versions, or damaged, nothing is known of them.
+    Where the metadata is missing, as in old versions, or damaged, the names alone decide.
 
     Args:
         location: the checkpoint.
         names: the paths of its files, relative to it.
     """
+    foreign = {name for name in names if not _FILE.fullmatch(name)} - array_files(names)
     with suppress(CordwoodError, OSError), directory_at(location) as directory:
         trees = {tree: _arrays(directory, tree) for tree in inspect_directory(directory).trees}
         items = _items(directory, trees)
-        return [name for name in names if _is_unlisted(name, items, trees)]
-    return []
+        foreign |= {name for name in names if _is_unlisted(name, items, trees)}
+    return foreign
 
 
 def _items(directory: ReadableDirectory, trees: Collection[str]) -> Collection[str] | None:

@@ -1,0 +1,17 @@
+"""The files that belong to a directory of packs, also to an unfinished save."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from cordwood.formats.packs.packs_storage import RULES
+from cordwood.storage.entry_content import split_content
+from cordwood.storage.locations import Location
+
+
+def foreign_files(location: Location, names: Sequence[str]) -> Collection[str]:
+    """Return the files in a directory that are no part of its checkpoint."""
+    del location
+    files = [name for name in names if "/" not in name]
+    others = [name for name in names if "/" in name]
+    return split_content(files, others, RULES, has_own_sidecars=RULES.index_name in names).foreign
