@@ -20,7 +20,7 @@ HEAD_BYTES = 128 << 10
 
 
 class Match(IntEnum):
-    """The degree to which a file or directory fits a format; the best one is taken."""
+    """The degree to which a file or directory fits a format; the best one wins."""
 
     NO = 0
     MAYBE = 1  # the content would do, where no other format fits better

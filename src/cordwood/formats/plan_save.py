@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cordwood.processes.rendezvous import Rendezvous
 
 
-def require_strings(metadata: Any) -> None:
+def require_strings(metadata: object) -> None:
     """Raise TypeError for metadata that is no mapping; its format checks the content."""
     if not isinstance(metadata, Mapping):
         raise TypeError(f"metadata: expected a dict of strings, found {metadata!r:.80}")
@@ -47,18 +47,18 @@ def write_save(format: Format, save: object, leaves: Leaves, rendezvous: Rendezv
 
 
 def _check_options(format: Format, path: str, options: SaveOptions) -> None:
-    """Raise ValueError for an option that the format does not take."""
-    takes = format.save_options
+    """Raise ValueError for an option that the format does not accept."""
+    accepted = format.save_options
     size = options.max_shard_bytes
     if size is not None:
-        if "max_shard_bytes" not in takes:
+        if "max_shard_bytes" not in accepted:
             raise ValueError(f"{path}: max_shard_bytes= is for directories of safetensors files")
         if type(size) is not int or size < 1:
             raise ValueError(f"max_shard_bytes: expected an int of at least 1, found {size!r:.80}")
-    if options.compression is not None and "compression" not in takes:
+    if options.compression is not None and "compression" not in accepted:
         raise ValueError(f'{path}: compression= is for format="zarr"')
-    if options.metadata and "metadata" not in takes:
+    if options.metadata and "metadata" not in accepted:
         raise ValueError(f"{path}: the {format.name} format has no place for metadata")
     for name in ("prefix", "linking", "items"):
-        if getattr(options, name) is not None and name not in takes:
+        if getattr(options, name) is not None and name not in accepted:
             raise ValueError(f"{path}: the {format.name} format has no {name}")

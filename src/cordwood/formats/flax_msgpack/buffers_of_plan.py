@@ -13,13 +13,14 @@ from cordwood.plan.file_plan import FilePlan, LiteralBytes
 
 def buffers_of_plan(plan: FilePlan, leaves: Leaves) -> Iterator[memoryview]:
     """Return the bytes of a plan, piece by piece; the pieces of a leaf follow one another."""
-    current, array, elements = -1, None, memoryview(b"")
+    array, elements = None, memoryview(b"")
+    current: int | None = None
     for segment in plan.segments:
         if isinstance(segment, LiteralBytes):
             yield memoryview(segment.data)
             continue
         if segment.leaf != current:
-            array = None  # released before the next one is taken
+            array = None  # released before the next one is fetched
             current, array = segment.leaf, leaves.part(segment.leaf)
             elements = memoryview(b"") if isinstance(array, LazyArray) else _elements(array)
         if isinstance(array, LazyArray):

@@ -9,14 +9,14 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator
 
+from cordwood.encoding.digests import BytesLike
+
 _STEP_BYTES = 1 << 20  # of the bytes to compress at a time
 
 GZIP_LEVEL = 6
 ZSTD_LEVEL = 3
 # Deflate, no flags, no time, no extra flags, unknown system.
 _GZIP_HEADER = struct.pack("<BBBBIBB", 0x1F, 0x8B, 8, 0, 0, 0, 255)
-
-BytesLike = bytes | bytearray | memoryview
 
 
 def compress(

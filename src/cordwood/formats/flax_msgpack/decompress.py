@@ -70,7 +70,7 @@ def decompress(
     `checked_bytes` of the result counts the bytes of frames with a checksum. A gzip stream always
     has one; a zstd frame of another writer may have none.
 
-    Takes what `decompress_into` takes, raises what it raises, and with `read_once` releases memory
+    Arguments and errors are those of `decompress_into`. With `read_once` releases memory
     as the result is read by `read_into`, so that a load does not hold everything twice.
     """
     out = GrowableBuffer()
@@ -195,7 +195,7 @@ def require_magic(file: ReadableFile, kind: str) -> None:
         raise FormatError(f"{file.name}: byte 0: expected a {kind} stream, found {head!r}")
 
 
-class _Codec(NamedTuple):
+class _StreamCodec(NamedTuple):
     """The functions that recognise and decode the frames of one kind."""
 
     name: str
@@ -205,9 +205,9 @@ class _Codec(NamedTuple):
     error: type[Exception]  # raised by a decoder
 
 
-def _codec(kind: str) -> _Codec:
+def _codec(kind: str) -> _StreamCodec:
     if kind == "gz":
-        return _Codec(
+        return _StreamCodec(
             "gzip",
             lambda head: head[:2] == b"\x1f\x8b",
             lambda: zlib.decompressobj(16 + zlib.MAX_WBITS),
@@ -218,7 +218,7 @@ def _codec(kind: str) -> _Codec:
         import zstandard
 
         decoder = zstandard.ZstdDecompressor
-        return _Codec(
+        return _StreamCodec(
             "zstd",
             lambda head: head == MAGIC or (0x50 <= head[0] <= 0x5F and head[1:] == SKIPPABLE),
             lambda: decoder().decompressobj(),
@@ -229,7 +229,11 @@ def _codec(kind: str) -> _Codec:
 
 
 def _expand_frame(
-    file: ReadableFile, start: int, frame: ZstdFrame | None, codec: _Codec, output: _LimitedOutput
+    file: ReadableFile,
+    start: int,
+    frame: ZstdFrame | None,
+    codec: _StreamCodec,
+    output: _LimitedOutput,
 ) -> int:
     """Decompress one frame into `output`; return the offset after it."""
     pos, decoder = start, codec.decoder()

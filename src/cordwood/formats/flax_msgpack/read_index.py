@@ -123,7 +123,7 @@ class _Reader:
         return self.nodes, self.leaves
 
     def elements(self, frame: _Frame, pos: int) -> int:
-        """Read the rest of a list or tuple, up to the next container in it."""
+        """Read the remaining elements of a list or tuple, up to the next container in it."""
         stack, path = self.stack, frame.path
         while frame.position < frame.size and stack[-1] is frame:
             frame.position += 1
@@ -131,7 +131,7 @@ class _Reader:
         return pos
 
     def entries(self, frame: _Frame, pos: int) -> int:
-        """Read the rest of a dict and of the dicts around it, up to the next list or tuple.
+        """Read the remaining entries of a dict and the dicts around it, up to a list or tuple.
 
         Short keys and arrays with a cached header, which are nearly all entries, take no call.
         """
@@ -381,7 +381,7 @@ class _Reader:
 
         data = self.window.bytes(token.start, token.stop)
         try:
-            if token.value == -1:
+            if token.value == wire.EXT_TIMESTAMP:
                 return msgpack.Timestamp.from_bytes(data)
             return msgpack.ExtType(token.value, data)
         except ValueError as e:

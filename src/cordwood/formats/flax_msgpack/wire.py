@@ -20,6 +20,7 @@ EXT_ARRAY = 1  # Flax: an array
 EXT_COMPLEX = 2  # Flax: a Python complex
 EXT_SCALAR = 3  # Flax: a numpy scalar
 EXT_TUPLE = 4  # Orbax: a tuple
+EXT_TIMESTAMP = -1  # msgpack: a time
 
 CHUNKED_MARKER = "__msgpack_chunked_array__"  # Flax: a key of the dict that encodes a large array
 

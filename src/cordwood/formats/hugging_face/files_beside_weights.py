@@ -38,8 +38,8 @@ def files_beside_weights(location: Location) -> FilesBeside:
         if what == "a folder":
             left_out.append(f"{name}/")
             continue
-        is_ours = any(fnmatch(name, pattern) for pattern in _PATTERNS)
-        if not (is_ours and len(files) < _MAX_FILES and _stays_inside(path, name)):
+        is_of_model = any(fnmatch(name, pattern) for pattern in _PATTERNS)
+        if not (is_of_model and len(files) < _MAX_FILES and _stays_inside(path, name)):
             left_out.append(name)
             continue
         with LocalFile(f"{path}/{name}") as file:

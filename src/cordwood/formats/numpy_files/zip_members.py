@@ -68,8 +68,8 @@ def _find_directory(file: ReadableFile) -> tuple[int, int, int]:
     tail = file.read(base, tail_bytes)
     at = tail.rfind(_END_MAGIC)
     while at >= 0:
-        rest = len(tail) - at - _END.size
-        if rest >= 0 and _END.unpack_from(tail, at)[-1] == rest:
+        comment_bytes = len(tail) - at - _END.size
+        if comment_bytes >= 0 and _END.unpack_from(tail, at)[-1] == comment_bytes:
             break
         at = tail.rfind(_END_MAGIC, 0, at)
     if at < 0:

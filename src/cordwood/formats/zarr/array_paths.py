@@ -65,7 +65,7 @@ def prefix_path(prefix: str) -> str:
 def array_paths(
     key_paths: Sequence[KeyPath], prefix: str, *, others: Iterable[str] = ()
 ) -> list[str]:
-    """Return a path for the array of each leaf. No two are equal, and none lies within another.
+    """Return a path for the array of each leaf. No two are equal, and none is within another.
 
     Names that differ only in case or in their Unicode normalization count as equal. The first
     of two that collide keeps its name.
@@ -93,7 +93,7 @@ def array_paths(
 
 
 class _Used:
-    """The paths of arrays, and the directories that arrays lie in."""
+    """The paths of arrays, and the directories that contain arrays."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._arrays: set[str] = set()
@@ -120,7 +120,7 @@ class _Used:
 
 
 def _above(place: str) -> Iterator[str]:
-    """Return the directories that a path lies in, the innermost first."""
+    """Return the directories that contain a path, the innermost first."""
     at = place.rfind("/")
     while at > 0:
         place = place[:at]

@@ -1,6 +1,6 @@
 """One array in chunks, of zarr version 2 or 3: its type, and the byte ranges of its chunks.
 
-The reader knows keys and their values; `key_values` says where values lie. It is the same for the
+The reader knows keys and their values; `key_values` says where values are. It is the same for the
 zarr format, for trees of arrays without an index, and for Orbax.
 """
 
@@ -21,9 +21,11 @@ from cordwood.formats.zarr.fill_values import fill_element
 from cordwood.formats.zarr.key_values import KeyValues, ValueLocation
 from cordwood.formats.zarr.metadata_v2 import METADATA_NAME, parse_metadata
 from cordwood.formats.zarr.metadata_v3 import METADATA3_NAME, parse_metadata3
+from cordwood.formats.zarr.tensorstore_index import INDEX_NAME
 from cordwood.formats.zarr.unstored_chunks import ZeroChunks
-from cordwood.index import Box, Encoded, Piece, Pieces
+from cordwood.index import Box, Encoded, Leaf, Piece, Pieces
 from cordwood.io.open_files import naming
+from cordwood.keypath import KeyPath
 from cordwood.sharding.boxes import shape_of
 
 MAX_UNSTORED_CHUNKS = 1 << 20  # of an array whose chunks of zeros were not stored
@@ -229,6 +231,21 @@ class ArrayReader:
         return CorruptionError(text.format(key=key, shape=list(metadata.shape), chunks=list(outer)))
 
 
+def refuse_marked(metadata: ArrayMetadata) -> None:
+    """Raise CorruptionError for an array that cordwood wrote, where no index covers it."""
+    if metadata.marked:
+        raise CorruptionError(
+            f"cordwood wrote this array, and its part of {INDEX_NAME} is missing: restore the "
+            "index, or save the arrays again"
+        )
+
+
+def leaf_of_array(path: KeyPath, array: StoredArray) -> Leaf:
+    """Return the leaf of an array that no table of leaves describes."""
+    shape, dtype = array.metadata.shape, array.metadata.dtype
+    return Leaf(path, "jax", shape, dtype, array_storage(array, len(shape)))
+
+
 def wrong_size(messages: Messages, key: str, expected: int, actual: int) -> FormatError:
     """Return the error for a chunk of `actual` bytes."""
     kind = TruncatedError if actual < expected else FormatError
@@ -238,7 +255,7 @@ def wrong_size(messages: Messages, key: str, expected: int, actual: int) -> Form
 def array_storage(array: StoredArray, axes: int) -> Pieces | Encoded:
     """Return the storage of an array whose first `axes` axes are those of the leaf.
 
-    It is byte ranges where the chunks are raw and nothing lies between their elements.
+    It is byte ranges where the chunks are raw and there is nothing between their elements.
     """
     metadata, pieces = array
     if not pieces:

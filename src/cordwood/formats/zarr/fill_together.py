@@ -65,7 +65,7 @@ def fill_together(
                 report = (0, "") if process == 0 else write_report(stage, process, written)
                 rendezvous.poll_now()
             except OSError:
-                rendezvous.poll_now()  # another process failed, so the staging directory is gone
+                rendezvous.poll_now()  # another process failed, so the staging directory is removed
                 raise
             reported = True
             order = [item.writers[number] for number in chosen]

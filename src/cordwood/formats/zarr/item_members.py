@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cordwood.encoding.digests import BLOCK_BYTES, DIGEST_BYTES, MAX_BLOCK_BYTES
 from cordwood.encoding.leaf_table import LeafTable, parse_table
@@ -39,9 +39,9 @@ def encode_item(
     sizes: Sequence[int] | None,
     digests: bytes,
     metadata: Mapping[str, str],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the JSON form. `structure` is the text of `cordwood.structure`."""
-    item: dict[str, Any] = {"structure": structure}
+    item: dict[str, object] = {"structure": structure}
     if list(order) != sorted(order):
         item["order"] = list(order)
     if sizes is not None:
@@ -52,7 +52,7 @@ def encode_item(
     return item
 
 
-def parse_item(item: Any, *, array_count: int) -> ItemMembers:
+def parse_item(item: object, *, array_count: int) -> ItemMembers:
     """Read and check the part of an item that has `array_count` arrays. Raises FormatError."""
     if type(item) is not dict or not {"structure", "digests"} <= set(item) <= _MEMBERS:
         raise FormatError(f"expected an object of {', '.join(sorted(_MEMBERS))}")
@@ -77,9 +77,9 @@ def parse_item(item: Any, *, array_count: int) -> ItemMembers:
     return ItemMembers(table, order, sizes, block_bytes, digests, metadata)
 
 
-def _digests(text: Any) -> tuple[int, bytes]:
-    scheme, _, rest = text.partition(":") if type(text) is str else ("", "", "")
-    size, _, packed = rest.partition(":")
+def _digests(text: object) -> tuple[int, bytes]:
+    parts = text.split(":", 2) if type(text) is str else []
+    scheme, size, packed = parts if len(parts) == 3 else ("", "", "")
     if scheme != _SCHEME or not size.isdecimal() or len(size) > 15:
         raise FormatError(f"digests: expected {_SCHEME}:BYTES:BASE64, found {text!r:.40}")
     if not 0 < int(size) <= MAX_BLOCK_BYTES:

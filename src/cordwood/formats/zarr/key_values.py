@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from cordwood.encoding.digests import BytesLike
 from cordwood.errors import CorruptionError, FormatError, LimitError
 from cordwood.formats.zarr.array_metadata import MAX_METADATA_BYTES
 from cordwood.formats.zarr.metadata_v2 import METADATA_NAME
@@ -45,7 +46,7 @@ class KeyValues(ABC):
 
     def __init__(self, directory: ReadableDirectory) -> None:
         self.sources: list[Source] = []
-        self.memory: dict[int, Any] = {}
+        self.memory: dict[int, BytesLike] = {}
         self.checked_bytes = self.metadata_bytes = 0
         self._directory = directory
 

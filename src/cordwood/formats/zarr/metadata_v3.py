@@ -22,7 +22,7 @@ from cordwood.formats.zarr.array_metadata import (
 
 METADATA3_NAME = "zarr.json"
 _COMPRESSORS = ("blosc", "gzip", "zstd")
-# "attributes" and "dimension_names" say nothing of where elements lie.
+# "attributes" and "dimension_names" say nothing of where elements are.
 _MEMBERS = frozenset(
     {
         *("zarr_format", "node_type", "shape", "data_type", "chunk_grid", "chunk_key_encoding"),

@@ -24,7 +24,7 @@ def within_prefix(path: str, prefix: str) -> list[str]:
 def nested_dicts(
     paths: Sequence[str], prefix: str
 ) -> tuple[Structure, Sequence[int], Sequence[KeyPath]]:
-    """Return nested dicts by the steps of the paths; or one flat dict, if a leaf lies in another.
+    """Return nested dicts by the steps of the paths; or one flat dict, if a leaf is within another.
 
     Returns:
         The structure; the array that each leaf is; the key paths of the leaves.

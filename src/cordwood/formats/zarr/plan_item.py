@@ -33,8 +33,8 @@ class ArrayPlan(NamedTuple):
     """The stored form of one leaf, without its path."""
 
     leaf: int
-    shape: tuple[int, ...]  # as it lies: maybe with an axis more than the leaf
-    dtype: str  # as it lies
+    shape: tuple[int, ...]  # as stored: maybe with an axis more than the leaf
+    dtype: str  # as stored
     chunk_shape: tuple[int, ...]  # of the leaf's own axes
     itemsize: int  # of the leaf
     metadata: bytes
@@ -66,7 +66,7 @@ def plan_item(
     covered: bool,
     rendezvous: Rendezvous,
 ) -> ItemPlan:
-    """Take a tree apart, plan its arrays, and share their files out.
+    """Flatten a tree, plan its arrays, and assign their files to the processes.
 
     The same arguments give the same bytes, but for those of compressors.
 
@@ -93,10 +93,10 @@ def plan_item(
     ]
     check_metadata_strings(metadata)
     arrays: dict[int, ArrayPlan] = {}
-    values: list[Any] = []
+    values: list[object] = []
     types: dict[LeafType, int] = {}
     leaf_types: list[int] = []
-    zarrays: dict[tuple[Any, ...], bytes] = {}
+    zarrays: dict[tuple[object, ...], bytes] = {}
     for i, spec in enumerate(specs):
         if spec.kind in VALUE_KINDS:
             values.append(encode_value(spec.kind, spec.value))
@@ -132,7 +132,7 @@ def _plan_array(
     spec: LeafSpec,
     cuts: Cuts,
     compression: str | None,
-    zarrays: dict[tuple[Any, ...], bytes],
+    zarrays: dict[tuple[object, ...], bytes],
     *,
     marked: bool,
 ) -> ArrayPlan:

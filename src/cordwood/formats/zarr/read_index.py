@@ -19,6 +19,8 @@ from cordwood.formats.zarr.array_reader import (
     Messages,
     StoredArray,
     array_storage,
+    leaf_of_array,
+    refuse_marked,
     wrong_size,
 )
 from cordwood.formats.zarr.item_members import ItemMembers, parse_item
@@ -250,7 +252,7 @@ def _index(
     """Return the index of an item. Raises FormatError for arrays that do not hold its leaves."""
     if item is None:
         structure, order, paths = nested_dicts([entry.path for entry in entries], prefix)
-        leaves = [_leaf(path, arrays[i]) for path, i in zip(paths, order, strict=True)]
+        leaves = [leaf_of_array(path, arrays[i]) for path, i in zip(paths, order, strict=True)]
         return Index(FORMAT, structure, tuple(leaves), sources, "dotted")
     with naming(INDEX_NAME):
         leaves = _leaves_of_item(item, arrays)
@@ -263,14 +265,11 @@ def _read_array(
     """Look at an array. Its chunks become sources, with digests if cordwood wrote it."""
     path = "" if entry.path == "." else entry.path
     _, data = reader.read_metadata(path)
-    if digests is not None and digest_of(data) != digests.take(1):
+    if digests is not None and digest_of(data) != digests.next_digests(1):
         raise CorruptionError(f"{METADATA_NAME} does not match its digest: it is damaged")
     metadata = reader.parse(METADATA_NAME, data)
-    if digests is None and metadata.marked:
-        raise CorruptionError(
-            f"cordwood wrote this array, and its part of {INDEX_NAME} is gone: restore the index, "
-            "or save the arrays again"
-        )
+    if digests is None:
+        refuse_marked(metadata)
     if entry.shape not in (None, metadata.shape) or entry.dtype not in (None, metadata.dtype):
         raise FormatError(
             f"{INDEX_NAME} says {entry.dtype}{list(entry.shape or ())}, {METADATA_NAME} "
@@ -291,7 +290,7 @@ class _ItemDigests:
         self._item = item
         self._next = 0
 
-    def take(self, count: int) -> bytes:
+    def next_digests(self, count: int) -> bytes:
         """Return the next digests."""
         start, stop = self._next, self._next + count * DIGEST_BYTES
         if stop > len(self._item.digests):
@@ -307,7 +306,7 @@ class _ItemDigests:
             if source.size_bytes != expected:
                 key = source.name.removeprefix(f"{array}/")
                 raise wrong_size(_MESSAGES, key, expected, source.size_bytes)
-        values = self.take(block_count(source.size_bytes, block_bytes))
+        values = self.next_digests(block_count(source.size_bytes, block_bytes))
         return source._replace(digests=Digests(0, block_bytes, values))
 
     def finish(self, source_count: int) -> None:
@@ -315,12 +314,6 @@ class _ItemDigests:
         size = len(self._item.digests)
         if self._next != size or len(self._item.sizes or ()) not in (0, source_count):
             raise CorruptionError(f"the index has {size} bytes of digests, expected {self._next}")
-
-
-def _leaf(path: KeyPath, array: StoredArray) -> Leaf:
-    """Return a leaf of another writer."""
-    shape, dtype = array.metadata.shape, array.metadata.dtype
-    return Leaf(path, "jax", shape, dtype, array_storage(array, len(shape)))
 
 
 def _leaves_of_item(item: ItemMembers, arrays: Sequence[StoredArray]) -> list[Leaf]:

@@ -1,28 +1,33 @@
 """A directory tree of zarr arrays that no index lists, as Levanter writes it.
 
-What lies in it beside arrays is passed over, unless it is a checkpoint too: that would be lost.
+Other files in it are ignored, unless they are a checkpoint too: that would be lost.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cordwood.encoding.strict_json import parse_json
-from cordwood.errors import CorruptionError, FormatError, LimitError, UnsupportedFormatError
+from cordwood.errors import FormatError, LimitError, UnsupportedFormatError
 from cordwood.formats.format_protocol import Opened, OpenOptions
 from cordwood.formats.table import Format
 from cordwood.formats.zarr.array_metadata import UnreadableElementsError
-from cordwood.formats.zarr.array_reader import ArrayReader, Messages, StoredArray, array_storage
+from cordwood.formats.zarr.array_reader import (
+    ArrayReader,
+    Messages,
+    StoredArray,
+    leaf_of_array,
+    refuse_marked,
+)
 from cordwood.formats.zarr.key_values import FileValues
 from cordwood.formats.zarr.metadata_v2 import METADATA_NAME
 from cordwood.formats.zarr.metadata_v3 import METADATA3_NAME
 from cordwood.formats.zarr.nested_dicts import nested_dicts
-from cordwood.formats.zarr.tensorstore_index import INDEX_NAME
 from cordwood.formats.zarr.unstored_chunks import ZeroChunks
 from cordwood.index import Index, Leaf, unreadable_leaf
-from cordwood.io.open_files import MemoryFile, ReadableFile, naming
+from cordwood.io.open_files import naming
 from cordwood.keypath import KeyPath, path_label
 from cordwood.message_text import first_names, printable
 from cordwood.storage.locations import Location
@@ -89,14 +94,7 @@ def open_item(format: Format, location: Location, item: str | None, options: Ope
             RuntimeWarning,
             stacklevel=2,
         )
-    files: list[ReadableFile] = [
-        MemoryFile(arrays.memory[number], f"{directory.name}: {source.name}")
-        if number in arrays.memory
-        else directory.owning_file(source.name, source.size_bytes)
-        for number, source in enumerate(arrays.tree.sources)
-    ]
-    if len(files) == len(arrays.memory):
-        directory.close()  # nothing more will be read, and no file closes it
+    files = arrays.values.open_sources(directory)
     return Opened(FORMAT, arrays.tree, files, unstored=arrays.unstored)
 
 
@@ -105,13 +103,13 @@ class ArrayTree(NamedTuple):
 
     Attributes:
         tree: the index; names of sources are relative to the directory.
-        memory: the bytes of sources that are not files, by the number of the source.
+        values: the values of the arrays; their sources are those of the index.
         unstored: the number of chunks that are not stored, by the path of the leaf.
         assumed: the paths of leaves for which files may have been lost.
     """
 
     tree: Index
-    memory: Mapping[int, Any]
+    values: FileValues
     unstored: Mapping[KeyPath, int]
     assumed: Sequence[KeyPath]
 
@@ -119,8 +117,8 @@ class ArrayTree(NamedTuple):
 def read_tree(directory: ReadableDirectory) -> ArrayTree:
     """Read a directory tree: nested dicts of jax arrays by its directories, sorted.
 
-    An array is a directory with a `.zarray`, or with a `zarr.json` that says so; where one lies
-    within another, the tree is one flat dict of paths. What else lies in the tree is passed over.
+    An array is a directory with a `.zarray`, or with a `zarr.json` that says so; where one is
+    within another, the tree is one flat dict of paths. Other files in the tree are ignored.
     An array of a kind that is not read (text, filters, other codecs) is a leaf that cannot be read.
     Chunks that are missing hold the fill value, as zarr defines it. Nothing can be verified.
 
@@ -129,7 +127,7 @@ def read_tree(directory: ReadableDirectory) -> ArrayTree:
             or some of it is a checkpoint of its own.
         LimitError: directories nest deeper than MAX_DEPTH, or are more than MAX_FOLDERS.
         CorruptionError: a chunk is missing of an array without a fill value, a directory is a
-            symbolic link, or cordwood wrote an array, whose index is gone.
+            symbolic link, or cordwood wrote an array, whose index is missing.
         UnsupportedFormatError: there are arrays in a database.
     """
     with gc_paused():
@@ -153,9 +151,7 @@ def read_tree(directory: ReadableDirectory) -> ArrayTree:
         "" if paths[i] == "." else paths[i]: key for key, i in zip(key_paths, order, strict=True)
     }
     unstored = {key_path_of[array]: count for array, count in reader.unstored.items()}
-    return ArrayTree(
-        index, values.memory, unstored, [key_path_of[array] for array in reader.assumed]
-    )
+    return ArrayTree(index, values, unstored, [key_path_of[array] for array in reader.assumed])
 
 
 def _read_array(path: str, reader: ArrayReader) -> StoredArray | str:
@@ -167,19 +163,14 @@ def _read_array(path: str, reader: ArrayReader) -> StoredArray | str:
     except (UnreadableElementsError, UnsupportedFormatError) as e:
         problem = str(e).partition("; expected")[0]
         return f"{name}: {problem}; read it with zarr, and save numbers"
-    if metadata.marked:
-        raise CorruptionError(
-            f"cordwood wrote this array, and its part of {INDEX_NAME} is gone: restore the index, "
-            "or save the arrays again"
-        )
+    refuse_marked(metadata)
     return StoredArray(metadata, reader.pieces(array, metadata))
 
 
 def _leaf(path: KeyPath, array: StoredArray | str) -> Leaf:
     if isinstance(array, str):
         return unreadable_leaf(path, array)
-    shape, dtype = array.metadata.shape, array.metadata.dtype
-    return Leaf(path, "jax", shape, dtype, array_storage(array, len(shape)))
+    return leaf_of_array(path, array)
 
 
 def _array_paths(directory: ReadableDirectory) -> list[str]:

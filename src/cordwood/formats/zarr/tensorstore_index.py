@@ -6,7 +6,7 @@
 An entry is {"path", "shape", "dtype"}. `arrays` is the item that was saved without a prefix.
 `cordwood` has a digest of itself and of the entries of its items (`item_members`). It is not the
 only sign that cordwood wrote an item: every `.zarray` of it is marked too, so that an item whose
-part of `cordwood` is gone does not become one that nobody verifies.
+part of `cordwood` is missing does not become one that nobody verifies.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Entry(NamedTuple):
 class IndexFile(NamedTuple):
     """The content of the file. The members that all items share are checked."""
 
-    members: Mapping[str, Any]  # all but cordwood's, those that nobody here knows included
+    members: Mapping[str, Any]  # all but cordwood's, unknown ones included
     items: Mapping[str, Any]  # cordwood's, by prefix
 
 
@@ -81,7 +81,7 @@ def parse_index(data: bytes) -> IndexFile:
     return IndexFile(members, items)
 
 
-def _own_items(members: Mapping[str, Any]) -> Mapping[str, Any]:
+def _own_items(members: Mapping[str, Any]) -> Mapping[str, object]:
     if _OWN not in members:
         return {}
     section = members[_OWN]
@@ -104,7 +104,7 @@ def _own_items(members: Mapping[str, Any]) -> Mapping[str, Any]:
     return items
 
 
-def _digest(members: Mapping[str, Any], items: Mapping[str, Any]) -> str:
+def _digest(members: Mapping[str, Any], items: Mapping[str, object]) -> str:
     """Return the digest of the items, and of the entries of eFormer's members for them."""
     covered = {prefix: _raw_entries(members, prefix) for prefix in items}
     text = json.dumps([VERSION, items, covered], separators=(",", ":"), sort_keys=True)
@@ -180,7 +180,7 @@ def _plain_entries(listed: Sequence[Any]) -> list[Entry] | None:
     return list(map(_new, repeat(Entry), zip(paths, map(tuple, shapes), names, strict=True)))
 
 
-def _entry(raw: Any) -> Entry:
+def _entry(raw: object) -> Entry:
     if type(raw) is not dict or type(raw.get("path")) is not str:
         raise FormatError(f"expected an object with a path, found {raw!r:.80}")
     path = raw["path"]
@@ -204,9 +204,12 @@ def _entry(raw: Any) -> Entry:
 
 
 def put_item(
-    index: IndexFile | None, prefix: str, entries: Sequence[Entry], item: Mapping[str, Any] | None
+    index: IndexFile | None,
+    prefix: str,
+    entries: Sequence[Entry],
+    item: Mapping[str, object] | None,
 ) -> IndexFile:
-    """Return the index with an item in place of the one of that prefix; the rest is unchanged.
+    """Return the index with an item in place of the one of that prefix; the others are unchanged.
 
     Args:
         index: what is there; None for nothing.
@@ -224,8 +227,8 @@ def put_item(
         members["prefixes"] = {**members["prefixes"], prefix: raw}
     else:
         members["arrays"] = raw
-    kept = {} if index is None else drop_item(index, prefix).items
-    return IndexFile(members, kept if item is None else {**kept, prefix: item})
+    others = {} if index is None else drop_item(index, prefix).items
+    return IndexFile(members, others if item is None else {**others, prefix: item})
 
 
 def drop_item(index: IndexFile, prefix: str) -> IndexFile:
@@ -252,7 +255,7 @@ def encode_index(index: IndexFile) -> bytes:
     return f"{_block(lines, 0, '{}')}\n".encode()
 
 
-def _list(entries: Iterable[Any], indent: int) -> str:
+def _list(entries: Iterable[object], indent: int) -> str:
     return _block(list(map(_json, entries)), indent, "[]")
 
 
@@ -264,5 +267,5 @@ def _block(lines: Sequence[str], indent: int, brackets: str) -> str:
     return f"{brackets[0]}\n{margin}  {body}\n{margin}{brackets[1]}"
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     return json.dumps(value, allow_nan=False)

@@ -17,7 +17,7 @@ _MAX_ENTRIES = 10_000  # of a directory that are searched for an array
 
 
 def matches(format: Format, place: Place) -> Match:
-    """Return MAYBE for a directory in which some array lies, where no index was seen."""
+    """Return MAYBE for a directory with an array somewhere in it, where no index was seen."""
     del format
     if place.file is not None or not place.search_below:
         return Match.NO

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import Any
 
+from cordwood.encoding.digests import BytesLike
 from cordwood.errors import LimitError, UnsupportedFormatError
 from cordwood.formats.zarr.key_values import ValueLocation
 from cordwood.index import Source
@@ -42,7 +42,7 @@ class ZeroChunks:
     def __init__(
         self,
         sources: list[Source],
-        memory: dict[int, Any],
+        memory: dict[int, BytesLike],
         *,
         is_certain: bool,
         with_fill_values: bool = False,
@@ -80,7 +80,7 @@ class ZeroChunks:
         return self._locations[key]
 
 
-def _encoded(compressor: str | None, size_bytes: int, element: bytes) -> Any:
+def _encoded(compressor: str | None, size_bytes: int, element: bytes) -> BytesLike:
     """Return an encoded chunk; of zeros without a pass over the zeros, where the codec allows."""
     if not element:
         if compressor is None:
@@ -109,9 +109,9 @@ def _encoded(compressor: str | None, size_bytes: int, element: bytes) -> Any:
 
 def _zstd(size_bytes: int) -> bytes:
     """Return a frame of run-length blocks."""
-    whole, rest = divmod(size_bytes, _RLE_BYTES)
+    whole, last_bytes = divmod(size_bytes, _RLE_BYTES)
     repeat = _rle(_RLE_BYTES, last=False) * whole
-    return _ZSTD_HEADER + struct.pack("<Q", size_bytes) + repeat + _rle(rest, last=True)
+    return _ZSTD_HEADER + struct.pack("<Q", size_bytes) + repeat + _rle(last_bytes, last=True)
 
 
 def _rle(size_bytes: int, *, last: bool) -> bytes:
@@ -123,8 +123,8 @@ def _zlib(size_bytes: int) -> bytes:
     """Return a stream of identical blocks, separated by full flushes. gzip decoders read it too."""
     block = zlib.compressobj(wbits=-15)
     repeated = block.compress(bytes(_BLOCK_BYTES)) + block.flush(zlib.Z_FULL_FLUSH)
-    whole, rest = divmod(size_bytes, _BLOCK_BYTES)
+    whole, last_bytes = divmod(size_bytes, _BLOCK_BYTES)
     end = zlib.compressobj(wbits=-15)
-    last = end.compress(bytes(rest)) + end.flush()
+    last = end.compress(bytes(last_bytes)) + end.flush()
     checksum = size_bytes % _ADLER << 16 | 1  # Adler-32 of `size_bytes` zeros
     return b"\x78\x9c" + repeated * whole + last + checksum.to_bytes(4, "big")

@@ -56,7 +56,7 @@ def plan_save(
     )
     leaves = item.tree.leaves
     sizes = chunk_bytes_of_leaves(item.files, item.writers, rendezvous.index, len(leaves))
-    # Leaves are taken when they are written; until then nothing here holds them.
+    # Leaves are passed to `write`; until then nothing here holds them.
     item = item._replace(tree=item.tree._replace(leaves=()))
     return SavePlan(leaves, ZarrSave(require_local(location), item, options.page_cache), sizes)
 

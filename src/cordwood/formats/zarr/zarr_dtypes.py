@@ -45,8 +45,8 @@ _CODES = {
 _EXPECTED = ", ".join([*_NUMPY, *EXTENSIONS])
 
 
-class StoredDtype(NamedTuple):
-    """The stored form of the elements of a dtype."""
+class StoredForm(NamedTuple):
+    """The form in which zarr stores the elements of a dtype."""
 
     dtype: str  # a name of cordwood.dtypes that zarr has
     extra: tuple[int, ...]  # axes added after the leaf's own
@@ -54,20 +54,20 @@ class StoredDtype(NamedTuple):
 
 
 @functools.cache
-def stored_as(dtype: str) -> StoredDtype:
+def stored_as(dtype: str) -> StoredForm:
     """Return the stored form of a dtype. Raises ValueError for one not in cordwood.dtypes."""
     if dtype in _CODES:
-        return StoredDtype(dtype, (), False)
+        return StoredForm(dtype, (), False)
     size = dtypes.itemsize(dtype)
     if size == 1:
-        return StoredDtype("uint8", (), True)
+        return StoredForm("uint8", (), True)
     if size == 8:  # times
-        return StoredDtype("int64", (), True)
-    return StoredDtype("uint8", (size,), True)
+        return StoredForm("int64", (), True)
+    return StoredForm("uint8", (size,), True)
 
 
 def zarr_dtype(dtype: str) -> str:
-    """Return zarr's code of a `StoredDtype.dtype`: '<f4' of float32."""
+    """Return zarr's code of a `StoredForm.dtype`: '<f4' of float32."""
     return _CODES[dtype]
 
 
