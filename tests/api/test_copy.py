@@ -197,7 +197,7 @@ def test_a_checkpoint_that_comes_meanwhile_is_not_replaced(
         copied_files.write_files(*arguments)
         cordwood.save(tmp_path / "b", tree(2))
 
-    monkeypatch.setattr("cordwood.copying.copy_step.write_files", write)
+    monkeypatch.setattr("cordwood.formats.packs.copied_files.write_files", write)
     with pytest.raises(FileExistsError, match="copy replaces nothing"):
         cordwood.copy(tmp_path / "a", tmp_path / "b")
     assert_trees_equal(cordwood.load(tmp_path / "b"), tree(2))
@@ -377,12 +377,13 @@ def save_two_days_ago(path: str, run: bool, monkeypatch: pytest.MonkeyPatch) -> 
 
 def call_after_data_files(call: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
     """Call a function each time `copy` has written data files, before it writes an index."""
+    write = copied_files.write_files
 
     def write_files(*args: Any) -> None:
-        copied_files.write_files(*args)
+        write(*args)
         call()
 
-    monkeypatch.setattr("cordwood.copying.copy_step.write_files", write_files)
+    monkeypatch.setattr("cordwood.formats.packs.copied_files.write_files", write_files)
 
 
 @pytest.mark.parametrize("places", [("local", kind) for kind in KINDS], indirect=True)
@@ -702,7 +703,7 @@ def test_a_step_that_is_deleted_meanwhile(
                     manager.delete(1)
             write(origin, *arguments)
 
-        monkeypatch.setattr("cordwood.copying.copy_step.write_files", deleting)
+        monkeypatch.setattr("cordwood.formats.packs.copied_files.write_files", deleting)
         target = tmp_path / f"copy-{next(_numbers)}"
         assert cordwood.copy(run, target).steps == ("0", "2")
         assert "deleted while it was copied" in caplog.text
@@ -721,7 +722,7 @@ def test_a_checkpoint_that_is_replaced_meanwhile(
         cordwood.save(tmp_path / "a", tree(2))
         write(*arguments)
 
-    monkeypatch.setattr("cordwood.copying.copy_step.write_files", replacing)
+    monkeypatch.setattr("cordwood.formats.packs.copied_files.write_files", replacing)
     cordwood.copy(tmp_path / "a", tmp_path / "b")
     assert_trees_equal(cordwood.load(tmp_path / "b"), tree(2))
 

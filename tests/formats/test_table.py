@@ -15,6 +15,7 @@ from cordwood.formats.format_protocol import (
     Collector,
     CompanionReader,
     Detector,
+    DirectoryStorage,
     FileLister,
     IndexLister,
     ItemLister,
@@ -23,6 +24,8 @@ from cordwood.formats.format_protocol import (
     OtherItemReader,
     Reader,
     RunReader,
+    StepCopier,
+    StepRecords,
     StepsBeside,
     Writer,
 )
@@ -38,7 +41,13 @@ from cordwood.formats.orbax import format as orbax_format
 from cordwood.formats.orbax import other_items, runs, saved_metrics, select_tree
 from cordwood.formats.orbax import read_index as read_orbax
 from cordwood.formats.packs import checkpoint_files as packs_files
-from cordwood.formats.packs import leftovers, list_index
+from cordwood.formats.packs import (
+    copied_files,
+    leftovers,
+    list_index,
+    packs_storage,
+    step_records,
+)
 from cordwood.formats.packs import open as open_packs
 from cordwood.formats.packs import write as write_packs
 from cordwood.formats.safetensors import format as safetensors_format
@@ -67,6 +76,9 @@ ITEMS: Sequence[ItemLister] = (open_packs, read_zarr, select_tree)
 OTHER_ITEMS: Sequence[OtherItemReader] = (other_items,)
 LOSSES: Sequence[LossFinder] = (write_msgpack, write_for_hub)
 COLLECTORS: Sequence[Collector] = (leftovers,)
+STORAGES: Sequence[DirectoryStorage] = (packs_storage,)
+RECORDS: Sequence[StepRecords] = (step_records,)
+COPIERS: Sequence[StepCopier] = (copied_files,)
 COMPANIONS: Sequence[CompanionReader] = (files_beside_weights,)
 FILES: Sequence[FileLister] = (*(orbax_files, packs_files, hub_files, zarr_files, tree_format),)
 RUNS: Sequence[RunReader] = (runs,)
@@ -82,6 +94,9 @@ MODULES: dict[str, Sequence[object]] = {
     "other_items": OTHER_ITEMS,
     "losses": LOSSES,
     "collector": COLLECTORS,
+    "storage": STORAGES,
+    "records": RECORDS,
+    "copier": COPIERS,
     "companions": COMPANIONS,
     "files": FILES,
     "runs": RUNS,

@@ -42,7 +42,7 @@ def test_only_the_digests_that_are_needed_are_fetched_and_once() -> None:
     assert fetched == [1, 2, 3]
 
 
-def test_sealed_digests_are_never_taken_for_none() -> None:
+def test_read_pack_digests_are_never_taken_for_none() -> None:
     digests = SourceDigests(
         [Source("plain", 5), Source("a", 5, KNOWN), Source("b", 5, None, SEALED)]
     )

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 
 from cordwood.errors import UnsupportedFormatError
 from cordwood.formats.detect_format import written_format
-from cordwood.formats.load_format import collector_of
-from cordwood.formats.packs.packs_storage import RULES
+from cordwood.formats.load_format import collector_of, storage_of
 from cordwood.formats.place import Place
 from cordwood.formats.step_names import step_in_name
 from cordwood.formats.table import DEFAULT
@@ -122,7 +121,7 @@ def _collect_unfinished_steps(root: LocalPath, *, dry_run: bool) -> list[str]:
 
     The next save of a manager does the same.
     """
-    storage = open_step_storage(root, RULES)
+    storage = open_step_storage(root, storage_of(DEFAULT).RULES)
     removed = []
     for name, entry in storage.entries(lambda name: step_in_name(name) is not None).items():
         if entry.stamp is not None or entry.is_link or not storage.has_leftovers(name):

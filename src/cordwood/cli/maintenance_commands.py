@@ -238,11 +238,11 @@ def doctor_command(path: str, as_json: bool) -> None:
     if isinstance(location, LocalPath):
         findings, limited = examine(location), "slower"
     else:
-        from cordwood.formats.packs.packs_storage import RULES
+        from cordwood.formats.table import DEFAULT
         from cordwood.storage.object_stores.store_doctor import examine_store
 
         try:
-            findings, limited = examine_store(location, index_name=RULES.index_name), "limited"
+            findings, limited = examine_store(location, index_name=DEFAULT.index_name), "limited"
         except (CordwoodError, OSError) as e:
             fail(e, wants_json=as_json, code=1)
     problems = [each for each in findings if each.needed and not each.good]

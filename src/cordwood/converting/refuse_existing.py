@@ -7,16 +7,12 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from cordwood.errors import CordwoodError, UnsupportedFormatError
+from cordwood.errors import CordwoodError, IncompleteCheckpointError, UnsupportedFormatError
 from cordwood.formats.detect_format import written_format
-from cordwood.formats.load_format import item_names
-from cordwood.formats.packs.cordwood_json import decode_index
-from cordwood.formats.packs.open import read_index_bytes
-from cordwood.formats.packs.packs_storage import store_at
+from cordwood.formats.load_format import item_names, records_of, storage_of
 from cordwood.formats.place import Place
-from cordwood.formats.step_record import KEY, decode_record
 from cordwood.formats.suffixes import suffixes_of
-from cordwood.formats.table import Format, file_formats
+from cordwood.formats.table import DEFAULT, Format, file_formats
 from cordwood.loading.detect_checkpoint import detect_checkpoint
 from cordwood.storage.locations import (
     LocalPath,
@@ -107,8 +103,10 @@ def _prefixes_at(location: Location, format: Format) -> list[str] | None:
         path = require_local(location)
         return None if kind_at(path) == "nothing" or is_empty_file(path) else [""]
     if isinstance(location, Url):
-        data = store_at(location).read_index()
-        return None if data is None else sorted(decode_index(data))
+        try:
+            return list(item_names(format, location))
+        except (FileNotFoundError, IncompleteCheckpointError):
+            return None
     place = LocalPath(locate_directory(location))
     existing = written_format(Place(place)) if kind_at(place) == "a folder" else None
     return None if existing is None else list(item_names(existing, place))
@@ -117,9 +115,8 @@ def _prefixes_at(location: Location, format: Format) -> list[str] | None:
 def _step_at(location: Location) -> int | None:
     """Return the step of the manager's record in the directory of packs at a location, or None."""
     with suppress(CordwoodError, OSError):
-        item = decode_index(read_index_bytes(store_at(location))).get("")
-        metadata = item.get("metadata") if type(item) is dict else None
-        text = metadata.get(KEY) if type(metadata) is dict else None
-        if type(text) is str:
-            return decode_record(text, str(location)).step
+        storage = storage_of(DEFAULT)
+        index = storage.require_index(storage.store_at(location))
+        record = records_of(DEFAULT).read_record(index, name=str(location))
+        return None if record is None else record.step
     return None

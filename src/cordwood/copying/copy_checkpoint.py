@@ -10,8 +10,9 @@ from cordwood.errors import (
     IncompleteCheckpointError,
     NotACheckpointError,
 )
-from cordwood.formats.packs.packs_storage import store_at
+from cordwood.formats.load_format import storage_of
 from cordwood.formats.step_names import sorted_steps, step_in_name
+from cordwood.formats.table import DEFAULT
 from cordwood.io.progress import Report, report_progress
 from cordwood.message_text import listed
 from cordwood.storage.directories import size_on_disk
@@ -29,7 +30,8 @@ def copy_checkpoint(
     if isinstance(source, LocalPath) and kind_at(source) == "a file":
         with report_progress(size_on_disk(source), report):
             return copy_file(source, destination)
-    root, target = store_at(source), store_at(destination, to_save=True)
+    storage = storage_of(DEFAULT)
+    root, target = storage.store_at(source), storage.store_at(destination, to_save=True)
     if target.has_pool:
         with target.transaction(others_commit=False):
             pass  # a store that cannot be saved to is refused before anything is read
@@ -61,7 +63,7 @@ def copy_checkpoint(
             try:
                 copier.copy_step(name, *places)
             except (CordwoodError, OSError):
-                if not is_run or store_at(places[0]).read_index() is not None:
+                if not is_run or storage.store_at(places[0]).read_index() is not None:
                     raise
                 log.warning(
                     "%s was deleted while it was copied; gc removes what %s has of it", *places

@@ -13,19 +13,13 @@ from cordwood.errors import (
     StorageError,
 )
 from cordwood.formats.detect_format import format_of_directory
-from cordwood.formats.load_format import writer_of
-from cordwood.formats.packs.copied_files import StepContent, content_of, write_files
-from cordwood.formats.packs.file_names import HUGGING_FACE_NAME
-from cordwood.formats.packs.open import read_index_bytes
-from cordwood.formats.packs.pack_headers import sealed_digests
-from cordwood.formats.packs.packs_storage import store_at
-from cordwood.formats.packs.step_metrics import change_of_metrics, metrics_if_same_save
+from cordwood.formats.format_protocol import StepContent
+from cordwood.formats.load_format import copier_of, storage_of, writer_of
 from cordwood.formats.table import DEFAULT
 from cordwood.index import Source
-from cordwood.io.check_files import check_files
 from cordwood.storage.locations import LocalPath, Location
 from cordwood.storage.retry_reading import ReplacedError, retry_reading
-from cordwood.storage.storage_protocol import IndexChange, MissingDataError, Storage
+from cordwood.storage.storage_protocol import MissingDataError, Storage
 from cordwood.threads.log import log
 from cordwood.threads.thread_counts import reading_threads
 from cordwood.threads.thread_pool import map_in_threads
@@ -53,6 +47,7 @@ class Copier:
 
         Raises FileExistsError and NotACheckpointError for something else at the destination.
         """
+        store_at = storage_of(DEFAULT).store_at
         data = store_at(source).read_index()
         if data is None:
             if isinstance(source, LocalPath):
@@ -60,10 +55,12 @@ class Copier:
                 if other is not None:
                     refuse_format(source, other.name)
             return None
-        content = content_of(data, source, in_pool=self._in_pool)
+        content = copier_of(DEFAULT).content_of(data, source, in_pool=self._in_pool)
         target = store_at(destination)
         names = [*content.files]
-        if not _is_same(target.read_index(), content, destination):
+        current = target.read_index()
+        _content_beside(current, content, destination)
+        if current != content.index_bytes:
             writer_of(DEFAULT).refuse_foreign(DEFAULT, destination)
         elif not self._verify:
             names = self._missing(target, content, by_size=True)
@@ -71,14 +68,15 @@ class Copier:
 
     def copy_step(self, name: str, source: Location, destination: Location) -> None:
         """Copy a checkpoint, again if it is replaced, or its copy is removed, meanwhile."""
-        origin = store_at(source)
+        storage = storage_of(DEFAULT)
+        origin = storage.store_at(source)
         removals = 0
 
         def attempt() -> None:
             nonlocal removals
-            data = read_index_bytes(origin)
+            data = storage.require_index(origin)
             try:
-                content = content_of(data, source, in_pool=self._in_pool)
+                content = copier_of(DEFAULT).content_of(data, source, in_pool=self._in_pool)
                 self._copy(name, origin, content, destination)
             except MissingDataError as e:
                 removals += 1
@@ -103,31 +101,29 @@ class Copier:
     def _copy(
         self, name: str, origin: Storage, content: StepContent, destination: Location
     ) -> None:
-        target = store_at(destination)
-        is_there = _is_same(target.read_index(), content, destination)
+        target, copier = storage_of(DEFAULT).store_at(destination), copier_of(DEFAULT)
+        current = target.read_index()
+        _content_beside(current, content, destination)
+        is_there = current == content.index_bytes
         is_complete = False
         if is_there:
             target.flush()  # the index of a copy that was killed may not be durable
-            is_complete = self._in_pool or (
-                target.read_sidecar(HUGGING_FACE_NAME) == content.sidecar
+            is_complete = self._in_pool or all(
+                target.read_sidecar(each) == data for each, data in content.sidecars.items()
             )
         missing = self._missing(target, content, by_size=is_there and not self._verify)
         linked = [each for each in missing if target.has_links and self._holds(each, content)]
-        write_files(origin, content, destination, [each for each in missing if each not in linked])
+        unshared = [each for each in missing if each not in linked]
+        copier.write_files(origin, content, destination, unshared)
         if not is_complete or linked:
             with target.transaction(others_commit=False) as save:
                 unlinked = [
                     each for each in linked if not save.link(str(self._held[each][0]), each)
                 ]
-                write_files(origin, content, destination, unlinked)
+                copier.write_files(origin, content, destination, unlinked)
                 missing = [each for each in missing if each not in linked or each in unlinked]
 
-                def change(old: bytes | None) -> IndexChange:
-                    if _is_same(old, content, destination) or old is None:
-                        return content.change()
-                    return _with_metrics_of_both(old, content, destination)
-
-                save.commit(change)
+                save.commit(lambda old: _content_beside(old, content, destination).change())
         self.files += len(missing)
         for each, file in content.files.items():
             if each in missing:
@@ -161,9 +157,7 @@ class Copier:
                     if by_size or (target.has_pool and not self._verify):
                         opened.read(0, 0)  # compares its size
                         return True
-                    assert file.header_digest is not None
-                    digests = sealed_digests(opened, file.header_digest)
-                    return not check_files([(opened, digests)])[0]
+                    return copier_of(DEFAULT).is_whole(opened, file)
             return False
 
         files = list(content.files.items())
@@ -172,25 +166,21 @@ class Copier:
         return [name for (name, _), is_present in zip(files, whole, strict=True) if not is_present]
 
 
-def _is_same(current: bytes | None, content: StepContent, path: Location) -> bool:
-    """Return True if a path has the same index, False for none, or one of the same save.
+def _content_beside(current: bytes | None, content: StepContent, path: Location) -> StepContent:
+    """Return the content to write where an index is; None: there is none.
 
-    That one differs in metrics, which were added to a step here or there after it was copied.
+    An index of the same save may differ in metrics, which were added to a step here or there after
+    it was copied: then the content gets the metrics of both.
 
-    Raises FileExistsError for that of another save.
+    Raises FileExistsError for the index of another save.
     """
-    if current is not None and current != content.index_bytes:
-        with suppress(CordwoodError):
-            if metrics_if_same_save(current, content.index_bytes) is not None:
-                return False
-        raise FileExistsError(
-            f"{path}: there is a checkpoint already, and another one than that to copy; copy "
-            "replaces nothing: remove it, or copy to another path"
-        )
-    return current is not None
-
-
-def _with_metrics_of_both(current: bytes, content: StepContent, path: Location) -> IndexChange:
-    metrics = metrics_if_same_save(current, content.index_bytes)
-    change = change_of_metrics(content.index_bytes, metrics or {}, name=str(path), overwrite=True)
-    return content._replace(index_bytes=change.new_index).change()
+    if current is None or current == content.index_bytes:
+        return content
+    with suppress(CordwoodError):
+        merged = copier_of(DEFAULT).with_metrics_of(content, current, name=str(path))
+        if merged is not None:
+            return merged
+    raise FileExistsError(
+        f"{path}: there is a checkpoint already, and another one than that to copy; copy "
+        "replaces nothing: remove it, or copy to another path"
+    )

@@ -12,11 +12,9 @@ from cordwood.errors import (
     UnsupportedFormatError,
 )
 from cordwood.formats.detect_format import format_of, format_of_directory
-from cordwood.formats.packs.open import read_index_bytes
-from cordwood.formats.packs.packs_storage import store_at
-from cordwood.formats.packs.parse_item import parse_items
+from cordwood.formats.load_format import records_of, storage_of
 from cordwood.formats.step_names import sorted_steps, step_in_name
-from cordwood.formats.step_record import KEY, decode_record
+from cordwood.formats.table import DEFAULT
 from cordwood.message_text import listed
 from cordwood.storage.locations import LocalPath, Location
 from cordwood.storage.paths import kind_at, last_name
@@ -35,7 +33,7 @@ def is_directory_of_steps(source: Location, store: Storage) -> bool:
         return True
     if isinstance(source, LocalPath):
         format_of(source, format=None, prefix=None)  # raises
-    read_index_bytes(store)  # raises
+    storage_of(DEFAULT).require_index(store)  # raises
     return False
 
 
@@ -49,12 +47,12 @@ def refuse_format(path: LocalPath, format: str) -> None:
 
 def _recorded_step(source: Location) -> int | None:
     """Return the number of a step that a manager has saved; None for another checkpoint."""
-    items = parse_items(read_index_bytes(store_at(source)), name=str(source))
-    text = items[""].metadata.get(KEY) if "" in items else None
-    if text is not None:
-        with suppress(FormatError):  # not a manager's
-            return decode_record(text, str(source)).step
-    return None
+    storage = storage_of(DEFAULT)
+    index = storage.require_index(storage.store_at(source))
+    record = None
+    with suppress(FormatError):  # not a manager's
+        record = records_of(DEFAULT).read_record(index, name=str(source))
+    return None if record is None else record.step
 
 
 def refuse_other_step(source: Location, destination: Location) -> None:

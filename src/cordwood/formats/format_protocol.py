@@ -14,14 +14,15 @@ from cordwood.formats.place import Match, Place
 from cordwood.storage.locations import LocalPath, Location
 
 if TYPE_CHECKING:
+    from cordwood.formats.step_record import Record
     from cordwood.formats.stored_item import ItemKind, StoredItem
     from cordwood.formats.table import Format
-    from cordwood.index import Box, Digests, Index, Leaf, LeafRuns
+    from cordwood.index import Box, Digests, Index, Leaf, LeafRuns, Source
     from cordwood.io.leaves_to_write import Leaves
     from cordwood.io.open_files import ReadableFile
     from cordwood.keypath import KeyPath
     from cordwood.processes.rendezvous import Rendezvous
-    from cordwood.storage.storage_protocol import Garbage
+    from cordwood.storage.storage_protocol import Garbage, IndexChange, NamingRules, Storage
 
 
 class OpenOptions(NamedTuple):
@@ -256,6 +257,128 @@ class Collector(Protocol):
 
     def collect(self, location: Location, /, *, dry_run: bool) -> Garbage:
         """Remove the files of killed saves in a directory, and write stale ones again."""
+        ...
+
+
+class DirectoryStorage(Protocol):
+    """The storage of directories of data files and one index, of which runs are made.
+
+    Attributes:
+        RULES: the rules for the names in a directory.
+    """
+
+    RULES: NamingRules
+
+    def store_at(self, location: Location, /, *, to_save: bool = False) -> Storage:
+        """Return the directory at a path or URL, which need not exist yet.
+
+        Raises UnsupportedFormatError with `to_save` for a URL that can only be read.
+        """
+        ...
+
+    def require_index(self, store: Storage, /) -> bytes:
+        """Return the bytes of an index that must be there; raises as `Reader.open_item` does."""
+        ...
+
+
+class StepIndex(NamedTuple):
+    """The facts in the index of a step that concern the step as a whole.
+
+    Attributes:
+        record_text: the record of the manager that saved it, encoded; None: no manager did.
+        data_bytes: the size of all data files that it names; None if that is unknown.
+    """
+
+    record_text: str | None
+    data_bytes: int | None
+
+
+class StepRecords(Protocol):
+    """The records that managers keep in the indexes of steps; `name` is the step, for errors."""
+
+    def read_step_index(self, index: bytes, /) -> StepIndex:
+        """Return the facts in an index about its step; errors do not name it."""
+        ...
+
+    def read_record(self, index: bytes, /, *, name: str) -> Record | None:
+        """Return the record in an index; None if no manager saved the step."""
+        ...
+
+    def change_of_metrics(
+        self, index: bytes, metrics: Mapping[str, float], /, *, name: str, overwrite: bool
+    ) -> IndexChange:
+        """Return the change of an index that adds metrics to the record of its step.
+
+        Args:
+            index: the index.
+            metrics: the metrics by name.
+            name: the path or URL of the step.
+            overwrite: True to replace values that are there.
+
+        Raises StepError if no manager saved the step, or if a metric has another value already.
+        """
+        ...
+
+
+class StepContent(NamedTuple):
+    """A step as it is copied.
+
+    Attributes:
+        index_bytes: the index.
+        sidecars: the files beside the index, by name; None: there is to be none.
+        files: the data files by their new names.
+    """
+
+    index_bytes: bytes
+    sidecars: Mapping[str, bytes | None]
+    files: Mapping[str, Source]
+
+    def change(self) -> IndexChange:
+        """Return the change that makes it the index of a place where there is none."""
+        from cordwood.storage.storage_protocol import IndexChange
+
+        sizes = {name: file.size_bytes for name, file in self.files.items()}
+        kept = frozenset(self.files)
+        return IndexChange(self.index_bytes, sizes, self.sidecars, kept=kept, dropped=frozenset())
+
+
+class StepCopier(Protocol):
+    """The copy of a step, data file by data file, each of which is checked."""
+
+    def content_of(self, index: bytes, location: Location, /, *, in_pool: bool) -> StepContent:
+        """Return the content of a step whose files get other names.
+
+        Args:
+            index: the index.
+            location: its directory.
+            in_pool: True if files in the pool of a run stay there, and others go there if they are
+                not in an object store already.
+        """
+        ...
+
+    def with_metrics_of(
+        self, content: StepContent, index: bytes, /, *, name: str
+    ) -> StepContent | None:
+        """Return a content with the metrics of an index too; None for that of another save.
+
+        None also if a metric has two values.
+        """
+        ...
+
+    def is_whole(self, file: ReadableFile, source: Source, /) -> bool:
+        """Return True if a data file is the one of a source, byte by byte.
+
+        Raises CorruptionError and FormatError for a header of another file.
+        """
+        ...
+
+    def write_files(
+        self, origin: Storage, content: StepContent, destination: Location, names: Sequence[str], /
+    ) -> None:
+        """Copy data files by their new names; each has its name once it is whole.
+
+        Raises CorruptionError that names a file and a range, and OSError.
+        """
         ...
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         Collector,
         CompanionReader,
         Detector,
+        DirectoryStorage,
         FileLister,
         IndexLister,
         ItemLister,
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
         OtherItemReader,
         Reader,
         RunReader,
+        StepCopier,
         StepMetrics,
+        StepRecords,
         StepsBeside,
         Writer,
     )
@@ -108,6 +111,21 @@ def loss_finder_of(format: Format) -> LossFinder:
 def collector_of(format: Format) -> Collector:
     """Return the module for files of killed saves in checkpoints; the format must have one."""
     return cast("Collector", import_module(format.collector))
+
+
+def storage_of(format: Format) -> DirectoryStorage:
+    """Return the module of the storage of a format's directories; it must have one."""
+    return cast("DirectoryStorage", import_module(format.storage))
+
+
+def records_of(format: Format) -> StepRecords:
+    """Return the module for the records of steps; the format must have one."""
+    return cast("StepRecords", import_module(format.records))
+
+
+def copier_of(format: Format) -> StepCopier:
+    """Return the module that copies steps file by file; the format must have one."""
+    return cast("StepCopier", import_module(format.copier))
 
 
 def companion_reader_of(format: Format) -> CompanionReader:

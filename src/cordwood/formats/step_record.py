@@ -42,6 +42,21 @@ def encode_record(record: Record) -> str:
     )
 
 
+def record_text_in(metadata: object) -> str | None:
+    """Return the encoded record in the metadata of a checkpoint; None if no manager saved it."""
+    text = metadata.get(KEY) if isinstance(metadata, Mapping) else None
+    return text if type(text) is str else None
+
+
+def record_in(metadata: object) -> Record | None:
+    """Return the record in the metadata of a checkpoint; None if no manager saved it.
+
+    Raises as `decode_record`.
+    """
+    text = record_text_in(metadata)
+    return None if text is None else decode_record(text, KEY)
+
+
 def decode_record(text: str, where: str) -> Record:
     """Return the record that `encode_record` encoded.
 

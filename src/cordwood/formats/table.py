@@ -30,6 +30,9 @@ class Format(NamedTuple):
         save_options: the fields of `SaveOptions` that the writer takes; others are refused.
         losses: of its `LossFinder`, if there are things that it cannot store.
         collector: of its `Collector`, if killed saves can leave files in a checkpoint.
+        storage: of its `DirectoryStorage`, if runs and copies are made of its directories.
+        records: of its `StepRecords`, if managers save steps in it.
+        copier: of its `StepCopier`, if its directories are copied file by file.
         companions: of its `CompanionReader`, if directories have files beside the weights.
         files: of its `FileLister`, if `rm` removes its directories.
         runs: of its `RunReader`, if its tool has directories of steps of its own.
@@ -52,6 +55,9 @@ class Format(NamedTuple):
     save_options: frozenset[str] = frozenset()
     losses: str = ""
     collector: str = ""
+    storage: str = ""
+    records: str = ""
+    copier: str = ""
     companions: str = ""
     files: str = ""
     runs: str = ""
@@ -146,6 +152,9 @@ PACKS = Format(
     save_options=frozenset({"prefix", "metadata", "max_shard_bytes", "linking", "items"}),
     collector="cordwood.formats.packs.leftovers",
     files="cordwood.formats.packs.checkpoint_files",
+    storage="cordwood.formats.packs.packs_storage",
+    records="cordwood.formats.packs.step_records",
+    copier="cordwood.formats.packs.copied_files",
     reads_stores=True,
 )
 ZARR = Format(

@@ -15,8 +15,7 @@ from cordwood.formats.detect_format import (
     not_a_checkpoint,
     steps_at,
 )
-from cordwood.formats.load_format import steps_beside
-from cordwood.formats.packs.packs_storage import store_at
+from cordwood.formats.load_format import steps_beside, storage_of
 from cordwood.formats.place import Place
 from cordwood.formats.step_names import sorted_steps
 from cordwood.formats.table import DEFAULT, Format
@@ -81,7 +80,7 @@ def _steps(path: str, steps: Sequence[str]) -> Detected:
 
 
 def _in_a_store(url: Url) -> Detected:
-    names, text = store_at(url).names(), str(url)
+    names, text = storage_of(DEFAULT).store_at(url).names(), str(url)
     if DEFAULT.index_name in names:
         return Detected(DEFAULT.name, DEFAULT.description, text)
     if url.is_web and not names:

@@ -17,9 +17,13 @@ from cordwood.formats.detect_format import (
     steps_in,
 )
 from cordwood.formats.format_protocol import StepMetrics
-from cordwood.formats.load_format import is_unfinished, saved_metrics, steps_beside
-from cordwood.formats.packs.packs_storage import store_at
-from cordwood.formats.packs.step_metrics import record_of_index
+from cordwood.formats.load_format import (
+    is_unfinished,
+    records_of,
+    saved_metrics,
+    steps_beside,
+    storage_of,
+)
 from cordwood.formats.place import Place
 from cordwood.formats.step_names import MAX_STEPS_OPENED, number_in_name
 from cordwood.formats.table import PACKS, Format
@@ -225,8 +229,9 @@ def _metrics(place: Place, name: str) -> StepMetrics | None:
     if format is not PACKS:
         return saved_metrics(format, child)
     try:
-        index = store_at(child.location).read_index()
-        record = None if index is None else record_of_index(index, name=child.path)
+        index = storage_of(PACKS).store_at(child.location).read_index()
+        records = records_of(PACKS)
+        record = None if index is None else records.read_record(index, name=child.path)
     except FileNotFoundError:  # it has just been deleted
         return None
     except CordwoodError as e:

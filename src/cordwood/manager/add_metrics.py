@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cordwood.errors import CordwoodError
-from cordwood.formats.packs.packs_storage import store_at
-from cordwood.formats.packs.step_metrics import change_of_metrics
+from cordwood.formats.load_format import records_of, storage_of
+from cordwood.formats.table import DEFAULT
 from cordwood.manager.missing_steps import finished_step, missing_step_error
 from cordwood.manager.steps import Steps
 from cordwood.storage.storage_protocol import IndexChange
@@ -37,12 +37,14 @@ def add_metrics(
     """
     step = finished_step(steps, number)
     step.require_known()
-    store = store_at(step.location, to_save=True)
+    store = storage_of(DEFAULT).store_at(step.location, to_save=True)
 
     def change(index: bytes | None) -> IndexChange:
         if index is None:
             raise _Gone(step.path)
-        return change_of_metrics(index, metrics, name=step.path, overwrite=overwrite)
+        return records_of(DEFAULT).change_of_metrics(
+            index, metrics, name=step.path, overwrite=overwrite
+        )
 
     def commit() -> None:
         with store.transaction(others_commit=False, timeout_seconds=timeout_seconds) as save:

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, TypeVar, Unpack, overload
 
 from cordwood.errors import MismatchError
-from cordwood.formats.packs.packs_storage import RULES
+from cordwood.formats.load_format import storage_of
 from cordwood.formats.step_names import step_number
+from cordwood.formats.table import DEFAULT
 from cordwood.io.progress import ProgressOption
 from cordwood.io.progress_bar import require_progress_option
 from cordwood.manager.argument_hints import no_attribute, refuse_arguments
@@ -62,7 +63,9 @@ class StepReader:
     def __init__(
         self, root: str | os.PathLike[str], *, timeout_seconds: float = TIMEOUT_SECONDS
     ) -> None:
-        storage = open_step_storage(parse_location(root), RULES, timeout_seconds=timeout_seconds)
+        storage = open_step_storage(
+            parse_location(root), storage_of(DEFAULT).RULES, timeout_seconds=timeout_seconds
+        )
         self._steps = Steps(storage)
         self._group = ProcessGroup(self._steps.root, timeout_seconds)
         self._watch = StepWatcher(self._steps, self._group)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from cordwood.errors import CordwoodError, IncompleteCheckpointError
-from cordwood.formats.packs.packs_storage import RULES
+from cordwood.formats.load_format import storage_of
 from cordwood.formats.step_names import number_in_name
 from cordwood.formats.table import DEFAULT
 from cordwood.loading.detect_checkpoint import detect_checkpoint
@@ -43,7 +43,7 @@ def summarize_steps(root: Location, names: Sequence[str]) -> list[StepSummary]:
         names: the names of its steps, as `detect` returns them.
     """
     is_url = isinstance(root, Url)
-    storage = open_step_storage(root, RULES)
+    storage = open_step_storage(root, storage_of(DEFAULT).RULES)
     entries = {each.entry: each for each in Steps(storage).entries(start=0) if each.finished}
     steps = []
     for name in names:

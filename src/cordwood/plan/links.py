@@ -1,6 +1,6 @@
-"""The choice of the files of the previous step that are kept by a hard link. Pure.
+"""The choice of the files of the previous step that a step shares with it. Pure.
 
-A file of the previous step is kept while at least half of its bytes are still those of the tree:
+A file of the previous step is linked while at least half of its bytes are still those of the tree:
 its other bytes occupy the disk as long as the link exists.
 """
 
@@ -79,19 +79,19 @@ def linked_parts(cells: Sequence[StoredCell], same: Collection[int]) -> tuple[Pa
     """
     # A cell and its leaves, or None and the sizes of a gap.
     runs: list[tuple[int | None, list[int]]] = []
-    positions = frozenset(same)
+    unchanged = frozenset(same)
     for i, (leaf, cell, _, length) in enumerate(cells):
-        number, item = (None, length) if leaf is None or i not in positions else (cell, leaf)
+        number, value = (None, length) if leaf is None or i not in unchanged else (cell, leaf)
         if number is None and not length:
             continue
-        if runs and runs[-1][0] == number and (number is None or item > runs[-1][1][-1]):
-            runs[-1][1].append(item)
+        if runs and runs[-1][0] == number and (number is None or value > runs[-1][1][-1]):
+            runs[-1][1].append(value)
         else:
-            runs.append((number, [item]))
+            runs.append((number, [value]))
     return tuple(
         [
-            Gap(sum(items)) if number is None else PackPart(tuple(items), number)
-            for number, items in runs
+            Gap(sum(values)) if number is None else PackPart(tuple(values), number)
+            for number, values in runs
         ]
     )
 
@@ -112,9 +112,9 @@ def select_cells(
     for each in ranges:
         leaves = assignment.groups[each.group].leaves[each.start : each.stop]
         start = each.start
-        for is_kept, run in groupby([((leaf, each.cell) in chosen) == keep for leaf in leaves]):
+        for is_selected, run in groupby([((leaf, each.cell) in chosen) == keep for leaf in leaves]):
             stop = start + len(list(run))
-            if is_kept:
+            if is_selected:
                 result.append(each._replace(start=start, stop=stop))
             start = stop
     return tuple(result)

@@ -58,8 +58,8 @@ class _Bin(NamedTuple):
     data_bytes: int
 
 
-_Item: TypeAlias = tuple[int, int, int, int]  # group, start, stop, size of the cell
-_Outline: TypeAlias = tuple[tuple[_Item, ...], ...]  # the items of each run
+_LeafRange: TypeAlias = tuple[int, int, int, int]  # group, start, stop, size of the cell
+_Outline: TypeAlias = tuple[tuple[_LeafRange, ...], ...]  # the ranges of each run
 _BinCache: TypeAlias = dict[tuple[_Outline, int], list[_Bin]]
 
 
@@ -85,14 +85,14 @@ def packs_of_ranges(
     """Return the files for some of the cells that a process writes; see `packs_of_process`."""
     cache = {} if cache is None else cache
     groups, sizes = assignment.groups, assignment.sizes
-    items: dict[tuple[bool, tuple[bool, int], int], list[_Item]] = {}
+    runs_by_key: dict[tuple[bool, tuple[bool, int], int], list[_LeafRange]] = {}
     for number, cell, start, stop, replicated in ranges:
         group = groups[number]
         size = group.cell_bytes[cell]
         key = (replicated, data_order(size, group.itemsize), cell)
-        items.setdefault(key, []).append((number, start, stop, size))
-    keys = sorted(items)
-    outline = tuple([tuple(items[key]) for key in keys])
+        runs_by_key.setdefault(key, []).append((number, start, stop, size))
+    keys = sorted(runs_by_key)
+    outline = tuple([tuple(runs_by_key[key]) for key in keys])
     forced = sum([not key[0] for key in keys])
     limit = sizes.pack_bytes
     bins = _bins(groups, outline, forced, limit, cache)
@@ -130,18 +130,18 @@ def _bins(
 
 def _split(
     groups: Sequence[LeafGroup],
-    outline: Sequence[tuple[int, Sequence[_Item]]],
+    outline: Sequence[tuple[int, Sequence[_LeafRange]]],
     limit: int,
     start_bins: Sequence[_Bin],
 ) -> list[_Bin]:
     """Put runs into bins of at most `limit` bytes; the last bin of `start_bins` is filled first."""
     bins = list(start_bins)
     runs, total = bins.pop() if bins else _Bin((), 0)
-    for run, items in outline:
+    for run, leaf_ranges in outline:
         leaves: list[int] = []
         sizes = [
             [(leaf, size) for leaf in groups[number].leaves[start:stop]]
-            for number, start, stop, size in items
+            for number, start, stop, size in leaf_ranges
         ]
         for leaf, size in merge(*sizes):
             if total + size > limit and (leaves or runs):

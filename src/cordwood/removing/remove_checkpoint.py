@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from cordwood.errors import CordwoodError, NotACheckpointError, UnsupportedFormatError
-from cordwood.formats.load_format import foreign_files
-from cordwood.formats.packs.packs_storage import RULES
+from cordwood.formats.load_format import foreign_files, storage_of
 from cordwood.formats.table import DEFAULT
 from cordwood.loading.detect_checkpoint import detect_checkpoint
 from cordwood.message_text import first_names
@@ -209,7 +208,7 @@ def _remove(plan: RemovalPlan) -> None:
         return
     is_file = "" in plan.listing.files
     steps = [each for each in plan.steps or ("",) if not is_file]
-    remove_listed(plan.location.text, plan.listing, RULES, steps)
+    remove_listed(plan.location.text, plan.listing, storage_of(DEFAULT).RULES, steps)
 
 
 def _remove_objects(url: Url, plan: RemovalPlan) -> None:
@@ -230,5 +229,5 @@ def _remove_objects(url: Url, plan: RemovalPlan) -> None:
         root, entries = url, list(steps)
         if not steps:
             root, entries = url.parent, [url.name]
-        ObjectStepStorage(root, RULES).remove(entries)
+        ObjectStepStorage(root, storage_of(DEFAULT).RULES).remove(entries)
     store.delete(sorted(names.intersection(object_names(store))))

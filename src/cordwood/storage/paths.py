@@ -23,6 +23,7 @@ from cordwood.storage.locations import LocalPath
 # The folder beside the steps of a run in an object store, with the data objects that they share.
 # It comes before the names of steps in a listing, which can so begin after it.
 POOL = ".data"
+SAVE_ID = re.compile(r"[0-9a-f]{16}")
 
 # What a web server's answer "not found" means for the index of a checkpoint.
 NOTHING_ON_THE_WEB = "there is no checkpoint, and a web server lists no steps: name one of them"

@@ -18,7 +18,7 @@ from cordwood.formats.packs.encode_item import encode_item
 from cordwood.formats.packs.grid import Grid, cells_meeting
 from cordwood.formats.packs.hub_index import hugging_face_index
 from cordwood.formats.packs.new_packs import new_packs
-from cordwood.formats.packs.pack_headers import sealed_digests
+from cordwood.formats.packs.pack_headers import read_pack_digests
 from cordwood.formats.packs.packed_tree import pack_tree
 from cordwood.formats.packs.read_index import read_index
 from cordwood.formats.safetensors.read_index import read_index as read_file_index
@@ -222,7 +222,7 @@ def check_files(directory: Directory) -> None:
         assert sorted(begins) == sorted(offsets[source.name])
         assert source.size_bytes == file.size_bytes
         assert source.header_digest is not None
-        assert sealed_digests(file, source.header_digest) == alone.sources[0].digests
+        assert read_pack_digests(file, source.header_digest) == alone.sources[0].digests
 
 
 _BOXES = st.tuples(*[st.tuples(st.integers(0, 7), st.integers(0, 7))] * 2).map(
@@ -313,7 +313,7 @@ def test_headers_that_were_changed() -> None:
     assert source.header_digest is not None
     changed = raw.replace(b"layers.0.b", b"layers.0.c")
     with pytest.raises(CorruptionError, match=r"x: bytes 0 to 4096 \(the header\) do not match"):
-        sealed_digests(MemoryFile(changed, "x"), source.header_digest)
+        read_pack_digests(MemoryFile(changed, "x"), source.header_digest)
     for header, expected in (
         (b"\0" * 8, "expected a header of 8 bytes, found one of 8"),
         (b"\x02" + b"\0" * 7 + b"{}", "expected a header of 10 bytes"),
@@ -322,4 +322,4 @@ def test_headers_that_were_changed() -> None:
         (b"\x14" + b"\0" * 7 + b'{"__metadata__":{[}}', "no JSON at character 16"),
     ):
         with pytest.raises(FormatError, match=f"^x: .*{expected}"):
-            sealed_digests(MemoryFile(header, "x"), HeaderDigest(len(header), digest_of(header)))
+            read_pack_digests(MemoryFile(header, "x"), HeaderDigest(len(header), digest_of(header)))

@@ -6,21 +6,24 @@ so each block is checked when it is read, and nothing is read twice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from cordwood.errors import FormatError
+from cordwood.formats.format_protocol import StepContent
 from cordwood.formats.packs.cordwood_json import decode_index, encode_index
 from cordwood.formats.packs.file_names import HUGGING_FACE_NAME, PACK_NAME
 from cordwood.formats.packs.hub_index import hugging_face_index
-from cordwood.formats.packs.pack_headers import sealed_digests, sealed_header
+from cordwood.formats.packs.pack_headers import read_pack_digests, read_pack_header
 from cordwood.formats.packs.parse_item import parse_items
+from cordwood.formats.packs.step_records import change_of_metrics, metrics_if_same_save
 from cordwood.index import Box, Digests, Source
 from cordwood.io.check_digests import check_blocks
+from cordwood.io.check_files import check_files
 from cordwood.io.lazy_array import LazyArray
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import ReadableFile
@@ -28,7 +31,7 @@ from cordwood.io.progress import METER
 from cordwood.plan.file_plan import FilePlan, LeafBytes, LiteralBytes
 from cordwood.storage.locations import LocalPath, Location, Url
 from cordwood.storage.paths import pooled_name
-from cordwood.storage.storage_protocol import IndexChange, NewDataFile, Storage
+from cordwood.storage.storage_protocol import NewDataFile, Storage
 from cordwood.storage.write_files import write_file
 from cordwood.threads.stop_check import check_stop
 from cordwood.threads.thread_counts import reading_threads
@@ -36,21 +39,6 @@ from cordwood.threads.thread_pool import map_in_threads
 
 _LOCAL_FILES_AT_ONCE = 2
 _BUFFERS = 8  # of uploads: reading needs about as much memory
-
-
-class StepContent(NamedTuple):
-    """A step as it is copied."""
-
-    index_bytes: bytes
-    sidecar: bytes | None
-    files: Mapping[str, Source]  # by their new names
-
-    def change(self) -> IndexChange:
-        """Return the change that makes it the index of a place where there is none."""
-        sizes = {name: file.size_bytes for name, file in self.files.items()}
-        beside = {HUGGING_FACE_NAME: self.sidecar}
-        names = frozenset(self.files)
-        return IndexChange(self.index_bytes, sizes, beside, kept=names, dropped=frozenset())
 
 
 def content_of(data: bytes, location: Location, *, in_pool: bool) -> StepContent:
@@ -86,7 +74,28 @@ def content_of(data: bytes, location: Location, *, in_pool: bool) -> StepContent
                 row[0] = new_name(row[0])
         data = encode_index(decoded)
         items = parse_items(data, name=str(location))
-    return StepContent(data, hugging_face_index(items), files)
+    return StepContent(data, {HUGGING_FACE_NAME: hugging_face_index(items)}, files)
+
+
+def with_metrics_of(content: StepContent, index: bytes, *, name: str) -> StepContent | None:
+    """Return a content with the metrics of an index too; None for that of another save.
+
+    None also if a metric has two values. `name` is the path or URL of the step, for errors.
+    """
+    metrics = metrics_if_same_save(index, content.index_bytes)
+    if metrics is None:
+        return None
+    change = change_of_metrics(content.index_bytes, metrics, name=name, overwrite=True)
+    return content._replace(index_bytes=change.new_index)
+
+
+def is_whole(file: ReadableFile, source: Source) -> bool:
+    """Return True if a data file is the one of a source, byte by byte.
+
+    Raises CorruptionError and FormatError for a header of another file.
+    """
+    assert source.header_digest is not None
+    return not check_files([(file, read_pack_digests(file, source.header_digest))])[0]
 
 
 def write_files(
@@ -158,8 +167,8 @@ class _FileCopy:
     def __init__(self, file: ReadableFile, source: Source, *, counts: bool) -> None:
         assert source.header_digest is not None
         self._file = file
-        self._header = sealed_header(file, source.header_digest)
-        self._digests = sealed_digests(file, source.header_digest, header=self._header)
+        self._header = read_pack_header(file, source.header_digest)
+        self._digests = read_pack_digests(file, source.header_digest, header=self._header)
         self._counts = counts
         self._failure: BaseException | None = None
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-from cordwood.storage.paths import POOL, pooled_name
+from cordwood.storage.paths import POOL, SAVE_ID, pooled_name
 
 HUGGING_FACE_NAME = "model.safetensors.index.json"
-SAVE_ID = re.compile(r"[0-9a-f]{16}")
 # In an object store the steps of a run share the data files of a pool beside them.
 PACK_NAME = re.compile(
     rf"(?P<pool>\.\./{re.escape(POOL)}/{SAVE_ID.pattern}/)?"

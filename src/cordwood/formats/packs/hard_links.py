@@ -20,7 +20,7 @@ from cordwood.formats.packs.compare_cells import (
     check_smallest_difference,
     find_difference,
 )
-from cordwood.formats.packs.pack_headers import sealed_digests
+from cordwood.formats.packs.pack_headers import read_pack_digests
 from cordwood.formats.packs.packed_tree import PackedTree, view_cell
 from cordwood.formats.packs.shared_files import Comparison
 from cordwood.io.lazy_array import LazyArray
@@ -67,7 +67,7 @@ class HardLinks(NamedTuple):
         try:
             (linked_file,) = self.target.open([source])  # what was linked, whatever lies there now
             with linked_file:
-                digests = sealed_digests(linked_file, source.header_digest)
+                digests = read_pack_digests(linked_file, source.header_digest)
                 unchanged -= changed_cells(linked_file, digests, cells, unchanged, value_of)
             is_shared = should_link(cells, unchanged)
         except _DAMAGE as e:
@@ -111,6 +111,6 @@ def _unchanged_cells(
     if not should_link(cells, unchanged):  # otherwise all of it is read
         assert source.header_digest is not None
         check_smallest_difference(
-            file, partial(sealed_digests, file, source.header_digest), differences.values()
+            file, partial(read_pack_digests, file, source.header_digest), differences.values()
         )
     return unchanged

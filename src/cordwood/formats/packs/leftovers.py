@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 from cordwood.errors import CordwoodError
 from cordwood.formats.packs.file_names import HUGGING_FACE_NAME, PACK_NAME
 from cordwood.formats.packs.hub_index import hub_index_state, sidecars_of
 from cordwood.formats.packs.item import Item
-from cordwood.formats.packs.open import read_index_bytes
-from cordwood.formats.packs.packs_storage import store_at
+from cordwood.formats.packs.packs_storage import require_index, store_at
 from cordwood.formats.packs.parse_item import parse_items
 from cordwood.formats.step_names import step_in_name
-from cordwood.formats.step_record import KEY, decode_record, wrong_step
+from cordwood.formats.step_record import record_in, wrong_step
 from cordwood.storage.locations import Location
 from cordwood.storage.storage_protocol import Garbage, Storage
 
@@ -23,7 +23,7 @@ def extra_problems(location: Location) -> list[str]:
     Raises FormatError for an index that is not what docs/format.md says.
     """
     store = store_at(location)
-    data = read_index_bytes(store)
+    data = require_index(store)
     items = parse_items(data, name=store.name)
     problems = [*_surplus(store, items), *_of_another_step(store, items)]
     if hub_index_state(store, items) == "damaged" and store.read_index() == data:
@@ -39,22 +39,20 @@ def stale_files(location: Location) -> list[str]:
     Raises as `extra_problems` does.
     """
     store = store_at(location)
-    items = parse_items(read_index_bytes(store), name=store.name)
+    items = parse_items(require_index(store), name=store.name)
     return [HUGGING_FACE_NAME] if hub_index_state(store, items) == "stale" else []
 
 
 def _of_another_step(store: Storage, items: Mapping[str, Item]) -> list[str]:
     """Return a line if the directory is named as one step, and a manager's record names another."""
     name = store.location.name
-    text = items[""].metadata.get(KEY) if "" in items else None
     step = step_in_name(name)
-    if text is None or step is None:
+    record = None
+    with suppress(CordwoodError):  # not a manager's, or a newer one's
+        record = record_in(items[""].metadata) if "" in items else None
+    if record is None or step is None or record.step == step:
         return []
-    try:
-        record = decode_record(text, KEY)
-    except CordwoodError:  # not a manager's, or a newer one's
-        return []
-    return [] if record.step == step else [wrong_step(record, name)]
+    return [wrong_step(record, name)]
 
 
 def _surplus(store: Storage, items: Mapping[str, Item]) -> Iterator[str]:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from cordwood.errors import CordwoodError, IncompleteCheckpointError
+from cordwood.errors import CordwoodError
 from cordwood.formats.format_protocol import Opened, OpenOptions
 from cordwood.formats.packs.cordwood_json import INDEX_NAME, decode_index
-from cordwood.formats.packs.pack_headers import sealed_digests
-from cordwood.formats.packs.packs_storage import store_at
+from cordwood.formats.packs.pack_headers import read_pack_digests
+from cordwood.formats.packs.packs_storage import require_index, store_at
 from cordwood.formats.packs.parse_item import parse_items
 from cordwood.formats.packs.read_index import FORMAT, read_index
 from cordwood.formats.packs.select_item import select_item
-from cordwood.formats.step_names import MAX_STEPS_OPENED, sorted_steps
 from cordwood.formats.table import Format
 from cordwood.index import Box, Digests, Leaf, Source
 from cordwood.io.open_files import Closable, ReadableFile, naming
-from cordwood.message_text import counted, listed
-from cordwood.storage.locations import Location, Url
-from cordwood.storage.paths import NOTHING_ON_THE_WEB
+from cordwood.storage.locations import Location
 from cordwood.storage.retry_reading import ReplacedError, retry_reading
 from cordwood.storage.storage_protocol import Storage
 
@@ -45,14 +41,14 @@ def open_item(format: Format, location: Location, item: str | None, options: Ope
     """
     del format
     store = store_at(location)
-    data = read_index_bytes(store)
+    data = require_index(store)
 
     def read() -> Opened:
         nonlocal data
         try:
             return _open(store, data, item, for_verify=options.for_verify)
         except CordwoodError as e:
-            before, data = data, read_index_bytes(store)
+            before, data = data, require_index(store)
             if data == before:
                 raise
             raise ReplacedError(e) from e
@@ -66,35 +62,9 @@ def item_names(location: Location) -> list[str]:
     Raises as `open_item` does.
     """
     store = store_at(location)
-    data = read_index_bytes(store)
+    data = require_index(store)
     with naming(f"{store.name}/{INDEX_NAME}"):
         return sorted(decode_index(data))
-
-
-def read_index_bytes(store: Storage) -> bytes:
-    """Return the bytes of an index that must be there. Raises as `open_item` does."""
-    data = store.read_index()
-    if data is not None:
-        return data
-    names = store.names()
-    if not names:
-        is_web = isinstance(store.location, Url) and store.location.is_web
-        what = NOTHING_ON_THE_WEB if is_web else "there is no checkpoint"
-        raise FileNotFoundError(errno.ENOENT, what, store.name)
-    steps = sorted_steps(names)
-    if not steps:
-        raise IncompleteCheckpointError(
-            f"{store.name} has no {INDEX_NAME}: no save to it has finished, or it is no checkpoint"
-        )
-    newest = steps[-1]
-    for step in reversed(steps[-MAX_STEPS_OPENED:]):
-        if store_at(store.location.child(step)).read_index() is not None:
-            newest = step
-            break
-    raise IncompleteCheckpointError(
-        f"{store.name} is a directory of {counted(len(steps), 'step')} ({listed(steps)}), and no "
-        f"checkpoint itself: load one of them; the newest is {store.name}/{newest}"
-    )
 
 
 def _open(store: Storage, data: bytes, prefix: str | None, *, for_verify: bool) -> Opened:
@@ -105,9 +75,9 @@ def _open(store: Storage, data: bytes, prefix: str | None, *, for_verify: bool) 
     files = _open_each(store, index.sources) if for_verify else store.open(index.sources)
 
     def fetch(number: int) -> Digests:
-        sealed = index.sources[number].header_digest
-        assert sealed is not None
-        return sealed_digests(files[number], sealed)
+        header_digest = index.sources[number].header_digest
+        assert header_digest is not None
+        return read_pack_digests(files[number], header_digest)
 
     def is_current() -> bool:
         with suppress(CordwoodError):

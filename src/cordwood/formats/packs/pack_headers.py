@@ -1,4 +1,4 @@
-"""The header of a pack: under the digest in the index, it holds the digests of its data."""
+"""The header of a pack: checked by the digest in the index, it has the digests of the data."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from cordwood.index import Digests, HeaderDigest
 from cordwood.io.open_files import ReadableFile
 
 
-def sealed_header(file: ReadableFile, sealed: HeaderDigest) -> bytes:
+def read_pack_header(file: ReadableFile, header_digest: HeaderDigest) -> bytes:
     """Read the header of a pack. Raises CorruptionError if it does not match its digest."""
-    header = file.read(0, sealed.header_bytes)
-    if digest_of(header) != sealed.digest:
+    header = file.read(0, header_digest.header_bytes)
+    if digest_of(header) != header_digest.digest:
         raise CorruptionError(
-            f"{file.name}: bytes 0 to {sealed.header_bytes} (the header) do not match the digest "
-            "in the index: the file is damaged, or was replaced by another one; restore a copy"
+            f"{file.name}: bytes 0 to {header_digest.header_bytes} (the header) do not match the "
+            "digest in the index: the file is damaged, or was replaced by another one; restore a copy"
         )
     return header
 
 
-def sealed_digests(
-    file: ReadableFile, sealed: HeaderDigest, *, header: bytes | None = None
+def read_pack_digests(
+    file: ReadableFile, header_digest: HeaderDigest, *, header: bytes | None = None
 ) -> Digests:
     """Read the digests of the data of a pack, from its header.
 
     Args:
         file: the pack.
-        sealed: the digest of its header.
+        header_digest: the digest of its header.
         header: its header, if it was read before.
 
     Raises:
@@ -38,7 +38,7 @@ def sealed_digests(
         FormatError: the header has no digests for the data of this file.
     """
     if header is None:
-        header = sealed_header(file, sealed)
+        header = read_pack_header(file, header_digest)
     try:
         length = int.from_bytes(header[:8], "little")
         text = header[8:].decode()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING
 
-from cordwood.errors import UnsupportedFormatError
+from cordwood.errors import IncompleteCheckpointError, UnsupportedFormatError
 from cordwood.formats.packs.cordwood_json import INDEX_NAME, MAX_INDEX_BYTES, decode_index, names_in
 from cordwood.formats.packs.file_names import HUGGING_FACE_NAME, is_pack_name
-from cordwood.storage.locations import LocalPath, Location
+from cordwood.formats.step_names import MAX_STEPS_OPENED, sorted_steps
+from cordwood.message_text import counted, listed
+from cordwood.storage.locations import LocalPath, Location, Url
+from cordwood.storage.paths import NOTHING_ON_THE_WEB
 from cordwood.storage.storage_protocol import NamingRules
 
 if TYPE_CHECKING:
@@ -39,3 +43,29 @@ def store_at(location: Location, *, to_save: bool = False) -> Storage:
     from cordwood.storage.object_stores.object_storage import ObjectStorage
 
     return ObjectStorage(location, RULES)
+
+
+def require_index(store: Storage) -> bytes:
+    """Return the bytes of an index that must be there. Raises as `open_item` does."""
+    data = store.read_index()
+    if data is not None:
+        return data
+    names = store.names()
+    if not names:
+        is_web = isinstance(store.location, Url) and store.location.is_web
+        what = NOTHING_ON_THE_WEB if is_web else "there is no checkpoint"
+        raise FileNotFoundError(errno.ENOENT, what, store.name)
+    steps = sorted_steps(names)
+    if not steps:
+        raise IncompleteCheckpointError(
+            f"{store.name} has no {INDEX_NAME}: no save to it has finished, or it is no checkpoint"
+        )
+    newest = steps[-1]
+    for step in reversed(steps[-MAX_STEPS_OPENED:]):
+        if store_at(store.location.child(step)).read_index() is not None:
+            newest = step
+            break
+    raise IncompleteCheckpointError(
+        f"{store.name} is a directory of {counted(len(steps), 'step')} ({listed(steps)}), and no "
+        f"checkpoint itself: load one of them; the newest is {store.name}/{newest}"
+    )

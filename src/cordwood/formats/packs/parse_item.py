@@ -13,12 +13,13 @@ from cordwood.encoding.json_structure import structure_from_json
 from cordwood.encoding.leaf_table import parse_runs, parse_values
 from cordwood.errors import FormatError, LimitError
 from cordwood.formats.packs.cordwood_json import INDEX_NAME, decode_index
-from cordwood.formats.packs.file_names import PACK_NAME, SAVE_ID
+from cordwood.formats.packs.file_names import PACK_NAME
 from cordwood.formats.packs.item import GAP, Item, ItemLayout, LeafNumbers, PackParts
 from cordwood.formats.packs.leaf_types import PackedType, parse_type
 from cordwood.formats.safetensors.read_header import MAX_HEADER_BYTES
 from cordwood.index import LEAF, HeaderDigest, Source
 from cordwood.io.open_files import naming
+from cordwood.storage.paths import SAVE_ID
 from cordwood.threads.garbage_collector import gc_paused
 
 MEMBERS = ("save_id", "metadata", "nodes", "types", "leaves", "values", "columns", "files")
@@ -152,10 +153,10 @@ def _pack(row: Any, *, where: str) -> PackParts:
         raise FormatError(f"{where}: expected a digest of the header, found {digest!r:.80}")
     if type(parts) is not list or len(parts) % 2 or not set(map(type, parts)) <= {int}:
         raise FormatError(f"{where}: expected pairs of column and cell")
-    sealed = HeaderDigest(header_bytes, bytes.fromhex(digest))
+    header = HeaderDigest(header_bytes, bytes.fromhex(digest))
     pairs = tuple(zip(parts[::2], parts[1::2], strict=True))
     _check_gaps(pairs, where=where)
-    return PackParts(Source(name, size, None, sealed), pairs)
+    return PackParts(Source(name, size, None, header), pairs)
 
 
 def _check_gaps(parts: Sequence[tuple[int, int]], *, where: str) -> None:
@@ -224,7 +225,7 @@ def _check_counts(
 
 def _check_coverage(item: Item, counts: LeafNumbers, *, where: str) -> None:
     """Require each cell once, and files of the sizes that their cells make up."""
-    taken = np.zeros(item.cell_count, np.bool_)
+    is_stored = np.zeros(item.cell_count, np.bool_)
     fewest = [int(counts[column].min(initial=MAX_CELLS)) for column in item.columns]
     layout = ItemLayout(item)
     for n, pack in enumerate(item.packs):
@@ -238,9 +239,9 @@ def _check_coverage(item: Item, counts: LeafNumbers, *, where: str) -> None:
                     f"{where}: files[{n}]: a leaf of column {column} has no cell {cell!r:.40}"
                 )
             cells = item.cell_starts[item.columns[column]] + cell
-            if taken[cells].any():
+            if is_stored[cells].any():
                 raise FormatError(f"{where}: files[{n}]: cell {cell} of a leaf is stored twice")
-            taken[cells] = True
+            is_stored[cells] = True
         if end != pack.source.size_bytes:
             raise FormatError(
                 f"{where}: files[{n}]: expected {pack.source.size_bytes} bytes, but its header, "

@@ -94,7 +94,7 @@ def write_packs(
                 )
             )
     leaves.expect([leaf for file in every_file for leaf in leaves_of(file.plan.segments)])
-    sealed = iter(transaction.write(every_file, leaves))
+    header_digests = iter(transaction.write(every_file, leaves))
     written = []
     for each, contents, new_files in zip(shared, packs, files, strict=True):
         # Every process can compute the contents of files itself, unless some are shared.
@@ -103,7 +103,7 @@ def write_packs(
             written_pack(
                 file.name,
                 file.plan.size_bytes,
-                next(sealed),
+                next(header_digests),
                 None if is_computable else pack.parts,
             )
             for file, pack in zip(new_files, contents, strict=True)

@@ -21,11 +21,11 @@ class WrittenPack(NamedTuple):
 
 
 def written_pack(
-    name: str, size_bytes: int, sealed: HeaderDigest, parts: Sequence[PackPart | Gap] | None
+    name: str, size_bytes: int, header: HeaderDigest, parts: Sequence[PackPart | Gap] | None
 ) -> WrittenPack:
     """Return a file that was written or linked; for `parts` see `WrittenPack`."""
     rows = None if parts is None else list(map(part_row, parts))
-    return WrittenPack(name, size_bytes, sealed.header_bytes, sealed.digest.hex(), rows)
+    return WrittenPack(name, size_bytes, header.header_bytes, header.digest.hex(), rows)
 
 
 def part_row(part: PackPart | Gap) -> list[int] | int:

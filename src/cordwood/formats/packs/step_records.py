@@ -1,6 +1,6 @@
-"""Metrics in the index of a step that a manager has saved: adding some later, and comparing.
+"""The record of a manager in the index of a step, and the metrics that are added to it later.
 
-They are a part of the record, which is a string in the metadata of the tree. So a change of them is
+The record is a string in the metadata of the tree that has no prefix. So a change of its metrics is
 a new index, under its digest, and no data file changes.
 """
 
@@ -10,10 +10,32 @@ from collections.abc import Mapping
 from typing import Any
 
 from cordwood.errors import StepError
-from cordwood.formats.packs.cordwood_json import INDEX_NAME, decode_index, encode_index, names_in
-from cordwood.formats.step_record import KEY, Record, decode_record, encode_record
+from cordwood.formats.format_protocol import StepIndex
+from cordwood.formats.packs.cordwood_json import (
+    INDEX_NAME,
+    data_bytes_of,
+    decode_index,
+    encode_index,
+    names_in,
+)
+from cordwood.formats.step_record import KEY, Record, encode_record, record_in, record_text_in
 from cordwood.io.open_files import naming
 from cordwood.storage.storage_protocol import IndexChange
+
+
+def read_step_index(index: bytes) -> StepIndex:
+    """Return the facts in an index about its step. Raises as `decode_index`, without a name."""
+    items = decode_index(index)
+    return StepIndex(record_text_in(_metadata(items)), data_bytes_of(items))
+
+
+def read_record(index: bytes, *, name: str) -> Record | None:
+    """Return the record in the index of a step; None if no manager saved it.
+
+    `name` is the path or URL of the step, for errors.
+    """
+    with naming(f"{name}/{INDEX_NAME}"):
+        return record_in(_metadata(decode_index(index)))
 
 
 def change_of_metrics(
@@ -31,7 +53,7 @@ def change_of_metrics(
     """
     with naming(f"{name}/{INDEX_NAME}"):
         items = decode_index(index)
-        record = _record_of(items)
+        record = record_in(_metadata(items))
         files = names_in(items)
     if record is None:
         raise StepError(
@@ -54,7 +76,7 @@ def metrics_if_same_save(index: bytes, other: bytes) -> Mapping[str, float] | No
     None also if a metric has two values.
     """
     both = [decode_index(each) for each in (index, other)]
-    records = [_record_of(items) for items in both]
+    records = [record_in(_metadata(items)) for items in both]
     if records[0] is None or records[1] is None:
         return None
     bare = [
@@ -67,21 +89,9 @@ def metrics_if_same_save(index: bytes, other: bytes) -> Mapping[str, float] | No
     return {**one, **two} if bare[0] == bare[1] and agree else None
 
 
-def record_of_index(index: bytes, *, name: str) -> Record | None:
-    """Return the record in the index of a step; None if no manager saved it.
-
-    `name` is the path or URL of the step, for errors.
-    """
-    with naming(f"{name}/{INDEX_NAME}"):
-        return _record_of(decode_index(index))
-
-
-def _record_of(items: Mapping[str, Any]) -> Record | None:
-    """Return the record of a step; None if no manager saved it."""
+def _metadata(items: Mapping[str, Any]) -> object:
     item = items.get("")
-    metadata = item.get("metadata") if type(item) is dict else None
-    text = metadata.get(KEY) if type(metadata) is dict else None
-    return decode_record(text, KEY) if type(text) is str else None
+    return item.get("metadata") if type(item) is dict else None
 
 
 def _with_record(items: Mapping[str, Any], record: Record) -> bytes:
