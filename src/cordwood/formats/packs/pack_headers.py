@@ -18,7 +18,8 @@ def read_pack_header(file: ReadableFile, header_digest: HeaderDigest) -> bytes:
     if digest_of(header) != header_digest.digest:
         raise CorruptionError(
             f"{file.name}: bytes 0 to {header_digest.header_bytes} (the header) do not match the "
-            "digest in the index: the file is damaged, or was replaced by another one; restore a copy"
+            "digest in the index: the file is damaged, or was replaced by another one; restore a "
+            "copy"
         )
     return header
 
