@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from cordwood.formats.packs.file_names import SAVE_ID
-from cordwood.formats.packs.packs_storage import RULES
+from cordwood.formats.load_format import storage_of
+from cordwood.formats.table import DEFAULT
 from cordwood.storage.entry_content import split_content
-from cordwood.storage.paths import POOL, temporary_prefix
+from cordwood.storage.paths import POOL, SAVE_ID, temporary_prefix
 
 # A lock, what was being removed or written, the pool of a store.
 _HIDDEN = re.compile(
@@ -27,7 +27,9 @@ def belongs_to_run(name: str) -> bool:
             return True
         return (
             "/" not in hidden[2]
-            and not split_content([hidden[2]], [], RULES, has_own_sidecars=True).foreign
+            and not split_content(
+                [hidden[2]], [], storage_of(DEFAULT).RULES, has_own_sidecars=True
+            ).foreign
         )
     folder, _, inner = name.partition("/")
     if folder != POOL:
@@ -35,5 +37,5 @@ def belongs_to_run(name: str) -> bool:
     return (
         inner == "steps.json"
         or _POOLED.fullmatch(inner) is not None
-        or RULES.is_data_file(f"../{name}")
+        or storage_of(DEFAULT).RULES.is_data_file(f"../{name}")
     )
