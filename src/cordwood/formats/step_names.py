@@ -77,20 +77,21 @@ def is_named_step(name: str) -> bool:
 def sorted_steps(names: Iterable[str], *, extra: Iterable[str] = ()) -> list[str]:
     """Return the names that are names of steps, the oldest first, and those in `extra`.
 
-    >>> sorted_steps(["step_20", "step_3", "100", "run-7.msgpack", "notes"], extra=["my-9"])
-    ['step_3', 'run-7.msgpack', 'my-9', 'step_20', '100']
+    >>> sorted_steps(["step_20", "step_0", "100", "run-7.msgpack", "notes"], extra=["my-9", "2b"])
+    ['2b', 'step_0', 'run-7.msgpack', 'my-9', 'step_20', '100']
     """
-    numbers = {name: _last_number(name) for name in extra}
+    numbers: dict[str, int | None] = {name: _last_number(name) for name in extra}
     for name in names:
         step = parse_step_name(name)
         if step is not None:
             numbers[name] = step.number
-    return sorted(numbers, key=lambda name: (numbers[name], name))
+    # Those without a number come first.
+    return sorted(numbers, key=lambda name: (numbers[name] is not None, numbers[name] or 0, name))
 
 
-def _last_number(name: str) -> int:
+def _last_number(name: str) -> int | None:
     match = _LAST_DIGITS.search(name)
-    return int(match[0]) if match is not None else -1
+    return None if match is None else int(match[0])
 
 
 def step_name(step: int) -> str:

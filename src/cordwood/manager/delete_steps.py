@@ -141,7 +141,7 @@ class StepCleaner:
         )
         self._warn_of_what_stays(result)
         self._remove_unfinished([each for each in every if not each.finished])
-        self._steps.summarize()
+        self._steps.store_records()
         if isinstance(self._steps.location, LocalPath):
             self._tidy([each for each in steps if each.entry not in removed])
 

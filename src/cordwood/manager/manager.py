@@ -388,16 +388,16 @@ class CheckpointManager(StepReader):
         return self._delete(number + 1, None, f"delete the steps after {number} of")
 
     def _delete(self, start: int, stop: int | None, what: str) -> list[int]:
-        return self._alone(lambda: self._delete_alone(start, stop, what))
+        def delete() -> list[int]:
+            self._queue.wait_quietly()
+            if self._saver.restored is not None and self._saver.restored >= start:
+                self._saver.restored = None
+            try:
+                return self._group.agree(what, lambda: delete_steps(self._steps, start, stop))
+            finally:
+                self._decider.invalidate()  # an error may come after some were deleted
 
-    def _delete_alone(self, start: int, stop: int | None, what: str) -> list[int]:
-        self._queue.wait_quietly()
-        if self._saver.restored is not None and self._saver.restored >= start:
-            self._saver.restored = None
-        try:
-            return self._group.agree(what, lambda: delete_steps(self._steps, start, stop))
-        finally:
-            self._decider.invalidate()  # an error may come after some were deleted
+        return self._alone(delete)
 
     def _before_restoring(self) -> None:
         if not self._queue.calls.is_forked:  # the saves of another process are not waited for

@@ -23,8 +23,8 @@ from cordwood.threads.thread_pool import run_tasks
 
 _ATTEMPTS = 20  # to read a root at one moment, with no change meanwhile
 _FOREIGN = "foreign"  # the stamp of steps that another tool has saved
-_MAX_UNSUMMARIZED = 16  # steps of an object store that are read one by one
-_MAX_SUMMARIZED_RECORD = 4096  # characters; longer ones are read from the index
+_MAX_READ_SINGLY = 16  # steps of an object store whose indexes are read one by one
+_MAX_STORED_RECORD = 4096  # characters; longer ones are read from the index
 
 
 class Steps:
@@ -45,7 +45,7 @@ class Steps:
         self.root = str(storage.location)
         self._steps: dict[str, Step] = {}
         self._damaged: dict[tuple[str, Hashable | None], str] = {}
-        self._summarized: Mapping[str, StoredRecord] = {}  # as last read or written
+        self._stored_records: Mapping[str, StoredRecord] = {}  # as last read or written
 
     def all(self) -> list[Step]:
         """Return all steps, finished or not, by number; the better one of two with one number."""
@@ -161,10 +161,10 @@ class Steps:
             if name not in self._steps or self._steps[name].stamp not in (entry.stamp, _FOREIGN)
         ]
         steps: dict[str, Step | None] = {}
-        if len(unread) > _MAX_UNSUMMARIZED:
-            self._summarized = self.storage.read_records()
+        if len(unread) > _MAX_READ_SINGLY:
+            self._stored_records = self.storage.read_records()
             for name in unread:
-                record = self._summarized.get(name)
+                record = self._stored_records.get(name)
                 stamp = entries[name].stamp
                 if record is not None and stamp is not None and record.stamp == stamp:
                     with suppress(CordwoodError):  # else its index is read
@@ -184,7 +184,7 @@ class Steps:
         step = Step(_number_in(name), name, location, record.stamp, None, "", data_bytes=size)
         return with_record(step, record.text)
 
-    def summarize(self) -> None:
+    def store_records(self) -> None:
         """Store the records of all steps in one object, once many are not in it yet.
 
         So a new process that lists the steps of an object store need not read every index. Does
@@ -196,12 +196,12 @@ class Steps:
         for step in self.all():
             if step.record is not None and step.counts and step.data_bytes is not None:
                 text = encode_record(step.record)
-                if len(text) <= _MAX_SUMMARIZED_RECORD:
+                if len(text) <= _MAX_STORED_RECORD:
                     records[step.entry] = StoredRecord(step.stamp, text, step.data_bytes)
-        new = sum(self._summarized.get(name) != record for name, record in records.items())
-        if new > _MAX_UNSUMMARIZED:
+        new = sum(self._stored_records.get(name) != record for name, record in records.items())
+        if new > _MAX_READ_SINGLY:
             self.storage.write_records(records)
-            self._summarized = records
+            self._stored_records = records
 
     def _read_all(
         self, entries: Mapping[str, StepEntry], ahead: Mapping[str, Step | None]

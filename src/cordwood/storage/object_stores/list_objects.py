@@ -47,89 +47,95 @@ def list_objects(
 
     Raises StorageError for such a key that the listing cannot pass over.
     """
+    listing = _Listing(store, may_skip)
     offset = f"{store.prefix}{start_after}" if start_after else None
-    odd: list[str] = []
-    skipped = {} if skipped is None else skipped
-    objects = _objects_below(store, store.prefix, offset, odd, may_skip, skipped)
+    entries = listing.entries_of(listing.objects_below(store.prefix, offset))
+    if skipped is not None:
+        skipped.update(listing.skipped)
     # Some stores ignore where a listing is to begin: Azurite does.
-    return [each for each in _entries_of(store, objects, odd) if each.name > start_after]
+    return [each for each in entries if each.name > start_after]
 
 
 def list_objects_beside(
     store: ObjectStore, folder: str, *, may_skip: Callable[[str], bool] | None = None
 ) -> list[ObjectEntry]:
-    """Return all objects but those below a folder, sorted by name; the others as `entries`.
+    """Return all objects but those below a folder, sorted by name, as `list_objects` does.
 
     Folders that come before it are listed one by one, so its objects cost no request.
 
     Args:
         store: the store.
         folder: the name of the folder.
-        may_skip: as in `entries`. Where an odd key keeps the store from naming the folders,
+        may_skip: as in `list_objects`. Where an odd key keeps the store from naming the folders,
             those before `folder` are left out.
     """
     after, children = together(
         lambda: list_objects(store, start_after=f"{folder}0", may_skip=may_skip),
         partial(list_children, store),
     )
+    listing = _Listing(store, may_skip)
     before: list[Any] = []
-    odd: list[str] = []
     for prefix in [f"{name}/" for name in children if f"{name}/" < f"{folder}/"]:
-        before += _objects_below(store, f"{store.prefix}{prefix}", None, odd, may_skip, {})
-    return [*_entries_of(store, before, odd), *after]
+        before += listing.objects_below(f"{store.prefix}{prefix}", None)
+    return [*listing.entries_of(before), *after]
 
 
-def _entries_of(
-    store: ObjectStore, objects: Sequence[Any], odd: Sequence[str]
-) -> list[ObjectEntry]:
-    """Return what was listed, sorted by name; warn of odd keys, which are left out."""
-    prefix = store.prefix
-    entries = [
-        entry_of(each["path"].removeprefix(prefix), each, _listed_tag(store, each))
-        for each in objects
-        if each["path"].startswith(prefix)
-    ]
-    _warn_of(store, [*odd, *[each.name for each in entries if is_odd(each.name)]])
-    return sorted([each for each in entries if not is_odd(each.name)])
+class _Listing:
+    """A listing in progress, which goes around odd keys.
 
+    Attributes:
+        skipped: the names of the folders that were left out, each with its odd key.
+    """
 
-def _objects_below(
-    store: ObjectStore,
-    prefix: str,
-    offset: str | None,
-    odd: list[str],
-    may_skip: Callable[[str], bool] | None,
-    skipped: dict[str, str],
-) -> list[Any]:
-    """Return the objects below a prefix, and behind an offset; odd keys go to `odd`."""
-    try:
-        return _request_objects(store, prefix, offset)
-    except StorageError as e:
-        key = None if e.__cause__ is None else odd_key_of(e.__cause__)
-        if key is None:
-            raise
-        odd.append(key)
-        children = _children_below(store, prefix)
-        if children is not None:
-            folders, objects = children
-            for folder in folders:
-                if offset is None or f"{folder}/" > offset or offset.startswith(f"{folder}/"):
-                    objects += _objects_below(store, f"{folder}/", None, odd, may_skip, skipped)
+    def __init__(self, store: ObjectStore, may_skip: Callable[[str], bool] | None) -> None:
+        self.skipped: dict[str, str] = {}
+        self._store = store
+        self._may_skip = may_skip
+        self._odd: list[str] = []  # keys
+
+    def entries_of(self, objects: Sequence[Any]) -> list[ObjectEntry]:
+        """Return what was listed, sorted by name; warn of odd keys, which are left out."""
+        prefix = self._store.prefix
+        entries = [
+            entry_of(each["path"].removeprefix(prefix), each, _listed_tag(self._store, each))
+            for each in objects
+            if each["path"].startswith(prefix)
+        ]
+        odd = [*self._odd, *[each.name for each in entries if is_odd(each.name)]]
+        _warn_of(self._store, odd)
+        return sorted([each for each in entries if not is_odd(each.name)])
+
+    def objects_below(self, prefix: str, offset: str | None) -> list[Any]:
+        """Return the objects below a prefix, and behind an offset."""
+        store, may_skip = self._store, self._may_skip
+        try:
+            return _request_objects(store, prefix, offset)
+        except StorageError as e:
+            key = None if e.__cause__ is None else odd_key_of(e.__cause__)
+            if key is None:
+                raise
+            self._odd.append(key)
+            children = _children_below(store, prefix)
+            if children is not None:
+                folders, objects = children
+                for folder in folders:
+                    if offset is None or f"{folder}/" > offset or offset.startswith(f"{folder}/"):
+                        objects += self.objects_below(f"{folder}/", None)
+                return objects
+            folder = prefix.removeprefix(store.prefix).rstrip("/")
+            first, _, inner = folder.partition("/")
+            # No index of a step lies deeper, and nothing else than an index is looked for there.
+            if first and may_skip is not None and ((inner and first != POOL) or may_skip(first)):
+                self.skipped[folder] = key
+                return []
+            behind = key_behind(key, prefix)
+            if behind is None or may_skip is None or first or (offset or "") >= behind:
+                raise odd_key_error(key, str(store.url)) from e
+            objects = self.objects_below(prefix, max(behind, offset or ""))
+            pool = f"{prefix}{POOL}/"
+            if (offset or "") < pool < behind:
+                objects += self.objects_below(pool, None)
             return objects
-        folder = prefix.removeprefix(store.prefix).rstrip("/")
-        first, _, inner = folder.partition("/")
-        # No index of a step lies deeper, and nothing else than an index is looked for there.
-        if first and may_skip is not None and ((inner and first != POOL) or may_skip(first)):
-            skipped[folder] = key
-            return []
-        behind = key_behind(key, prefix)
-        if behind is None or may_skip is None or first or (offset or "") >= behind:
-            raise odd_key_error(key, str(store.url)) from e
-        objects = _objects_below(store, prefix, max(behind, offset or ""), odd, may_skip, skipped)
-        pool = f"{prefix}{POOL}/"
-        if (offset or "") < pool < behind:
-            objects += _objects_below(store, pool, None, odd, may_skip, skipped)
-        return objects
 
 
 def _request_objects(store: ObjectStore, prefix: str, offset: str | None) -> list[Any]:
@@ -184,18 +190,13 @@ def _listed_tag(store: ObjectStore, meta: Any) -> Tag:
 
 def object_names(store: ObjectStore) -> list[str]:
     """Return the names of all objects, sorted."""
-    return [
-        each.name
-        for each in list_objects(
-            store,
-        )
-    ]
+    return [each.name for each in list_objects(store)]
 
 
 def list_children(store: ObjectStore) -> list[str]:
     """Return the names up to their first slash, sorted; this lists no object behind one.
 
-    Odd keys are left out as in `entries`.
+    Odd keys are left out as in `list_objects`.
     """
     prefix = store.prefix
     children = _children_below(store, prefix)
