@@ -29,6 +29,7 @@ PUBLIC_MODULES = {
     "cordwood.keypath",
     "cordwood.msgpack",
     "cordwood.policies",
+    "cordwood.recipes",
     "cordwood.results",
     "cordwood.state_dict",
     "cordwood.testing",

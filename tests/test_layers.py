@@ -25,6 +25,7 @@ LAYERS = {
     "encoding": 2,
     "notebook": 2,
     "plan": 2,
+    "recipes": 2,
     "state_dict": 2,
     "threads": 2,
     "devices": 3,
@@ -145,6 +146,7 @@ PURE = {
     "functools",
     "heapq",
     "itertools",
+    "json",
     "math",
     "operator",
     "re",
@@ -329,7 +331,7 @@ def test_no_module_is_in_two_lists_of_exceptions() -> None:
     assert not set(FOR_EVERY_FORMAT) & set(KNOW_EVERY_FORMAT)
 
 
-@each([*only("plan"), *only("policies")])
+@each([*only("plan"), *only("policies"), *only("recipes")])
 def test_plans_are_pure(source: Path) -> None:
     for statement in imports_of(source):
         if statement.module.startswith("cordwood"):

@@ -46,6 +46,9 @@ NAMESPACES = {
         AtSteps EverySeconds EveryStep EverySteps KeepAll KeepAt KeepBest KeepEvery KeepLast
         KeepPolicy KeepWithin Moment OnPreemption SavePolicy SavedStep WhenIdle
     """,
+    "cordwood.recipes": """
+        Recipe Rule
+    """,
     "cordwood.results": """
         Conversion CopyReport Detected Diff GcReport LeafDiff PlannedStep Progress Resplittable
         Restored RetentionPlan SaveReport Stateful StorageOptions Verification
@@ -77,17 +80,20 @@ SIGNATURES = {
     ],
     "load": [
         *["path", "like", "*", "mmap", "to", "verify", "strict", "cast"],
-        *["select", "rename", "missing", "extra", "alias", "nest", "transpose"],
+        *["select", "rename", "missing", "extra", "alias", "nest", "transpose", "recipe"],
         *["mesh", "rules", "shardings", "migrations", "progress", "format", "prefix", "max_bytes"],
     ],
     "convert": [
-        *["source", "destination", "*", "select", "rename", "transpose", "cast", "lossy"],
+        *["source", "destination", "*", "select", "rename", "transpose", "recipe", "cast"],
+        *["lossy"],
         *["format", "compression", "metadata", "prefix"],
         *["to_prefix", "overwrite", "max_shard_bytes", "max_bytes", "scratch", "progress"],
     ],
     "copy": ["source", "destination", "*", "verify", "progress"],
-    "diff": ["a", "b", "*", "select", "rename", "prefix", "strict", "values", "progress"],
-    "open": ["path", "*", "format", "prefix", "max_bytes", "scratch"],
+    "diff": [
+        *["a", "b", "*", "select", "rename", "recipe", "prefix", "strict", "values", "progress"],
+    ],
+    "open": ["path", "*", "format", "prefix", "max_bytes", "scratch", "recipe"],
     "tree_serialize_leaves": [
         *["checkpoint_dir", "pytree", "manager", "*"],
         *["prefix", "commit_callback", "write_index"],

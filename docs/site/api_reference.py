@@ -32,6 +32,7 @@ from cordwood.public_names import attributes_of
 NAMESPACES = (
     "cordwood.errors",
     "cordwood.policies",
+    "cordwood.recipes",
     "cordwood.results",
     "cordwood.keypath",
     "cordwood.state_dict",

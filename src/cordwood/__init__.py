@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cordwood import keypath as keypath
     from cordwood import msgpack as msgpack
     from cordwood import policies as policies
+    from cordwood import recipes as recipes
     from cordwood import results as results
     from cordwood import state_dict as state_dict
     from cordwood import testing as testing
@@ -106,6 +107,7 @@ _SUBMODULES = (
     "keypath",
     "msgpack",
     "policies",
+    "recipes",
     "results",
     "state_dict",
     "testing",

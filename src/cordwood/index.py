@@ -172,6 +172,45 @@ class Inline(NamedTuple):
     value: Any
 
 
+class ArrangedPart(NamedTuple):
+    """A part of an arranged leaf: elements of another leaf, with the axes in another order."""
+
+    leaf: Leaf
+    shape: tuple[int, ...]  # of that leaf, seen as an array of more axes, in C order
+    start: tuple[int, ...]  # the first element of the part in it
+    # For each axis of `shape`, the axis of the arranged array along which it runs; -1: one index.
+    axes: tuple[int, ...]
+    box: Box  # the part in the arranged array
+
+
+class Arithmetic(NamedTuple):
+    """A multiplication, and then an addition, of each element; or the inverse of both."""
+
+    scale: float
+    add: float
+    inverse: bool  # True: a subtraction, and then a division
+    lossy: bool  # False: elements that the inverse does not give back are an error
+
+
+class Arranged(NamedTuple):
+    """A leaf made of parts of other leaves, and of zeros.
+
+    The other leaves have one dtype, which is the leaf's unless there is arithmetic.
+    """
+
+    shape: tuple[int, ...]  # of the leaf, seen as an array of more axes, in C order
+    parts: tuple[ArrangedPart, ...]
+    padding: tuple[Box, ...] = ()  # boxes of zeros, which may overlap
+    arithmetic: Arithmetic | None = None
+    copies: tuple[Arranged, ...] = ()  # others that have to be equal
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """The pieces of the leaves of all parts, in their order."""
+        storages = [part.leaf.storage for part in self.parts]
+        return tuple([p for each in storages if not isinstance(each, Inline) for p in each.pieces])
+
+
 class Unreadable(NamedTuple):
     """The inline value of a leaf of the kind "unreadable": what it is, and what to do."""
 
@@ -179,6 +218,9 @@ class Unreadable(NamedTuple):
 
     def __repr__(self) -> str:
         return f"<not readable: {self.reason}>"
+
+
+LeafStorage: TypeAlias = "Pieces | Encoded | Inline | Arranged"
 
 
 def unreadable_leaf(key_path: KeyPath, reason: str) -> Leaf:
@@ -193,7 +235,7 @@ class Leaf(NamedTuple):
     kind: LeafKind
     shape: tuple[int, ...]
     dtype: str  # a name of cordwood.dtypes; "" for an inline value
-    storage: Pieces | Encoded | Inline
+    storage: LeafStorage
     weak_type: bool = False
     prng_impl: str | None = None  # of a prng_key, such as "threefry2x32"
 

@@ -310,3 +310,8 @@ def test_static_fields_are_neither_stored_nor_compared() -> None:
     loaded = cordwood.load("m", like=Model(jnp.zeros(2), heads=5))
     assert loaded.heads == 5
     np.testing.assert_array_equal(loaded.w, np.ones(2))
+
+
+def test_recipes() -> None:
+    params = run("recipes.md")["params"]
+    assert params["layers"]["down"].shape == (3, 32, 8)

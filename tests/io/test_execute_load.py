@@ -19,8 +19,7 @@ from cordwood.io import read_units
 from cordwood.io.buffers import allocate_bytes
 from cordwood.io.check_files import check_files
 from cordwood.io.execute_load import execute_load
-from cordwood.io.memory_file import MemoryFile
-from cordwood.io.open_files import LocalFile
+from cordwood.io.open_files import LocalFile, MemoryFile
 from cordwood.plan.load_plan import LoadPlan, Move
 
 DATA = np.random.default_rng(1).integers(0, 256, 40_000, dtype=np.uint8).tobytes()

@@ -31,6 +31,7 @@ from cordwood.plan.path_patterns import Rename, Select
 from cordwood.plan.select_leaves import Transpose
 from cordwood.processes.key_value_store import SINGLE_PROCESS
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
+from cordwood.recipes.recipe import Recipe
 from cordwood.saving.background_saves import raise_unreported_failures, wait_for_saves
 from cordwood.saving.interrupted_saves import after_interrupted_saves
 from cordwood.storage.locations import (
@@ -56,6 +57,7 @@ def convert(
     select: Select | None = None,
     rename: Rename | None = None,
     transpose: Transpose | None = None,
+    recipe: Recipe | None = None,
     cast: Cast | None = None,
     lossy: bool = False,
     format: str | None = None,
@@ -99,10 +101,13 @@ def convert(
         rename: new key paths for leaves and containers, as in `load`.
         transpose: patterns of matrices that are written transposed, or a mapping of patterns to
             axes, as in `load`; the patterns match key paths after `rename`.
+        recipe: rules that make other names, shapes and axes of those of the source, as in `load`:
+            `recipe.inverse()` writes them back.
         cast: a floating dtype for all floating arrays, or a mapping of patterns to dtypes, as in
             `load`. Integers are cast by an exact key path only, and never change their values.
         lossy: True leaves out what the format cannot store, leaves of the source that cannot be
-            read, and trees beside the one that is written. False: that is an error.
+            read, and trees beside the one that is written, and accepts that arithmetic of a recipe
+            rounds. False: that is an error.
         format: the name of the format to write, as in `save`. Also "hugging_face": a new
             directory of safetensors files as on the Hugging Face hub, `model.safetensors` or
             `model-00001-of-00004.safetensors` and so on with their index. It holds arrays only,
@@ -166,7 +171,8 @@ def convert(
         raise ValueError(f"{name} would be converted into itself: write to another path")
     raise_unreported_failures()
     wait_for_saves(str(target))
-    one_tree = bool(rename) or isinstance(cast, Mapping) or transpose is not None or not holds_many
+    one_tree = bool(rename) or isinstance(cast, Mapping) or not holds_many
+    one_tree = one_tree or transpose is not None or recipe is not None
     trees, beside_weights = TreesToConvert({prefix: to_prefix}), FilesBeside()
     if not isinstance(origin, Checkpoint):
         trees = trees_to_convert(
@@ -200,6 +206,7 @@ def convert(
                 select=select,
                 rename=rename,
                 transpose=transpose,
+                recipe=recipe,
                 cast=cast,
                 lossy=lossy,
             )

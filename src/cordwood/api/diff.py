@@ -20,6 +20,7 @@ from cordwood.io.progress_of_parts import ProgressOfParts
 from cordwood.loading.checkpoint import Checkpoint
 from cordwood.loading.locate_step import locate_checkpoint
 from cordwood.plan.path_patterns import Rename, Select
+from cordwood.recipes.recipe import Recipe
 from cordwood.storage.locations import Location, is_path, parse_location
 
 
@@ -29,6 +30,7 @@ def diff(
     *,
     select: Select | None = None,
     rename: Rename | None = None,
+    recipe: Recipe | None = None,
     prefix: str | None = None,
     strict: bool = False,
     values: ValuesOption = True,
@@ -63,6 +65,7 @@ def diff(
         b: the same for the other side.
         select: patterns of key paths, as in `load`: compare only those leaves.
         rename: new key paths for leaves of `a`, as in `load`, by which they are paired with `b`.
+        recipe: rules that make other names, shapes and axes of those of `a`, as in `load`.
         prefix: the tree to compare, of each path that is a directory of several.
         strict: True also reports an array that is numpy's on one side and jax's on the other, and
             weak types that differ.
@@ -93,7 +96,7 @@ def diff(
     """
     a, b = [_located(each) for each in (a, b)]
     every = [stored_trees(each) if isinstance(each, Location) else None for each in (a, b)]
-    all_trees = select is None and rename is None
+    all_trees = select is None and rename is None and recipe is None
     pairs = pair_trees(every[0], every[1], prefix=prefix, all_trees=all_trees)
     diffs = []
     with ExitStack() as opened:
@@ -112,6 +115,7 @@ def diff(
                 other,
                 select=select,
                 rename=rename,
+                recipe=recipe,
                 strict=strict,
                 values=values,
                 progress=None if parts is None else parts.begin(name),

@@ -13,6 +13,7 @@ from cordwood.loading.load_tree import load_checkpoint
 from cordwood.loading.migrations import Migration
 from cordwood.plan.path_patterns import Rename, Select
 from cordwood.plan.select_leaves import Transpose
+from cordwood.recipes.recipe import Recipe
 from cordwood.sharding.partition_rules import Rules
 from cordwood.storage.locations import parse_location
 
@@ -45,6 +46,7 @@ def load(
     alias: bool = True,
     nest: bool = False,
     transpose: Transpose | None = None,
+    recipe: Recipe | None = None,
     mesh: Any = None,
     rules: Rules | None = None,
     shardings: Any = None,
@@ -111,6 +113,10 @@ def load(
             numpy.transpose takes it: `{"conv/kernel": (2, 3, 1, 0), "**/kernel": (1, 0)}`; the
             first matching entry counts. Arrays of fewer than two axes stay as they are. `like`
             and shardings describe the transposed arrays.
+        recipe: rules that make other names, shapes and axes of those in the checkpoint, as for the
+            weights of another library (`cordwood.recipes.Recipe`). `like` and shardings describe
+            what it makes, and each process reads only what its devices need of it. `select` uses
+            the names in the checkpoint; `rename` and `transpose` cannot be given with it.
         mesh: a jax Mesh: arrays become jax arrays on it, replicated unless `rules`, `shardings`
             or `like` say otherwise. Scalars, and arrays of dtypes that jax lacks, stay as they
             are.
@@ -174,6 +180,7 @@ def load(
         alias=alias,
         nest=nest,
         transpose=transpose,
+        recipe=recipe,
         mesh=mesh,
         rules=rules,
         shardings=shardings,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from cordwood.loading.checkpoint import Checkpoint, open_at
+from cordwood.recipes.recipe import Recipe
 from cordwood.storage.locations import parse_local_path, parse_location
 
 
@@ -15,6 +16,7 @@ def open(
     prefix: str | None = None,
     max_bytes: int | None = None,
     scratch: str | os.PathLike[str] | None = None,
+    recipe: Recipe | None = None,
 ) -> Checkpoint:
     """Open a checkpoint to read single leaves, or parts of leaves.
 
@@ -39,6 +41,8 @@ def open(
             differs from the size of the tree in it is refused before that.
         scratch: a directory with room for the contents of a compressed file. They are kept there,
             in a file without a name that disappears when it is closed, and not in memory.
+        recipe: rules that make other names, shapes and axes of those in the checkpoint
+            (`cordwood.recipes.Recipe`): the open checkpoint has the leaves that they make.
 
     Returns:
         The open checkpoint: a mapping from key paths to leaves.
@@ -48,6 +52,7 @@ def open(
         IncompleteCheckpointError: the directory has no index; it may be a directory of steps.
         PrefixError: there is no tree of that prefix; or there are several and none was chosen.
         FormatError: the file does not follow its format; names the byte offset.
+        MismatchError: `recipe` does not fit; the message has every name that it does not take.
         CorruptionError: the index of a directory is damaged, or a file of it is missing.
         LimitError: a compressed file holds more than `max_bytes`.
         StorageError: the disk of `scratch` is full or fails.
@@ -61,4 +66,11 @@ def open(
     """
     location = parse_location(path)
     folder = None if scratch is None else parse_local_path(scratch, purpose="for scratch=")
-    return open_at(location, format=format, prefix=prefix, max_bytes=max_bytes, scratch=folder)
+    return open_at(
+        location,
+        format=format,
+        prefix=prefix,
+        max_bytes=max_bytes,
+        scratch=folder,
+        recipe=recipe,
+    )

@@ -37,6 +37,7 @@ from cordwood.loading.unreadable_leaves import require_readable
 from cordwood.plan.keys_of_like import with_keys_of_like
 from cordwood.plan.path_patterns import Rename, Select, match_patterns, path_name
 from cordwood.plan.split_arrays import Part, chunks_of
+from cordwood.recipes.recipe import Recipe
 from cordwood.sharding.boxes import element_count
 from cordwood.storage.locations import Location
 from cordwood.threads.garbage_collector import gc_paused
@@ -105,6 +106,7 @@ def compare_checkpoints(
     *,
     select: Select | None = None,
     rename: Rename | None = None,
+    recipe: Recipe | None = None,
     strict: bool = False,
     values: ValuesOption = True,
     sample_bytes: int | None = None,
@@ -112,7 +114,7 @@ def compare_checkpoints(
 ) -> TreeComparison:
     """Compare two trees, of a location the default one; other arguments are those of `diff`.
 
-    If `rename` is None, positions are those in `Index.leaves` of a checkpoint. With
+    If `rename` and `recipe` are None, positions are those in `Index.leaves` of a checkpoint. With
     `sample_bytes`, about so many bytes of each side are read; statistics of leaves that are larger
     are then those of the sample, and a leaf whose sample is equal has the state that its digests
     tell.
@@ -120,8 +122,8 @@ def compare_checkpoints(
     if not (values is True or values is False or values == "digests"):
         raise ValueError(f"values: expected True, False or 'digests', found {values!r:.80}")
     with ExitStack() as opened, gc_paused():
-        one = _operand(a, rename, opened)
-        other = _operand(b, None, opened)
+        one = _operand(a, rename, recipe, opened)
+        other = _operand(b, None, None, opened)
         for side in (one, other):
             if side.index.naming == "positions":
                 raise MismatchError(
@@ -129,7 +131,7 @@ def compare_checkpoints(
                     "that was saved, and compare that"
                 )
         second = other.index
-        if rename and {one.index.naming, second.naming} == {"exact"}:
+        if (rename or recipe is not None) and {one.index.naming, second.naming} == {"exact"}:
             paths = [leaf.key_path for leaf in second.leaves]
             one.part = with_keys_of_like(one.part, second.structure, paths)
         report = opened.enter_context(progress_display(progress, "comparing"))
@@ -137,11 +139,13 @@ def compare_checkpoints(
         return comparing.run(select, report)
 
 
-def _operand(value: object, rename: Rename | None, opened: ExitStack) -> Operand:
+def _operand(
+    value: object, rename: Rename | None, recipe: Recipe | None, opened: ExitStack
+) -> Operand:
     value = open_operand(opened, value, None)
     if isinstance(value, Checkpoint):
-        return CheckpointOperand(value, rename)
-    return TreeOperand(value, rename)
+        return CheckpointOperand(value, rename, recipe)
+    return TreeOperand(value, rename, recipe)
 
 
 @dataclass

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from cordwood.index import Box, Digests, Index, Inline, Leaf, Piece
+from cordwood.index import Arranged, Box, Digests, Index, Inline, Leaf, Piece
 from cordwood.io.progress import METER
+from cordwood.loading.arranged_arrays import arranged_array
 from cordwood.loading.checkpoint import Checkpoint
+from cordwood.loading.leaf_reader import LeafReader
 from cordwood.loading.stored_leaf import StoredLeaf
 from cordwood.plan.path_patterns import Rename
 from cordwood.plan.select_leaves import SelectedLeaves, select_leaves
 from cordwood.plan.split_arrays import Part, group_parts
+from cordwood.recipes.map_index import map_index, require_alone
+from cordwood.recipes.recipe import Recipe
 from cordwood.sharding.boxes import slices
 from cordwood.threads.thread_pool import map_in_threads
 from cordwood.tree.flatten import flatten
@@ -100,40 +105,51 @@ def map_parts(
 class CheckpointOperand:
     """A checkpoint."""
 
-    def __init__(self, checkpoint: Checkpoint, rename: Rename | None) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, rename: Rename | None, recipe: Recipe | None = None
+    ) -> None:
         self.name = checkpoint.path
-        self.part = _renamed(checkpoint.index, rename, self.name)
+        self.part = _mapped(checkpoint.index, rename, recipe, self.name)
         self._checkpoint = checkpoint
         self._sizes = [source.size_bytes for source in checkpoint.index.sources]
-        self._located: Sequence[Leaf] | None = None
 
     @property
     def index(self) -> Index:
         return self.part.stored
 
+    @cached_property
+    def _reader(self) -> LeafReader:
+        """The reader of the leaves by the names that they are compared by."""
+        reader = self._checkpoint._reader
+        return reader if self.index is reader.index else reader.mapped(self.part)
+
+    @cached_property
+    def _located(self) -> Sequence[Leaf]:
+        """The leaves with all their pieces."""
+        return self._reader.with_pieces(self.index.leaves)
+
     def pieces(self, number: int) -> Leaf | None:
-        if self._located is None:
-            self._located = self._checkpoint._reader.with_pieces(self._checkpoint.index.leaves)
-        leaf = self._located[self.part.numbers[number]]
-        return None if isinstance(leaf.storage, Inline) else leaf
+        leaf = self._located[number]
+        return None if isinstance(leaf.storage, Inline | Arranged) else leaf
 
     def stored(self, piece: Piece) -> StoredRange:
-        digests = self._checkpoint._reader.digests[piece.source]
+        digests = self._reader.digests[piece.source]
         return StoredRange(digests, piece.offset, piece.length, self._sizes[piece.source])
 
     def value(self, number: int) -> object:
-        leaf = self._checkpoint.index.leaves[self.part.numbers[number]]
+        leaf = self.index.leaves[number]
         if isinstance(leaf.storage, Inline) and not leaf.dtype:
             return leaf.storage.value
-        return StoredLeaf(leaf, self._checkpoint._reader).load(to="numpy")
+        return StoredLeaf(leaf, self._reader).load(to="numpy")
 
     def read(self, wants: Sequence[tuple[int, Box]]) -> list[np.ndarray]:
         boxes: dict[int, list[Box]] = {}  # by number of the leaf
         for number, box in wants:
             boxes.setdefault(number, []).append(box)
-        stored = {n: leaf for n in boxes if (leaf := self.pieces(n)) is not None}
+        stored = {n: self._located[n] for n in boxes}
+        stored = {n: leaf for n, leaf in stored.items() if not isinstance(leaf.storage, Inline)}
         parts = {position: boxes[n] for position, n in enumerate(stored)}
-        read = iter(self._checkpoint._reader.read(list(stored.values()), parts))
+        read = iter(self._reader.read(list(stored.values()), parts))
         return [
             np.asarray(self.value(number))[slices(box)] if number not in stored else next(read)
             for number, box in wants
@@ -143,7 +159,7 @@ class CheckpointOperand:
 class TreeOperand:
     """A tree in memory."""
 
-    def __init__(self, tree: object, rename: Rename | None) -> None:
+    def __init__(self, tree: object, rename: Rename | None, recipe: Recipe | None) -> None:
         flat = flatten(tree)
         leaves = []
         for path, leaf in zip(flat.paths, flat.leaves, strict=True):
@@ -153,7 +169,7 @@ class TreeOperand:
             leaves.append(Leaf(path, kind, shape, dtype, Inline(leaf), weak_type, impl))
         index = Index("tree", flat.structure, tuple(leaves), ())
         self.name = "the tree"
-        self.part = _renamed(index, rename, self.name)
+        self.part = _mapped(index, rename, recipe, self.name)
         self._last: tuple[int, np.ndarray] | None = None
 
     @property
@@ -181,9 +197,18 @@ class TreeOperand:
     def _array(self, number: int) -> np.ndarray:
         """Return a leaf's elements; the last copy is kept, for the next box of the same leaf."""
         if self._last is None or self._last[0] != number:
-            self._last = number, whole_array(self.value(number))
+            leaf = self.index.leaves[number]
+            if isinstance(leaf.storage, Arranged):
+                self._last = number, arranged_array(leaf)
+            else:
+                self._last = number, whole_array(self.value(number))
         return self._last[1]
 
 
-def _renamed(index: Index, rename: Rename | None, name: str) -> SelectedLeaves:
+def _mapped(
+    index: Index, rename: Rename | None, recipe: Recipe | None, name: str
+) -> SelectedLeaves:
+    if recipe is not None:
+        require_alone(recipe, rename=rename)
+        return map_index(index, recipe, where=name)
     return select_leaves(index, select=None, rename=rename, where=name)

@@ -19,9 +19,9 @@ from cordwood.loading.unreadable_leaves import require_readable, unreadable_name
 from cordwood.message_text import counted, first_names
 from cordwood.plan.path_patterns import Rename, Select
 from cordwood.plan.select_leaves import SelectedLeaves, Transpose, select_leaves
-from cordwood.storage.locations import (
-    Location,
-)
+from cordwood.recipes.map_index import map_selected, require_alone
+from cordwood.recipes.recipe import Recipe
+from cordwood.storage.locations import Location
 
 
 class PartToConvert(NamedTuple):
@@ -42,6 +42,7 @@ def part_to_convert(
     select: Select | None,
     rename: Rename | None,
     transpose: Transpose | None,
+    recipe: Recipe | None,
     cast: Cast | None,
     lossy: bool,
 ) -> PartToConvert:
@@ -61,7 +62,14 @@ def part_to_convert(
     lost: list[str] = []
     if lossy:
         select, lost = _readable(whole, select, where=name)
-    selected = select_leaves(whole, select=select, rename=rename, transpose=transpose, where=name)
+    if recipe is None:
+        selected = select_leaves(
+            whole, select=select, rename=rename, transpose=transpose, where=name
+        )
+    else:
+        require_alone(recipe, rename=rename, transpose=transpose)
+        recipe = recipe.replace(lossy=lossy or recipe.lossy)
+        selected = map_selected(whole, recipe, select=select, where=name)
     index = selected.stored
     remedy = "leave out what cannot be read by lossy=True (--lossy), or convert"
     require_readable(index.leaves, index.naming, name=name, remedy=remedy)

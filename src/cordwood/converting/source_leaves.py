@@ -10,23 +10,33 @@ from typing import Any
 import numpy as np
 
 from cordwood import dtypes
-from cordwood.index import ARRAY_KINDS, Box, Encoded, Inline, Leaf, LeafSpec, size_in_memory
+from cordwood.index import (
+    ARRAY_KINDS,
+    Arranged,
+    Box,
+    Encoded,
+    Inline,
+    Leaf,
+    LeafSpec,
+    size_in_memory,
+)
 from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.lazy_array import LazyArray
 from cordwood.io.progress import ProgressMeter
 from cordwood.io.read_units import read_moves
 from cordwood.keypath import format_path
-from cordwood.loading.cast import convert_dtype, transpose_copy
+from cordwood.loading.cast import convert_dtype
 from cordwood.loading.checkpoint import Checkpoint
 from cordwood.loading.load_target import Target
 from cordwood.loading.stored_leaf import StoredLeaf
+from cordwood.plan.arrangements import rows_to_read
 from cordwood.plan.load_plan import contiguous_extents, plan_extent_moves
-from cordwood.plan.select_leaves import SelectedLeaves, permute_shape, stored_box
+from cordwood.plan.select_leaves import SelectedLeaves
 from cordwood.tree.leaves import DeferredArray, has_padding, without_padding
 
 _SMALL_BYTES = 256 << 10  # smaller leaves are read several at a time
 _BATCH_BYTES = 8 << 20
-_TRANSPOSED_BYTES = 32 << 20  # read at a time of a large leaf that is transposed
+_ARRANGED_BYTES = 96 << 20  # of a leaf of which each part is read from all over others
 _KEPT_BYTES = 64 << 20  # of small leaves that were read and not taken yet
 
 
@@ -50,12 +60,11 @@ class StoredLeaves:
         dtype_names: Sequence[str],
         meter: ProgressMeter | None,
     ) -> None:
-        leaves = [checkpoint.index.leaves[number] for number in selected.numbers]
-        self._reader = checkpoint._reader
+        leaves = selected.stored.leaves
+        self._reader = checkpoint._reader.mapped(selected)
         self._stored = leaves
         self._dtype_names = dtype_names
-        self._axes = selected.axes
-        self._located = checkpoint._reader.with_pieces(leaves)
+        self._located = self._reader.with_pieces(leaves)
         self._kept: dict[int, np.ndarray] = {}
         self._kept_bytes = 0
         self._meter = meter
@@ -84,23 +93,20 @@ class StoredLeaves:
         if size < _SMALL_BYTES:
             return self._small(number)
 
-        axes = self._axes.get(number)
-
         def read(box: Box) -> np.ndarray:
-            (array,) = self._reader.read([leaf], {0: [stored_box(box, axes)]})
+            (array,) = self._reader.read([leaf], {0: [box]})
             self._advance(leaf, array.nbytes)
             return self._cast(number, array)
 
         rows = 1
         if isinstance(leaf.storage, Encoded) and leaf.storage.chunk_shape:
-            rows = leaf.storage.chunk_shape[0 if axes is None else axes[0]]
-        if axes is not None:  # each part reads from all over the leaf, so parts are few and large
-            count = max(1, _TRANSPOSED_BYTES * leaf.shape[axes[0]] // size)
-            rows *= -(-count // rows)
+            rows = leaf.storage.chunk_shape[0]
+        elif isinstance(leaf.storage, Arranged):
+            rows = rows_to_read(leaf, _ARRANGED_BYTES)
         dtype = dtypes.to_numpy(self._dtype_names[number])
         direct = self._direct_reader(number, dtype)
         return LazyArray(
-            leaf.shape if axes is None else permute_shape(leaf.shape, axes),
+            leaf.shape,
             dtype,
             read,
             rows=rows,
@@ -112,8 +118,6 @@ class StoredLeaves:
         self, number: int, dtype: np.dtype
     ) -> Callable[[int, memoryview], None] | None:
         """Return a function that reads stored bytes into memory, if they need no conversion."""
-        if number in self._axes:
-            return None
         leaf, reader = self._located[number], self._reader
         extents = contiguous_extents(leaf)
         if extents is None or dtypes.to_numpy(leaf.dtype) != dtype or has_padding(dtype):
@@ -171,6 +175,4 @@ class StoredLeaves:
         leaf, dtype = self._located[number], self._dtype_names[number]
         if dtype != dtypes.name_of(array.dtype):
             array = convert_dtype(array, Target(leaf, "numpy", dtype))
-        if number in self._axes:
-            array = transpose_copy(array, self._axes[number])
         return without_padding(array)

@@ -11,15 +11,12 @@ import numpy as np
 from cordwood import dtypes
 from cordwood.errors import MismatchError
 from cordwood.index import Leaf, Naming
-from cordwood.io.buffers import allocate_bytes
 from cordwood.keypath import KeyPath, format_path
 from cordwood.loading.load_options import Cast
 from cordwood.loading.load_target import Target
 from cordwood.message_text import first_names
-from cordwood.plan.load_plan import ALIGNMENT
 from cordwood.plan.path_patterns import match_patterns, path_name, pattern_name
 from cordwood.plan.path_spellings import plain_name, plain_pattern
-from cordwood.plan.select_leaves import permute_shape
 
 _ARRAYS = frozenset({"jax", "numpy", "numpy_scalar"})
 
@@ -252,19 +249,3 @@ def _limits(array: np.ndarray) -> tuple[float, float] | None:
     if name.startswith("uint"):
         return 0.0, 2.0**bits
     return -(2.0 ** (bits - 1)), 2.0 ** (bits - 1)
-
-
-def transpose_copy(array: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    """Return a copy of the array with its axes in that order, contiguous in C order."""
-    memory = allocate_bytes(array.nbytes, alignment=ALIGNMENT)
-    result: np.ndarray = memory.view(array.dtype).reshape(permute_shape(array.shape, axes))
-    if axes != (1, 0):
-        result[...] = array.transpose(axes)
-        return result
-    for start in range(0, len(array), _TILE_ROWS):
-        stop = start + _TILE_ROWS
-        result[:, start:stop] = array[start:stop].T
-    return result
-
-
-_TILE_ROWS = 16  # so many rows fit into the cache: ten times as fast as all rows at once

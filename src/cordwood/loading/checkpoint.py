@@ -18,6 +18,8 @@ from cordwood.loading.open_reader import open_reader
 from cordwood.loading.stored_leaf import StoredLeaf
 from cordwood.message_text import absent_leaf, counted, printable, size_text
 from cordwood.plan.path_spellings import plain_name, plain_pattern
+from cordwood.recipes.map_index import map_index, require_alone
+from cordwood.recipes.recipe import Recipe
 from cordwood.storage.locations import LocalPath, Location
 
 
@@ -28,12 +30,24 @@ def open_at(
     prefix: str | None = None,
     max_bytes: int | None = None,
     scratch: LocalPath | None = None,
+    recipe: Recipe | None = None,
 ) -> Checkpoint:
     """Open a checkpoint, as `open`."""
     options = OpenOptions(max_bytes, scratch=scratch)
-    return retry_stale(
-        lambda: Checkpoint(open_reader(location, format=format, prefix=prefix, options=options))
-    )
+    if recipe is not None:
+        require_alone(recipe)
+
+    def read() -> Checkpoint:
+        reader = open_reader(location, format=format, prefix=prefix, options=options)
+        if recipe is None:
+            return Checkpoint(reader)
+        try:
+            return Checkpoint(reader.mapped(map_index(reader.index, recipe, where=reader.path)))
+        except BaseException:
+            reader.opened.close()
+            raise
+
+    return retry_stale(read)
 
 
 class Checkpoint(Mapping[str, StoredLeaf]):

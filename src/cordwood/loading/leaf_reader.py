@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -13,10 +14,19 @@ import numpy as np
 
 from cordwood import dtypes
 from cordwood.formats.format_protocol import Opened
-from cordwood.index import MAX_DIMS, Box, Encoding, Leaf, Pieces, Span
+from cordwood.index import MAX_DIMS, Arranged, Box, Encoding, Inline, Leaf, Piece, Pieces, Span
 from cordwood.io.source_digests import SourceDigests, block_bytes
+from cordwood.loading.arranged_arrays import apply_arithmetic, as_view, fill_arrays, require_equal
+from cordwood.plan.arrangements import (
+    arranged_sources,
+    dtype_as_stored,
+    is_read_in_place,
+    source_of_view,
+    with_storages,
+)
 from cordwood.plan.load_boxes import plan_boxes
 from cordwood.plan.load_plan import Placement
+from cordwood.plan.select_leaves import SelectedLeaves
 from cordwood.sharding.boxes import shape_of, slices, whole_box
 from cordwood.threads.import_in_thread import import_in_thread
 
@@ -50,11 +60,34 @@ class LeafReader:
         self.index = opened.index
         self.files = opened.files
         self.digests = SourceDigests(opened.index.sources, opened.fetch_digests)
+        self._parent: LeafReader | None = None
+        self._numbers: Sequence[int] = ()
+
+    def mapped(self, leaves: SelectedLeaves) -> LeafReader:
+        """Return a reader of the same files, of leaves that were made of those of this index."""
+        reader = LeafReader(self.path, self.opened)
+        reader.index, reader.digests = leaves.stored, self.digests
+        reader._parent = self
+        reader._numbers = leaves.numbers or range(len(leaves.stored.leaves))
+        return reader
 
     @cached_property
     def number_of(self) -> Mapping[int, int]:
-        """The positions of the leaves of the index, by their identity."""
-        return {id(leaf): number for number, leaf in enumerate(self.index.leaves)}
+        """The positions of leaves in the index of the file, by their identity.
+
+        An arranged leaf has the position of one of the leaves that it is made of.
+        """
+        if self._parent is None:
+            return {id(leaf): number for number, leaf in enumerate(self.index.leaves)}
+        above = self._parent.number_of
+        leaves = self._parent.index.leaves
+        result = dict(above)
+        for leaf, number in zip(self.index.leaves, self._numbers, strict=True):
+            result[id(leaf)] = stored = above[id(leaves[number])]
+            if isinstance(leaf.storage, Arranged):  # of a leaf that was renamed first
+                for source in arranged_sources(leaf):
+                    result.setdefault(id(source), stored)
+        return result
 
     def with_pieces(self, leaves: Sequence[Leaf], boxes: Boxes = WHOLE) -> Sequence[Leaf]:
         """Return leaves of the index with the pieces that are needed to read these boxes of them.
@@ -64,13 +97,25 @@ class LeafReader:
         locate = self.opened.locate
         if locate is None:
             return leaves
-        numbers = [self.number_of[id(leaf)] for leaf in leaves]
-        requested = {
-            number: list(dict.fromkeys(boxes[i])) if i in boxes else None
-            for i, number in enumerate(numbers)
-        }
+        number_of = self.number_of
+        requested: dict[int, list[Box] | None] = {}
+        for leaf in leaves:
+            if isinstance(leaf.storage, Arranged):
+                requested |= {number_of[id(source)]: None for source in arranged_sources(leaf)}
+        for i, leaf in enumerate(leaves):
+            if isinstance(leaf.storage, Arranged):
+                continue
+            number = number_of[id(leaf)]
+            earlier = requested.setdefault(number, [])
+            if i not in boxes:
+                requested[number] = None
+            elif earlier is not None:
+                requested[number] = list(dict.fromkeys([*earlier, *boxes[i]]))
         located = locate(requested)
-        return [located[number] for number in numbers]
+        storages = {
+            key: located[number].storage for key, number in number_of.items() if number in located
+        }
+        return [with_storages(leaf, storages) for leaf in leaves]
 
     def read(
         self,
@@ -96,6 +141,48 @@ class LeafReader:
         """
         if mmap:
             return self._map(leaves, boxes)
+        if Arranged in map(type, map(itemgetter(4), leaves)):
+            return self._read_arranged(leaves, boxes, verify=verify, memory=memory)
+        return self._read(leaves, boxes, verify=verify, memory=memory)
+
+    def _read_arranged(
+        self, leaves: Sequence[Leaf], boxes: Boxes, *, verify: bool, memory: LoadMemory | None
+    ) -> list[np.ndarray]:
+        """Return arrays as `read`, of leaves that may be arranged."""
+        arranged = [i for i, leaf in enumerate(leaves) if isinstance(leaf.storage, Arranged)]
+        whole = {
+            id(source): source
+            for i in arranged
+            for source in arranged_sources(leaves[i])
+            if not is_read_in_place(source)
+        }
+        sources = {
+            key: np.asarray(leaf.storage.value)
+            for key, leaf in whole.items()
+            if isinstance(leaf.storage, Inline)
+        }
+        extra = [leaf for key, leaf in whole.items() if key not in sources]
+        arrays = self._read([*leaves, *extra], boxes, verify=verify, memory=memory)
+        sources |= zip(map(id, extra), arrays[len(arrays) - len(extra) :], strict=True)
+        result: list[np.ndarray] = []
+        first = 0
+        for i, leaf in enumerate(leaves):
+            some = boxes.get(i, (whole_box(leaf.shape),))
+            parts = arrays[first : first + len(some)]
+            first += len(some)
+            if isinstance(leaf.storage, Arranged):
+                fill_arrays(leaf, some, parts, sources)
+                parts = [apply_arithmetic(array, leaf) for array in parts]
+                for copy in leaf.storage.copies:
+                    other = leaf._replace(storage=copy)
+                    require_equal(leaf, parts, self.read([other], {0: some}, verify=verify))
+            result += parts
+        return result
+
+    def _read(
+        self, leaves: Sequence[Leaf], boxes: Boxes, *, verify: bool, memory: LoadMemory | None
+    ) -> list[np.ndarray]:
+        """Return arrays as `read`, of arranged leaves without what a plan leaves out of them."""
         # The executor is imported here so that opening an index imports no thread pools.
         if "cordwood.io.execute_load" not in sys.modules:
             import_in_thread("cordwood.io.execute_load")
@@ -128,25 +215,30 @@ class LeafReader:
         return flat
 
     def _map(self, leaves: Sequence[Leaf], boxes: Boxes) -> list[np.ndarray]:
+        stored = [source_of_view(leaf) or leaf for leaf in leaves]
         mapped: list[int] = []
         others: list[int] = []
         placements: list[Placement] = []
-        for i, leaf in enumerate(leaves):
-            if _is_one_raw_range(leaf):
+        for i, leaf in enumerate(stored):
+            piece = _only_raw_range(leaf)
+            if piece is not None:
                 mapped.append(i)
-                placements.append(leaf[4][0][0][1:])
+                placements.append(piece[1:])
             else:
                 others.append(i)
         maps = {
             source: np.frombuffer(self.files[source].map(), np.uint8)
             for source in {source for source, _, _ in placements}
         }
-        arrays = _views(maps, _array_types([leaves[i] for i in mapped], WHOLE), placements)
-        if not others and not boxes:
+        arrays = _views(maps, _array_types([stored[i] for i in mapped], WHOLE), placements)
+        if not others and not boxes and stored == list(leaves):
             return arrays
         cuts = {n: boxes[i] for n, i in enumerate(others) if i in boxes}
         read_arrays = iter(self.read([leaves[i] for i in others], cuts, verify=False))
-        whole = dict(zip(mapped, arrays, strict=True))
+        whole = {
+            i: array if stored[i] is leaves[i] else as_view(leaves[i], array)
+            for i, array in zip(mapped, arrays, strict=True)
+        }
         flat: list[np.ndarray] = []
         for i in range(len(leaves)):
             if i not in whole:
@@ -164,18 +256,22 @@ def is_packed(leaf: Leaf) -> bool:
     return isinstance(storage, Pieces) and storage.encoding not in ("raw", "swapped")
 
 
-def _is_one_raw_range(leaf: Leaf) -> bool:
+def _only_raw_range(leaf: Leaf) -> Piece | None:
+    """Return the piece of a leaf that is stored as one range of its bytes; else None."""
     storage = leaf.storage
     if not isinstance(storage, Pieces) or storage.encoding != "raw" or len(storage.pieces) != 1:
-        return False
-    where = storage.pieces[0].where
-    return isinstance(where, Span) or where == whole_box(leaf.shape)
+        return None
+    (piece,) = storage.pieces
+    return piece if isinstance(piece.where, Span) or piece.where == whole_box(leaf.shape) else None
 
 
 def _array_types(leaves: Sequence[Leaf], boxes: Boxes) -> list[_ArrayType]:
     """Return the type of each array to make, those of the first leaf first."""
     whole: list[_ArrayType] = [
-        (leaf[2], leaf[3], leaf[4][1] if type(leaf[4]) is Pieces else "raw") for leaf in leaves
+        (leaf[2], leaf[3], leaf[4][1])
+        if type(leaf[4]) is Pieces
+        else (leaf[2], dtype_as_stored(leaf), "raw")
+        for leaf in leaves
     ]
     if not boxes:
         return whole

@@ -10,6 +10,8 @@ from cordwood.io.progress_bar import require_progress_option
 from cordwood.loading.migrations import Migration, require_migrations
 from cordwood.plan.path_patterns import Rename, Select
 from cordwood.plan.select_leaves import Transpose
+from cordwood.recipes.map_index import require_alone
+from cordwood.recipes.recipe import Recipe
 from cordwood.sharding.partition_rules import Rules
 
 # A dtype for all floating arrays, or a mapping of patterns to dtypes.
@@ -29,6 +31,7 @@ class TreeOptions(TypedDict, total=False):
     select: Select | None
     rename: Rename | None
     transpose: Transpose | None
+    recipe: Recipe | None
     missing: Missing
     extra: Extra
     migrations: Sequence[Migration]
@@ -68,6 +71,7 @@ class LoadOptions(NamedTuple):
     alias: bool = True
     nest: bool = False
     transpose: Transpose | None = None
+    recipe: Recipe | None = None
     mesh: Any = None
     rules: Rules | None = None
     shardings: Any = None
@@ -98,6 +102,8 @@ class LoadOptions(NamedTuple):
         for attempt in self.attempts()[1:]:
             attempt.require_valid(like)
         to, cast, missing, extra = self.to, self.cast, self.missing, self.extra
+        if self.recipe is not None:
+            require_alone(self.recipe, rename=self.rename, transpose=self.transpose)
         if to not in (None, "jax", "numpy"):
             raise ValueError(f'to={to!r}: expected "jax", "numpy" or None')
         if to == "numpy" and self.assigns_shardings:

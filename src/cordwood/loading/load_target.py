@@ -21,7 +21,6 @@ class Target(NamedTuple):
     dtype: str  # if it differs from the leaf's, the elements are converted
     weak_type: bool = False
     sharding: Any = None  # a jax Sharding or Format
-    axes: tuple[int, ...] | None = None  # the order of the axes, as numpy.transpose takes it
 
 
 def target_size_bytes(target: Target) -> int:
@@ -39,7 +38,7 @@ def default_targets(leaves: Sequence[Leaf], to: str | None) -> list[Target]:
     kinds = [kind_of[kind] for kind in stored_as]
     if any(weak_types):
         weak_types = tuple([w and k == "jax" for w, k in zip(weak_types, kinds, strict=True)])
-    columns = zip(leaves, kinds, dtype_names, weak_types, repeat(None), repeat(None))
+    columns = zip(leaves, kinds, dtype_names, weak_types, repeat(None))
     return list(map(_new, repeat(Target), columns))
 
 

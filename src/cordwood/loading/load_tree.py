@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from operator import itemgetter
 from typing import Any
 
 from cordwood.errors import CordwoodError, MismatchError
 from cordwood.formats.format_protocol import OpenOptions
+from cordwood.index import Arranged
 from cordwood.io.progress import report_progress
 from cordwood.io.progress_bar import progress_display
 from cordwood.io.stale_handles import retry_stale
@@ -18,7 +18,7 @@ from cordwood.loading.cast import cast_targets
 from cordwood.loading.check_x64 import check_x64
 from cordwood.loading.leaf_reader import LeafReader
 from cordwood.loading.load_options import LoadOptions
-from cordwood.loading.load_target import Target, target_size_bytes
+from cordwood.loading.load_target import target_size_bytes
 from cordwood.loading.load_without_like import match_without_like
 from cordwood.loading.matching.match_by_position import match_by_position
 from cordwood.loading.matching.match_like import match_like
@@ -30,6 +30,7 @@ from cordwood.loading.restore_targets import restore_targets
 from cordwood.loading.unreadable_leaves import require_readable
 from cordwood.plan.keys_of_like import with_keys_of_like
 from cordwood.plan.select_leaves import SelectedLeaves, select_leaves
+from cordwood.recipes.map_index import map_selected
 from cordwood.storage.locations import Location
 from cordwood.storage.retry_reading import ReplacedError, retry_reading
 from cordwood.threads.garbage_collector import gc_paused
@@ -56,7 +57,7 @@ def load_tree(reader: LeafReader, like: Any, options: LoadOptions) -> Any:
         targets = assign_shardings(options, targets, matching.paths)
     check_x64(name, targets, has_like=like is not None, cast=options.cast)
     if part.stored is not reader.index:
-        targets = _stored_targets(reader, part, targets)
+        reader = reader.mapped(part)
     verify = not mmap if options.verify is None else options.verify
     with ExitStack() as stack:
         if options.progress is not None:
@@ -112,7 +113,7 @@ def _matched_by(
             if part.moved and index.naming == "exact":
                 part = with_keys_of_like(part, flat.structure, flat.paths)
         index = part.stored
-        transposed = {index.leaves[i].key_path for i in part.axes}
+        transposed = {leaf.key_path for leaf in index.leaves if type(leaf.storage) is Arranged}
         matching = match_like(
             index,
             like,
@@ -133,6 +134,8 @@ def _matched_by(
 
 def _selected(reader: LeafReader, options: LoadOptions) -> SelectedLeaves:
     select, rename, transpose = options.select, options.rename, options.transpose
+    if options.recipe is not None:
+        return map_selected(reader.index, options.recipe, select=select, where=reader.path)
     if select is None and not rename and transpose is None:
         return SelectedLeaves(reader.index, ())
     if reader.index.naming == "positions":
@@ -142,19 +145,6 @@ def _selected(reader: LeafReader, options: LoadOptions) -> SelectedLeaves:
     return select_leaves(
         reader.index, select=select, rename=rename, transpose=transpose, where=reader.path
     )
-
-
-def _stored_targets(
-    reader: LeafReader, part: SelectedLeaves, targets: Sequence[Target]
-) -> list[Target]:
-    """Return the targets of selected leaves, with the leaves of the checkpoint itself."""
-    leaves = reader.index.leaves
-    position = {id(leaf): i for i, leaf in enumerate(part.stored.leaves)}
-    positions = [position[id(target.leaf)] for target in targets]
-    return [
-        target._replace(leaf=leaves[part.numbers[i]], axes=part.axes.get(i))
-        for target, i in zip(targets, positions, strict=True)
-    ]
 
 
 @gc_paused()  # until the index is freed: the collector would traverse all of it

@@ -17,13 +17,12 @@ import numpy as np
 from cordwood import dtypes
 from cordwood.index import Inline, Leaf
 from cordwood.io.find_damage import check_sources
-from cordwood.loading.cast import convert_dtype, convert_inline, convert_kind, transpose_copy
+from cordwood.loading.cast import convert_dtype, convert_inline, convert_kind
 from cordwood.loading.check_x64 import check_x64
 from cordwood.loading.leaf_reader import Boxes, LeafReader
 from cordwood.loading.load_target import Target, target_size_bytes
 from cordwood.loading.unreadable_leaves import require_readable
 from cordwood.plan.load_pieces import first_byte
-from cordwood.plan.select_leaves import permute_shape
 from cordwood.sharding.boxes import element_count
 
 if TYPE_CHECKING:
@@ -186,14 +185,14 @@ def _read_and_convert(
     del arrays  # a stored array is dropped once it is converted
     for i in stored:
         target = targets[i]
-        leaf, kind, dtype, _, _, axes = target
-        if kind in _ARRAYS and axes is None and (dtype == leaf[3] or not dtype):
+        leaf, kind, dtype, _, _ = target
+        if kind in _ARRAYS and (dtype == leaf[3] or not dtype):
             continue  # most leaves
         if i in boxes:
             for n, array in enumerate(values[i]):
                 values[i][n] = _converted(array, target)
             continue
-        array = values[i] = _converted(values[i], target, as_view=mmap)
+        array = values[i] = _converted(values[i], target)
         if kind not in _ARRAYS:
             values[i] = convert_kind(array, target)
     return values
@@ -202,13 +201,11 @@ def _read_and_convert(
 _ARRAYS = frozenset({"jax", "prng_key", "numpy"})
 
 
-def _converted(array: np.ndarray, target: Target, *, as_view: bool = False) -> np.ndarray:
-    """Return the array with the dtype and the axes of the target."""
+def _converted(array: np.ndarray, target: Target) -> np.ndarray:
+    """Return the array with the dtype of the target."""
     if target.dtype != target.leaf.dtype and target.dtype:
-        array = convert_dtype(array, target)
-    if target.axes is None:
-        return array
-    return array.transpose(target.axes) if as_view else transpose_copy(array, target.axes)
+        return convert_dtype(array, target)
+    return array
 
 
 def _put(values: list[Any], targets: Sequence[Target], boxes: DeviceBoxes, *, alias: bool) -> None:
@@ -225,16 +222,15 @@ def _put(values: list[Any], targets: Sequence[Target], boxes: DeviceBoxes, *, al
     whole = [i for i in on_device if i not in boxes] if boxes else on_device
     puts = []
     for i in whole:
-        leaf, kind, _, weak_type, requested, _ = targets[i]
+        leaf, kind, _, weak_type, requested = targets[i]
         impl = leaf[6] if kind == "prng_key" else None
         puts.append(DevicePut(values[i], weak_type, requested, impl))
     for i in boxes:
-        leaf, kind, dtype, weak_type, requested, axes = targets[i]
+        leaf, kind, dtype, weak_type, requested = targets[i]
         impl = leaf.prng_impl if kind == "prng_key" else None
         arrays = by_device(values[i], boxes[i])
         sharding = sharding_of(requested)
-        shape = leaf.shape if axes is None else permute_shape(leaf.shape, axes)
-        shards = Shards(shape, arrays, sharding, dtypes.to_numpy(dtype), weak_type, impl)
+        shards = Shards(leaf.shape, arrays, sharding, dtypes.to_numpy(dtype), weak_type, impl)
         values[i] = put_shards(shards, alias=alias)
         if requested is not sharding:  # a Format, which has a layout too
             values[i] = jax.device_put(values[i], requested)

@@ -13,7 +13,6 @@ from cordwood.keypath import path_label
 from cordwood.loading.leaf_reader import Boxes
 from cordwood.loading.load_target import Target
 from cordwood.message_text import first_lines
-from cordwood.plan.select_leaves import permute_shape, stored_box
 from cordwood.sharding.partition_rules import explain_sharding_error
 
 DeviceBoxes: TypeAlias = Mapping[int, Mapping[Any, Box]]  # by position of the target; by device
@@ -24,8 +23,7 @@ ON_DEVICE = frozenset({"jax", "prng_key"})
 def boxes_of_targets(targets: Sequence[Target]) -> dict[int, dict[Any, Box]]:
     """Return the boxes that this process's devices need, by position of the target and device.
 
-    Leaves that are whole on one device have no entry. The boxes are in the stored order of axes,
-    also for leaves that are transposed.
+    Leaves that are whole on one device have no entry.
 
     Raises:
         MismatchError: a leaf cannot be cut as its sharding says; the message names all of them.
@@ -42,22 +40,20 @@ def boxes_of_targets(targets: Sequence[Target]) -> dict[int, dict[Any, Box]]:
     cache: dict[Any, dict[Any, Box] | None] = {}
     problems = []
     for i in placed:
-        leaf, kind, _, _, requested, axes = targets[i]
+        leaf, kind, _, _, requested = targets[i]
         impl = leaf.prng_impl if kind == "prng_key" else None
-        shape = leaf.shape if axes is None else permute_shape(leaf.shape, axes)
-        key = requested, shape, impl, axes
+        key = requested, leaf.shape, impl
         if key not in cache:
             sharding = sharding_of(requested)
             try:
                 if impl is not None:
-                    cache[key] = key_boxes(sharding, shape, impl)
+                    cache[key] = key_boxes(sharding, leaf.shape, impl)
                 elif requested is not sharding or spans_devices(sharding):
-                    local = local_boxes(sharding, shape)
-                    cache[key] = {device: stored_box(box, axes) for device, box in local.items()}
+                    cache[key] = local_boxes(sharding, leaf.shape)
                 else:
                     cache[key] = None
             except (ValueError, IndexError) as e:
-                reason = explain_sharding_error(shape, sharding, None, e)
+                reason = explain_sharding_error(leaf.shape, sharding, None, e)
                 problems.append(f"{path_label(leaf.key_path)}: {reason}")
                 continue
         boxes = cache[key]

@@ -68,7 +68,6 @@ def with_items(
     return part._replace(
         stored=index._replace(structure=result.structure, leaves=tuple(leaves)),
         numbers=tuple([part.numbers[number] for number in leaf_numbers]),
-        axes={i: part.axes[n] for i, n in enumerate(leaf_numbers) if n in part.axes},
         moved=result.moved | part.moved,
     )
 

@@ -8,8 +8,15 @@ from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 from cordwood import dtypes
-from cordwood.index import Box, Encoded, Inline, Leaf, Piece, Pieces, Span
+from cordwood.index import Arranged, Box, Encoded, Inline, Leaf, LeafStorage, Piece, Pieces, Span
 from cordwood.keypath import path_label
+from cordwood.plan.arrangements import (
+    dtype_as_stored,
+    is_read_in_place,
+    part_destinations,
+    seen_as,
+    unsplit,
+)
 from cordwood.plan.check_pieces import check_pieces
 from cordwood.plan.load_pieces import OWN_BUFFER_BYTES, SLAB_BYTES, first_byte, plan_pieces
 from cordwood.plan.load_plan import (
@@ -21,7 +28,7 @@ from cordwood.plan.load_plan import (
     Placement,
     Scatter,
 )
-from cordwood.plan.move_templates import Template, make_template
+from cordwood.plan.move_templates import Template, make_template, whole_destinations
 from cordwood.sharding.boxes import element_count, whole_box
 
 
@@ -86,11 +93,11 @@ def plan_boxes(
     )
 
 
-def _are_in_order(storages: Sequence[Pieces | Encoded | Inline]) -> bool:
+def _are_in_order(storages: Sequence[LeafStorage]) -> bool:
     """Return True if all leaves are stored as spans: their bytes in the order of the elements."""
     if set(map(type, storages)) - {Pieces}:
         return False
-    firsts = [storage[0][0] for storage in storages if storage[0]]
+    firsts = [pieces[0] for pieces in map(itemgetter(0), storages) if pieces]
     return not set(map(type, map(itemgetter(0), firsts))) - {Span}
 
 
@@ -136,7 +143,7 @@ class _BoxPlanner:
         self.moves = list(base.moves)
         self.chunks: list[EncodedChunk] = []
         self.slab: int | None = None  # the buffer that small boxes share at present
-        self.templates: dict[Hashable, tuple[Template, list[_Origin]]] = {}
+        self.templates: dict[Hashable, Template] = {}
 
     def plan(self, placements: Sequence[Placement]) -> LoadPlan:
         self.moves.sort(key=itemgetter(0, 1))  # by source and offset
@@ -185,19 +192,46 @@ class _BoxPlanner:
         """Return the template for the boxes of a leaf, and the first stored byte of each box."""
         leaf, boxes, _ = request
         storage = leaf.storage
-        if isinstance(storage, Inline):
+        item = dtypes.itemsize(leaf.dtype)
+        if isinstance(storage, Arranged):
+            item = dtypes.itemsize(dtype_as_stored(leaf))
+            template = self.arranged_template(storage, part_destinations(leaf, boxes, item))
+        else:
+            template = self.template(leaf, whole_destinations(boxes, item))
+        return template, _origins(template, boxes, item)
+
+    def arranged_template(
+        self, storage: Arranged, destinations: Sequence[Sequence[BoxDestination]]
+    ) -> Template:
+        """Return the template for the boxes of an arranged leaf: those of its parts, joined."""
+        result = Template([], [], [])
+        first = 0  # the number of the first piece of the part
+        for part, wanted in zip(storage.parts, destinations, strict=True):
+            if wanted and is_read_in_place(part.leaf):
+                leaf = seen_as(part.leaf, part.shape)
+                if leaf is None:
+                    leaf, wanted = part.leaf, unsplit(wanted, part.leaf.shape, part.shape)
+                start = wanted[0].position
+                moved = [each._replace(position=each.position - start) for each in wanted]
+                result.append(self.template(leaf, moved), first_piece=first, position=start)
+            first += len(_pieces(part.leaf))
+        return result
+
+    def template(self, leaf: Leaf, destinations: Sequence[BoxDestination]) -> Template:
+        """Return the template for boxes of one stored leaf."""
+        storage = leaf.storage
+        if isinstance(storage, Inline | Arranged):
             raise TypeError(
                 f"{path_label(leaf.key_path)} is stored inline: there is nothing to read"
             )
         blocks = tuple([self.block_bytes[piece.source] for piece in storage.pieces])
-        key = (*_layout_key(leaf, storage), boxes, blocks)
-        entry = self.templates.get(key)
-        if entry is None or isinstance(storage, Encoded):  # its chunks differ in length
+        key = (*_layout_key(leaf, storage), tuple(destinations), blocks)
+        template = self.templates.get(key)
+        if template is None or isinstance(storage, Encoded):  # its chunks differ in length
             check_pieces(leaf)  # before memory is allocated for them
-        if entry is None:
-            template = make_template(leaf, boxes, blocks)
-            entry = self.templates[key] = template, _origins(template, leaf, boxes)
-        return entry
+        if template is None:
+            template = self.templates[key] = make_template(leaf, destinations, blocks)
+        return template
 
     def apply(
         self, template: Template, pieces: Sequence[Piece], placements: Sequence[Placement]
@@ -221,7 +255,7 @@ class _BoxPlanner:
             )
 
 
-def _origins(template: Template, leaf: Leaf, boxes: Sequence[Box]) -> list[_Origin]:
+def _origins(template: Template, boxes: Sequence[Box], item_bytes: int) -> list[_Origin]:
     """Return the first stored byte of each box.
 
     A box that is empty, or that takes its bytes from a scatter, counts to the first piece.
@@ -229,13 +263,11 @@ def _origins(template: Template, leaf: Leaf, boxes: Sequence[Box]) -> list[_Orig
     firsts = dict.fromkeys(range(len(boxes)), (0, 0))
     for piece, offset, _, box, _ in reversed(template.moves):
         firsts[box] = piece, offset
-    item = dtypes.itemsize(leaf.dtype)
-    return [(*firsts[i], element_count(box) * item) for i, box in enumerate(boxes)]
+    return [(*firsts[i], element_count(box) * item_bytes) for i, box in enumerate(boxes)]
 
 
 def _pieces(leaf: Leaf) -> Sequence[Piece]:
-    assert not isinstance(leaf.storage, Inline)
-    return leaf.storage.pieces
+    return () if isinstance(leaf.storage, Inline) else leaf.storage.pieces
 
 
 def _layout_key(leaf: Leaf, storage: Pieces | Encoded) -> tuple[Hashable, ...]:

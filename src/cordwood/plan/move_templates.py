@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from cordwood import dtypes
 from cordwood.errors import FormatError
-from cordwood.index import Box, Encoded, Inline, Leaf, Piece, Span
+from cordwood.index import Arranged, Box, Encoded, Inline, Leaf, Piece, Span
 from cordwood.keypath import path_label
 from cordwood.plan.load_plan import (
     BoxDestination,
@@ -77,6 +77,22 @@ class Template(NamedTuple):
     scatters: list[BoxScatter]
     chunks: list[EncodedChunk]
 
+    def append(self, other: Template, *, first_piece: int, position: int) -> None:
+        """Add a template of other pieces, whose destinations are moved to a position."""
+        for piece, offset, length, box, at in other.moves:
+            self.moves.append(PieceToBox(piece + first_piece, offset, length, box, at + position))
+        for scatter, ranges in other.scatters:
+            moved = [each._replace(piece=each.piece + first_piece) for each in ranges]
+            self.scatters.append(BoxScatter(_moved(scatter, position), moved))
+        for chunk in other.chunks:
+            scatter = _moved(chunk.scatter, position)
+            self.chunks.append(chunk._replace(source=chunk.source + first_piece, scatter=scatter))
+
+
+def _moved(scatter: Scatter, position: int) -> Scatter:
+    parts = [each._replace(position=each.position + position) for each in scatter.parts]
+    return scatter._replace(parts=tuple(parts))
+
 
 class _Stored(NamedTuple):
     """A piece as a range of the bytes of an array in C order."""
@@ -87,25 +103,31 @@ class _Stored(NamedTuple):
     stop: int
 
 
-def make_template(leaf: Leaf, boxes: Sequence[Box], block_bytes: Sequence[int]) -> Template:
+def whole_destinations(boxes: Sequence[Box], item_bytes: int) -> list[BoxDestination]:
+    """Return the destinations of boxes that each fill a buffer in C order."""
+    return [
+        BoxDestination(box, number, 0, byte_strides(shape_of(box), item_bytes))
+        for number, box in enumerate(boxes)
+        if element_count(box)
+    ]
+
+
+def make_template(
+    leaf: Leaf, parts: Sequence[BoxDestination], block_bytes: Sequence[int]
+) -> Template:
     """Return the template for boxes of one leaf.
 
     Args:
         leaf: a leaf that `check_pieces` accepts.
-        boxes: the requested boxes of it.
+        parts: the requested boxes of it, and their places in buffers.
         block_bytes: for each piece, the size of the blocks in which its source is verified.
 
     Raises:
         FormatError: the pieces do not cover the boxes exactly once; the message names the leaf.
     """
     storage = leaf.storage
-    assert not isinstance(storage, Inline)
+    assert not isinstance(storage, Inline | Arranged)
     item = dtypes.itemsize(leaf.dtype)
-    parts = [
-        BoxDestination(box, number, 0, byte_strides(shape_of(box), item))
-        for number, box in enumerate(boxes)
-        if element_count(box)
-    ]
     template = Template([], [], [])
     if not parts:
         return template

@@ -12,10 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from cordwood.errors import MismatchError
-from cordwood.index import Box, Index, Leaf, Naming
+from cordwood.index import Index, Leaf, Naming
 from cordwood.keypath import KeyPath, format_path, path_label
 from cordwood.message_text import first_lines, text_literal
-from cordwood.plan.moved_structure import TreeEnd, items_of, moved_structure
+from cordwood.plan.arrangements import transposed_leaf
+from cordwood.plan.moved_structure import TreeEnd, items_of, moved_structure, same_path
 from cordwood.plan.path_patterns import (
     Rename,
     Select,
@@ -33,10 +34,8 @@ _SHOWN = 20
 _MAX_PATTERNS = 5  # in a message
 
 
-def transpose_index(
-    index: Index, transpose: Transpose, *, where: str
-) -> tuple[Index, dict[int, Axes]]:
-    """Return the index with transposed shapes, and the axes of each transposed leaf.
+def transpose_index(index: Index, transpose: Transpose, *, where: str) -> Index:
+    """Return the index with transposed leaves.
 
     Arrays without axes or with one axis stay unchanged, as do PRNG keys and Python values.
 
@@ -52,7 +51,6 @@ def transpose_index(
     """
     leaves = list(index.leaves)
     orders = _orders([leaf.key_path for leaf in leaves], transpose, index.naming, where)
-    axes: dict[int, Axes] = {}
     problems = []
     for i, order in enumerate(orders):
         leaf = leaves[i]
@@ -61,33 +59,17 @@ def transpose_index(
         if len(order) != len(leaf.shape):
             problems.append(f"{format_path(leaf.key_path)}: {_explain(leaf, order, transpose)}")
             continue
-        axes[i] = order
-        leaves[i] = leaf._replace(shape=permute_shape(leaf.shape, order))
+        leaves[i] = transposed_leaf(leaf, order)
     if problems:
         lines = first_lines(problems, _SHOWN)
         raise MismatchError(f"transpose does not fit leaves of {where}:\n{lines}")
-    if not axes:
+    if leaves == list(index.leaves):
         patterns = [transpose] if isinstance(transpose, str) else transpose
         raise MismatchError(
             f"transpose changes nothing of {where}: no array of two axes or more matches "
             f"{', '.join(map(repr, patterns))}"
         )
-    return index._replace(leaves=tuple(leaves)), axes
-
-
-def permute_shape(shape: Sequence[int], axes: Axes) -> tuple[int, ...]:
-    """Return the shape of an array after transposition."""
-    return tuple([shape[axis] for axis in axes])
-
-
-def stored_box(box: Box, axes: Axes | None) -> Box:
-    """Return the box of the stored array that becomes `box` of the transposed one."""
-    if axes is None:
-        return box
-    start, stop = [0] * len(axes), [0] * len(axes)
-    for to, axis in enumerate(axes):
-        start[axis], stop[axis] = box.start[to], box.stop[to]
-    return Box(tuple(start), tuple(stop))
+    return index._replace(leaves=tuple(leaves))
 
 
 def find_transposition(stored: Sequence[int], target: Sequence[int]) -> Axes | None:
@@ -98,7 +80,7 @@ def find_transposition(stored: Sequence[int], target: Sequence[int]) -> Axes | N
     """
     count = len(stored)
     for axes in (tuple(range(count))[::-1], (*range(2, count), 1, 0)):
-        if 2 <= count == len(target) and permute_shape(stored, axes) == tuple(target):
+        if 2 <= count == len(target) and tuple([stored[axis] for axis in axes]) == tuple(target):
             return axes
     return None
 
@@ -147,9 +129,10 @@ class SelectedLeaves(NamedTuple):
     """Some leaves of an index, as an index of their own."""
 
     stored: Index
-    numbers: tuple[int, ...]  # the positions of its leaves in the original index
+    # The positions of its leaves in the original index. A leaf of several, or that is transposed,
+    # has the position of one of them: its storage says what it is made of.
+    numbers: tuple[int, ...]
     left_out: frozenset[KeyPath] = frozenset()  # the new paths of leaves that are not selected
-    axes: Mapping[int, Axes] = {}  # of transposed leaves, by position in `stored`
     moved: frozenset[KeyPath] = frozenset()  # of `stored`: as in `plan.moved_structure`
 
 
@@ -184,8 +167,7 @@ def select_leaves(
         selection = _select_and_rename(index, select=select, rename=rename, where=where)
     if transpose is None:
         return selection
-    stored, axes = transpose_index(selection.stored, transpose, where=where)
-    return selection._replace(stored=stored, axes=axes)
+    return selection._replace(stored=transpose_index(selection.stored, transpose, where=where))
 
 
 def _select_and_rename(
@@ -212,10 +194,15 @@ def _select_and_rename(
         _check_names(placed, index.naming)
     items, paths = [item for item, _ in placed], [path for _, path in placed]
     structure, order, moved = moved_structure(items, paths)
-    leaves = [index.leaves[items[i].number]._replace(key_path=paths[i]) for i in order]
+    leaves = [_renamed(index.leaves[items[i].number], paths[i]) for i in order]
     numbers = tuple([items[i].number for i in order])
     stored = index._replace(structure=structure, leaves=tuple(leaves))
     return SelectedLeaves(stored, numbers, frozenset(left_out.difference(paths)), moved=moved)
+
+
+def _renamed(leaf: Leaf, path: KeyPath) -> Leaf:
+    """Return a leaf under a path; it is the same object if that is the path that it has."""
+    return leaf if same_path(leaf.key_path, path) else leaf._replace(key_path=path)
 
 
 def _without_empty_in_the_way(

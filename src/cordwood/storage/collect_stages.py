@@ -6,8 +6,11 @@ import fcntl
 import os
 
 from cordwood.storage import syscalls
-from cordwood.storage.directories import may_remove, remove_tree, sync_directory
-from cordwood.storage.locks.file_locks import (
+from cordwood.storage.atomic_file import (
+    sync_directory,
+)
+from cordwood.storage.directories import may_remove, remove_tree
+from cordwood.storage.file_locks import (
     is_open_file_at,
     lock,
     opened_for_lock,

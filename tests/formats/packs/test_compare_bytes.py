@@ -18,7 +18,7 @@ from cordwood.formats.packs.compare_cells import (
     find_difference,
 )
 from cordwood.index import Digests
-from cordwood.io.memory_file import MemoryFile
+from cordwood.io.open_files import MemoryFile
 from cordwood.plan.links import StoredCell
 
 Array = np.ndarray[Any, Any]

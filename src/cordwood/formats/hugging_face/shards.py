@@ -27,7 +27,7 @@ from cordwood.formats.hugging_face.weight_map import (
 from cordwood.formats.open_single_file import opened_file
 from cordwood.formats.safetensors.read_index import read_index as read_safetensors_index
 from cordwood.formats.table import Format
-from cordwood.index import LEAF, Index, Inline, Leaf, Node, Source
+from cordwood.index import LEAF, Index, Leaf, Node, Pieces, Source
 from cordwood.io.open_files import LocalFile, ReadableFile
 from cordwood.io.reopened_file import MAX_OPEN_FILES, ReopenedLocalFile
 from cordwood.message_text import counted, first_names
@@ -222,6 +222,6 @@ def is_flat(index: Index) -> bool:
 
 def _moved(leaf: Leaf, source: int) -> Leaf:
     storage = leaf.storage
-    assert not isinstance(storage, Inline)
+    assert isinstance(storage, Pieces)
     pieces = tuple([piece._replace(source=source) for piece in storage.pieces])
     return leaf._replace(storage=storage._replace(pieces=pieces))

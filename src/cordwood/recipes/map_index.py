@@ -1,0 +1,277 @@
+"""The mapping of an index by a recipe: the same bytes under other names and shapes. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from cordwood.errors import MismatchError
+from cordwood.index import LEAF, Index, Leaf, Naming, Node
+from cordwood.keypath import KeyPath, format_path, parse_path
+from cordwood.message_text import counted, first_lines
+from cordwood.plan.arrangements import as_arranged
+from cordwood.plan.moved_structure import TreeEnd, items_of, moved_structure
+from cordwood.plan.path_patterns import Select
+from cordwood.plan.select_leaves import SelectedLeaves, select_leaves
+from cordwood.recipes.arrange_rule import (
+    ArithmeticOptions,
+    Made,
+    RuleArrangement,
+    RuleError,
+    UnknownSizesError,
+)
+from cordwood.recipes.match_rules import (
+    DirectedRule,
+    RuleMatches,
+    Taken,
+    match_rules,
+    plain_leaf_name,
+)
+from cordwood.recipes.recipe import Recipe
+
+_MAX_LINES = 100
+_DIGITS = re.compile(r"\d+")
+
+
+def map_index(index: Index, recipe: Recipe, *, where: str, partial: bool = False) -> SelectedLeaves:
+    """Return the leaves that a recipe makes of those of an index. Nothing is read.
+
+    Args:
+        index: the index of a checkpoint.
+        recipe: the recipe.
+        where: the checkpoint's name for errors.
+        partial: True if the index has some leaves of a tree only: a rule may take nothing.
+
+    Raises:
+        MismatchError: a leaf is taken by no rule, a rule takes nothing, shapes do not fit or sizes
+            are missing; the message has all of it.
+    """
+    if index.naming == "positions":
+        raise MismatchError(f"{where} holds arrays without names, which a recipe needs")
+    rules = [DirectedRule(rule, recipe) for rule in recipe.active_rules()]
+    matches = match_rules(recipe, rules, index.leaves, index.naming)
+    problems = _unmatched(index, recipe, rules, matches, partial=partial)
+    made, misfits = _made(index.leaves, recipe, rules, matches)
+    if problems or misfits:
+        name = f"the recipe {recipe.name!r}" if recipe.name else "the recipe"
+        lines = first_lines([*problems, *misfits], _MAX_LINES)
+        raise MismatchError(f"{name} does not fit {where}:\n{lines}")
+    return _placed(index, recipe, made, matches.others, where=where)
+
+
+def require_alone(recipe: object, *, rename: object = None, transpose: object = None) -> None:
+    """Raise unless a recipe is one, and there are no other options that do the same."""
+    if not isinstance(recipe, Recipe):
+        raise TypeError(
+            f"recipe: expected a cordwood.recipes.Recipe, found {type(recipe).__name__}; "
+            "Recipe.from_json reads one from the text of a file"
+        )
+    if rename or transpose is not None:
+        name = "rename" if rename else "transpose"
+        raise ValueError(f"recipe and {name}: put what {name} does into the rules of the recipe")
+
+
+def map_selected(
+    index: Index, recipe: Recipe, *, select: Select | None, where: str
+) -> SelectedLeaves:
+    """Return the leaves that a recipe makes of the selected leaves of an index.
+
+    Args:
+        index: the index of a checkpoint.
+        recipe: the recipe.
+        select: patterns over the key paths of the index; None: everything.
+        where: the checkpoint's name for errors.
+
+    Raises MismatchError as `map_index` does, and for a pattern that matches nothing.
+    """
+    if select is None:
+        return map_index(index, recipe, where=where)
+    part = select_leaves(index, select=select, rename=None, where=where)
+    mapped = map_index(part.stored, recipe, where=where, partial=True)
+    return mapped._replace(numbers=tuple([part.numbers[number] for number in mapped.numbers]))
+
+
+def _made(
+    leaves: Sequence[Leaf],
+    recipe: Recipe,
+    rules: Sequence[DirectedRule],
+    matches: RuleMatches,
+) -> tuple[list[Made], list[str]]:
+    """Return the leaves that the rules make, and a line for each rule that does not fit."""
+    options = ArithmeticOptions(recipe.store_dtype, recipe.lossy)
+    arrangements = [
+        (rule, RuleArrangement(rule, reverse=recipe.reverse, options=options), taken)
+        for rule, taken in zip(rules, matches.taken, strict=True)
+        if taken and rule.target.templates
+    ]
+    made: list[Made] = []
+    problems: list[str] = []
+    inferred: Mapping[str, int] | None = None
+    for rule, arrangement, taken in arrangements:
+        try:
+            try:
+                made += arrangement.make(taken, leaves, {})
+                continue
+            except UnknownSizesError:
+                if inferred is None:
+                    inferred = _inferred(arrangements, leaves)
+            made += arrangement.make(taken, leaves, inferred)
+        except RuleError as e:
+            problems.append(f"rule {rule.rule}: {e}")
+    return made, problems
+
+
+def _inferred(
+    arrangements: Sequence[tuple[DirectedRule, RuleArrangement, Sequence[Taken]]],
+    leaves: Sequence[Leaf],
+) -> dict[str, int]:
+    """Return the sizes that the shapes of other leaves tell, where all of them agree."""
+    sizes: dict[str, set[int]] = {}
+    for _, arrangement, taken in arrangements:
+        try:
+            solved = arrangement.sizes(taken, leaves)
+        except ValueError:
+            continue
+        for name, size in solved.items():
+            sizes.setdefault(name, set()).add(size)
+    return {name: next(iter(some)) for name, some in sizes.items() if len(some) == 1}
+
+
+def _unmatched(
+    index: Index,
+    recipe: Recipe,
+    rules: Sequence[DirectedRule],
+    matches: RuleMatches,
+    *,
+    partial: bool,
+) -> list[str]:
+    """Return a line for each name that no rule takes, and for each rule that takes nothing."""
+    names = [plain_leaf_name(leaf, index.naming, recipe) for leaf in index.leaves]
+    templates = [template.text for rule in rules for template in rule.source.templates]
+    shown = [format_path(leaf.key_path) for leaf in index.leaves]
+    lines = []
+    alike: dict[str, list[int]] = {}
+    for number in matches.untaken:
+        alike.setdefault(_DIGITS.sub("0", names[number]), []).append(number)
+    for numbers in alike.values():
+        leaf = index.leaves[numbers[0]]
+        more = f" and {len(numbers) - 1} more like it" if len(numbers) > 1 else ""
+        text = f"{format_path(leaf.key_path)}{more}: no rule takes it"
+        lines.append(text + _nearest(names[numbers[0]], templates))
+    if partial:
+        return lines
+    for rule, taken in zip(rules, matches.taken, strict=True):
+        optional = rule.rule.optional or not rule.target.templates
+        if not (taken or optional) and rule.source.templates:
+            text = " + ".join([template.text for template in rule.source.templates])
+            lines.append(f"rule {text}: it takes nothing{_nearest(text, shown)}")
+    return lines
+
+
+def _nearest(name: str, others: Sequence[str]) -> str:
+    """Return the end of a message on a name: the other one that it is most like."""
+    plain = {_plain(other): other for other in others}
+    close = get_close_matches(_plain(name), plain, 1, 0.6)
+    return f"; the nearest name is {plain[close[0]]}" if close else ""
+
+
+def _plain(name: str) -> str:
+    return _DIGITS.sub("0", re.sub(r"\{[^}]*\}", "0", name)).replace(".", "/")
+
+
+class _Placed(NamedTuple):
+    """An item of the new tree, and what it is made of."""
+
+    first: int  # the position of its first source, by which items are ordered
+    item: TreeEnd
+    path: KeyPath
+    made: Made | None  # None for what stays as it is
+
+
+def _placed(
+    index: Index, recipe: Recipe, made: Sequence[Made], others: Sequence[int], *, where: str
+) -> SelectedLeaves:
+    """Return the leaves at their new paths, with those that stay, in a structure."""
+    joined = recipe.reverse and recipe.separator == "."
+    naming: Naming = "dotted" if joined else _naming_of_paths(index.naming)
+    unique = _without_copies(made, recipe, index, where=where)
+    placed = [
+        _Placed(each.first, TreeEnd((), (), LEAF, i), path, each)
+        for i, (path, each) in enumerate(unique.items())
+    ]
+    if recipe.roots != ("",):
+        stay = set(others)
+        roots = {path[:n] for path in unique for n in range(len(path) + 1)}
+        items = items_of(index.structure, [leaf.key_path for leaf in index.leaves])
+        first = 0
+        for item in items:
+            first = max(first, item.number)
+            if item.number in stay or (item.number < 0 and item.path not in roots):
+                placed.append(_Placed(first, item, item.path, None))
+    placed.sort(key=lambda each: each.first)
+    paths = [each.path for each in placed]
+    _require_no_path_in_another(paths, where=where)
+    if joined:
+        keys = tuple([str(path[0]) for path in paths])
+        structure = (Node("dict", len(keys), keys), *[LEAF] * len(keys))
+        order: Sequence[int] = range(len(placed))
+        moved = frozenset({(), *paths})
+    else:
+        structure, order, moved = moved_structure([each.item for each in placed], paths)
+    leaves, numbers = [], []
+    for position in order:
+        _, item, path, one = placed[position]
+        leaf = index.leaves[item.number] if one is None else one.leaf
+        leaves.append(leaf._replace(key_path=path))
+        numbers.append(item.number if one is None else one.first)
+    stored = index._replace(structure=structure, leaves=tuple(leaves), naming=naming, shardings={})
+    return SelectedLeaves(stored, tuple(numbers), moved=moved)
+
+
+def _naming_of_paths(naming: Naming) -> Naming:
+    return naming if naming in ("strings", "keys") else "exact"
+
+
+def _without_copies(
+    made: Sequence[Made], recipe: Recipe, index: Index, *, where: str
+) -> dict[KeyPath, Made]:
+    """Return the leaves by path; one that is made twice has the second as a copy to compare."""
+    unique: dict[KeyPath, Made] = {}
+    for each in made:
+        path = _path(each, recipe, index)
+        other = unique.get(path)
+        if other is None:
+            unique[path] = each
+            continue
+        one, two = other.leaf, each.leaf
+        if (one.shape, one.dtype, one.kind) != (two.shape, two.dtype, two.kind):
+            raise MismatchError(
+                f"the recipe makes {format_path(path)} of {where} twice, once as "
+                f"{one.dtype}{list(one.shape)} and once as {two.dtype}{list(two.shape)}"
+            )
+        storage = as_arranged(one)
+        copies = (*storage.copies, as_arranged(two))
+        unique[path] = other._replace(leaf=one._replace(storage=storage._replace(copies=copies)))
+    return unique
+
+
+def _path(made: Made, recipe: Recipe, index: Index) -> KeyPath:
+    if recipe.reverse and recipe.separator == ".":
+        root = made.root.replace("/", ".")
+        return (f"{root}.{made.name}" if root else made.name,)
+    keys = parse_path("/".join(filter(None, [made.root, made.name])))
+    if _naming_of_paths(index.naming) != "exact":  # then every key is a string
+        keys = tuple([str(key) if isinstance(key, int) else key for key in keys])
+    return keys
+
+
+def _require_no_path_in_another(paths: Sequence[KeyPath], *, where: str) -> None:
+    """Raise MismatchError if a leaf would stand where others need a container."""
+    leaves = set(paths)
+    inside = [path for path in paths for n in range(len(path)) if path[:n] in leaves]
+    if inside:
+        names = first_lines([format_path(path) for path in inside], _MAX_LINES)
+        count = counted(len(inside), "leaf is", "leaves are")
+        raise MismatchError(f"{where}: by the recipe {count} below another leaf:\n{names}")

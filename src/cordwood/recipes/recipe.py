@@ -1,0 +1,157 @@
+"""A recipe: the rules between two trees, their sizes and spellings. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Self
+
+from cordwood import dtypes
+from cordwood.keypath import parse_path
+from cordwood.recipes.expressions import Number, evaluate, expression_names, require_expression
+from cordwood.recipes.recipe_json import parse_recipe, recipe_json
+from cordwood.recipes.rule import Rule, separator_of
+
+MAX_RULES = 10_000
+MAX_SIZES = 10_000
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Rules between the names of one tree and the key paths of another.
+
+    It maps names to paths; `inverse()` maps paths to names.
+
+    Attributes:
+        rules: the rules. An element of one tree that no rule takes is an error.
+        name: a name for messages.
+        sizes: sizes of axes and other numbers by name, as numbers or expressions of others, such as
+            the numbers in a `config.json`. An axis or index of that name has that size.
+        prefixes: other spellings of the beginning of names, by the one in the rules:
+            {"transformer.": [""]} also takes names without it.
+        roots: containers below which the rules apply, on both sides: "" for the whole tree;
+            ["params", "**/mu", "**/nu"] for parameters and the moments of an optimizer. With roots,
+            all other leaves stay as they are.
+        store_dtype: the dtype of arrays that are scaled or added to; None: the stored one.
+        lossy: True accepts that such arrays do not come back exactly.
+        reverse: True maps paths to names.
+    """
+
+    rules: Sequence[Rule]
+    name: str = ""
+    sizes: Mapping[str, Number | str] = field(default_factory=dict)
+    prefixes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    roots: Sequence[str] = ("",)
+    store_dtype: str | None = None
+    lossy: bool = False
+    reverse: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("rules", "roots"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        prefixes = {prefix: tuple(others) for prefix, others in self.prefixes.items()}
+        object.__setattr__(self, "prefixes", prefixes)
+        where = f"recipe {self.name!r}" if self.name else "recipe"
+        if not 0 < len(self.rules) <= MAX_RULES or not all(
+            isinstance(rule, Rule) for rule in self.rules
+        ):
+            raise ValueError(f"{where}: expected 1 to {MAX_RULES} rules")
+        if len(self.sizes) > MAX_SIZES:
+            raise ValueError(f"{where}: expected at most {MAX_SIZES} sizes")
+        for size in self.sizes.values():
+            require_expression(str(size))
+        for root in self.roots:
+            if "*" in root.replace("**/", ""):
+                raise ValueError(f"{where}: root {root!r}: only **/ at its beginning is a pattern")
+            parse_path(root.removeprefix("**/"))
+        if self.store_dtype is not None:
+            dtypes.parse(self.store_dtype)
+
+    def inverse(self) -> Recipe:
+        """Return the recipe from the other tree to this one."""
+        return replace(self, reverse=not self.reverse)
+
+    def replace(self, **fields: Any) -> Recipe:
+        """Return the recipe with other attributes, such as `lossy=True`."""
+        return replace(self, **fields)
+
+    def with_config(self, config: Mapping[str, Any]) -> Recipe:
+        """Return the recipe with the sizes that its expressions have for a `config.json`.
+
+        Args:
+            config: the contents of the file; the numbers in a mapping in it are named with a dot:
+                `text_config.hidden_size`. A number in `sizes` is the default of that name.
+        """
+        texts = {name: size for name, size in self.sizes.items() if isinstance(size, str)}
+        return replace(self, sizes=_resolved({**self.sizes, **_numbers(config), **texts}))
+
+    @cached_property
+    def values(self) -> Mapping[str, Number]:
+        """The sizes that are numbers, or expressions of numbers."""
+        resolved = _resolved(self.sizes)
+        return {name: size for name, size in resolved.items() if not isinstance(size, str)}
+
+    @cached_property
+    def separator(self) -> str:
+        """The separator of the keys in names: "." for joined names, "/" for key paths."""
+        return separator_of([name for rule in self.rules for name in rule.name_list])
+
+    def to_json(self) -> str:
+        """Return the recipe as JSON, with a line for each rule."""
+        return recipe_json(self)
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, name: str = "recipe") -> Self:
+        """Return the recipe in a text that `to_json` could have written.
+
+        Args:
+            text: JSON.
+            name: the name of the file in errors.
+
+        Raises:
+            FormatError: it is no recipe; the message says what is wrong and where.
+        """
+        return parse_recipe(cls, text, name=name)
+
+    def active_rules(self) -> list[Rule]:
+        """Return the rules without those whose `when` is 0."""
+        return [rule for rule in self.rules if self._holds(rule)]
+
+    def _holds(self, rule: Rule) -> bool:
+        if rule.when is None or not expression_names(rule.when) <= self.values.keys():
+            return True
+        return bool(evaluate(rule.when, self.values))
+
+    def __str__(self) -> str:
+        arrow = "paths to names" if self.reverse else "names to paths"
+        head = f"recipe {self.name or 'without a name'}, {arrow}:"
+        return "\n".join([head, *[f"  {rule}" for rule in self.rules]])
+
+
+def _numbers(config: Mapping[str, Any], prefix: str = "") -> dict[str, Number]:
+    """Return the numbers in a configuration, flat, those of truth values included."""
+    numbers: dict[str, Number] = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping) and not prefix:
+            numbers |= _numbers(value, f"{name}.")
+        elif isinstance(value, int | float):
+            numbers[prefix + name] = int(value) if isinstance(value, bool) else value
+    return numbers
+
+
+def _resolved(sizes: Mapping[str, Number | str]) -> dict[str, Number | str]:
+    """Return the sizes with the values of all expressions whose names have values."""
+    values = {name: size for name, size in sizes.items() if not isinstance(size, str)}
+    texts = {name: size for name, size in sizes.items() if isinstance(size, str)}
+    while True:
+        solved: dict[str, Number] = {}
+        for name, text in texts.items():
+            try:
+                solved[name] = evaluate(text, values)
+            except KeyError:
+                continue
+        if not solved:
+            return {**values, **texts}
+        values |= solved
+        texts = {name: text for name, text in texts.items() if name not in solved}

@@ -1,1 +1,0 @@
-"""Locks of files and directories on local disks."""
