@@ -35,7 +35,7 @@ def description(readme: str, repository: str | None, version: str) -> str:
     return _SOURCE.sub(rf'\1="{repository}/raw/v{version}/\2"', text)
 
 
-class DescriptionHook(MetadataHookInterface):  # type: ignore[misc]
+class DescriptionHook(MetadataHookInterface):
     """The part of the metadata that hatchling asks for: the field `readme`."""
 
     def update(self, metadata: dict[str, Any]) -> None:
