@@ -56,9 +56,9 @@ def execute_load(
         CorruptionError: a block does not match its digest; file and byte range are named.
     """
     layers = layers_of(plan, files)
+    units = all_units(layers, files, digests, verify=verify)
     allocate = allocate_buffers if memory is None else memory.allocate
     buffers = allocate(plan.buffers, alignment=ALIGNMENT)
-    units = all_units(layers, files, digests, verify=verify)
     views = [buffer.array.data for buffer in buffers]
     fresh = FreshPages(buffers)
     meter = METER.get()

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from cordwood.errors import CordwoodError
 from cordwood.formats.format_protocol import Opened, OpenOptions
 from cordwood.formats.packs.cordwood_json import INDEX_NAME, decode_index
-from cordwood.formats.packs.pack_headers import read_pack_digests
+from cordwood.formats.packs.pack_headers import digests_of_pack
 from cordwood.formats.packs.packs_storage import require_index, store_at
 from cordwood.formats.packs.parse_item import parse_items
 from cordwood.formats.packs.read_index import FORMAT, read_index
 from cordwood.formats.packs.select_item import select_item
 from cordwood.formats.table import Format
-from cordwood.index import Box, Digests, Leaf, Source
+from cordwood.index import Box, Leaf, Source
 from cordwood.io.open_files import Closable, ReadableFile, naming
 from cordwood.storage.locations import Location
 from cordwood.storage.retry_reading import ReplacedError, retry_reading
@@ -74,11 +75,6 @@ def _open(store: Storage, data: bytes, prefix: str | None, *, for_verify: bool) 
     index = read_index(item, boxes=None if listed else [()] * len(item.leaf_types))
     files = _open_each(store, index.sources) if for_verify else store.open(index.sources)
 
-    def fetch(number: int) -> Digests:
-        header_digest = index.sources[number].header_digest
-        assert header_digest is not None
-        return read_pack_digests(files[number], header_digest)
-
     def is_current() -> bool:
         with suppress(CordwoodError):
             return store.read_index() == data
@@ -89,6 +85,7 @@ def _open(store: Storage, data: bytes, prefix: str | None, *, for_verify: bool) 
         leaves = read_index(item, boxes=boxes).leaves
         return {leaf: leaves[leaf] for leaf in needed}
 
+    fetch = partial(digests_of_pack, index.sources, files)
     return Opened(
         FORMAT, index, files, fetch, None if listed else locate, is_current, index_bytes=len(data)
     )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cordwood.encoding.cordwood_metadata import DATA_DIGESTS, decode_digests
 from cordwood.encoding.digests import check_coverage, digest_of
 from cordwood.encoding.strict_json import parse_value
 from cordwood.encoding.tensor_names import METADATA_KEY
 from cordwood.errors import CorruptionError, FormatError
 from cordwood.formats.safetensors.fast_header import METADATA_FIRST
-from cordwood.index import Digests, HeaderDigest
+from cordwood.index import Digests, HeaderDigest, Source
 from cordwood.io.open_files import ReadableFile
 
 
@@ -22,6 +24,15 @@ def read_pack_header(file: ReadableFile, header_digest: HeaderDigest) -> bytes:
             "copy"
         )
     return header
+
+
+def digests_of_pack(
+    sources: Sequence[Source], files: Sequence[ReadableFile], number: int
+) -> Digests:
+    """Return the digests of the data of a pack, one of open files, as `read_pack_digests`."""
+    header_digest = sources[number].header_digest
+    assert header_digest is not None
+    return read_pack_digests(files[number], header_digest)
 
 
 def read_pack_digests(
