@@ -52,7 +52,7 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    for name in ("_options", "_opened"):
+    for name in ("_options", "_opened", "_experience"):
         monkeypatch.setattr(BUCKETS, name, {})
     monkeypatch.setattr(s3_config, "_amazon_region", lambda bucket: None)
 
@@ -364,6 +364,18 @@ def test_options_hold_until_they_are_closed() -> None:
     assert opened("s3://bucket").where == "s3://bucket at http://localhost:1"
     options.close()
     assert opened("s3://bucket").where == "s3://bucket"
+
+
+@pytest.mark.usefixtures("keys")
+def test_what_a_store_has_shown_holds_for_all_clients_of_its_endpoint() -> None:
+    first = open_url("s3://bucket/run")
+    with cordwood.storage_options("s3://bucket", stall_seconds=3):
+        second = open_url("s3://bucket/other")
+    with cordwood.storage_options("s3://bucket", endpoint="http://localhost:1"):
+        third = open_url("s3://bucket/run")
+    assert second.bucket.requests is not first.bucket.requests
+    assert second.experience is first.experience
+    assert third.experience is not first.experience
 
 
 @pytest.mark.usefixtures("keys")

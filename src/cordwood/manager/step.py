@@ -30,8 +30,8 @@ class Step(NamedTuple):
     entry: str  # its name in the root
     location: Location
     stamp: Hashable | None  # changes with its index; None: no save to it has finished
-    record: Record | None  # None: not saved by a manager
-    problem: str  # why policies ignore it; "" if they do not
+    record: Record | None = None  # None: not saved by a manager
+    problem: str = ""  # why policies ignore it; "" if they do not
     format: str | None = None  # of a file, as `cordwood.load` takes it
     tool: str = ""  # the tool that saved it, unless a manager did
     is_link: bool = False  # a symbolic link

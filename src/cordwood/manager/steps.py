@@ -181,7 +181,7 @@ class Steps:
 
     def _from_record(self, name: str, record: StoredRecord) -> Step:
         location, size = self.storage.location_of(name), record.data_bytes
-        step = Step(_number_in(name), name, location, record.stamp, None, "", data_bytes=size)
+        step = Step(_number_in(name), name, location, record.stamp, data_bytes=size)
         return with_record(step, record.text)
 
     def store_records(self) -> None:
@@ -235,9 +235,8 @@ class Steps:
             if foreign is not None or not is_ours or entry.is_file:
                 return foreign
         location = self.storage.location_of(name)
-        step = Step(
-            number, name, location, entry.stamp, None, "not finished", is_link=entry.is_link
-        )
+        problem, is_link = "not finished", entry.is_link
+        step = Step(number, name, location, entry.stamp, problem=problem, is_link=is_link)
         return step if entry.stamp is None else read_step(step)
 
     def _foreign(self, name: str, entry: StepEntry) -> Step | None:
@@ -250,24 +249,19 @@ class Steps:
         stored = step_of_tool(name, place, is_file=entry.is_file)
         if stored is None:
             return None
-        number = _number_in(name)
+        number, tool, metrics = _number_in(name), stored.tool, None
+        if stored.metrics is not None:
+            metrics = SavedStep(number, *stored.metrics)
         step = Step(
             number,
             name,
             location,
             stamp=_FOREIGN if stored.is_finished else None,
-            record=None,
-            problem=(
-                f"saved by {stored.tool}"
-                if stored.is_finished
-                else f"{stored.tool} did not finish its save"
-            ),
+            problem=f"saved by {tool}" if stored.is_finished else f"{tool} did not finish its save",
             format=stored.format,
-            tool=stored.tool,
+            tool=tool,
             is_link=entry.is_link,
-            foreign_metrics=(
-                None if stored.metrics is None else SavedStep(number, *stored.metrics)
-            ),
+            foreign_metrics=metrics,
         )
         if entry.stamp is None:
             return step

@@ -44,7 +44,13 @@ _BEHIND_THE_END = ("StartTooLarge", "status: 416", "bytes 0--1/0")
 
 
 class ObjectStore:
-    """The objects whose keys begin with a URL and a slash; names are relative to it."""
+    """The objects whose keys begin with a URL and a slash; names are relative to it.
+
+    Attributes:
+        url: the URL.
+        bucket: its bucket, as it was open when this was made.
+        experience: what this process has learned of the store.
+    """
 
     def __init__(self, url: Url) -> None:
         self.url = url.plain  # errors name objects in one spelling
