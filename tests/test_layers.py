@@ -95,7 +95,10 @@ FOR_EVERY_FORMAT = (
     "suffixes",
     "table",
 )
-KNOW_EVERY_FORMAT = ("choose_format", "detect_format", "plan_save", "stored_trees", "tool_steps")
+KNOW_EVERY_FORMAT = (
+    *("choose_format", "detect_directory", "detect_file", "detect_format", "detect_in_store"),
+    *("explain_absence", "list_steps", "plan_save", "stored_trees", "tool_steps"),
+)
 
 # Modules for files, processes, threads, sockets.
 MACHINE = {

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 
 from cordwood.errors import UnsupportedFormatError
-from cordwood.formats.detect_format import written_format
+from cordwood.formats.detect_directory import written_format
 from cordwood.formats.load_format import collector_of, storage_of
 from cordwood.formats.place import Place
 from cordwood.formats.step_names import step_in_name

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cordwood.errors import CordwoodError, IncompleteCheckpointError, UnsupportedFormatError
-from cordwood.formats.detect_format import written_format
+from cordwood.formats.detect_directory import written_format
 from cordwood.formats.load_format import item_names, records_of, storage_of
 from cordwood.formats.place import Place
 from cordwood.formats.suffixes import suffixes_of

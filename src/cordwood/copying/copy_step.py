@@ -12,9 +12,10 @@ from cordwood.errors import (
     FormatError,
     StorageError,
 )
-from cordwood.formats.detect_format import format_of_directory
+from cordwood.formats.detect_directory import format_in
 from cordwood.formats.format_protocol import StepContent
 from cordwood.formats.load_format import copier_of, storage_of, writer_of
+from cordwood.formats.place import Place
 from cordwood.formats.table import DEFAULT
 from cordwood.index import Source
 from cordwood.storage.locations import LocalPath, Location
@@ -51,7 +52,7 @@ class Copier:
         data = store_at(source).read_index()
         if data is None:
             if isinstance(source, LocalPath):
-                other = format_of_directory(source)
+                other = format_in(Place(source))
                 if other is not None:
                     refuse_format(source, other.name)
             return None

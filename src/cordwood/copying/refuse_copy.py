@@ -11,8 +11,10 @@ from cordwood.errors import (
     StepError,
     UnsupportedFormatError,
 )
-from cordwood.formats.detect_format import format_of, format_of_directory
+from cordwood.formats.detect_directory import format_in
+from cordwood.formats.detect_format import format_of
 from cordwood.formats.load_format import records_of, storage_of
+from cordwood.formats.place import Place
 from cordwood.formats.step_names import sorted_steps, step_in_name
 from cordwood.formats.table import DEFAULT
 from cordwood.message_text import listed
@@ -26,7 +28,7 @@ def is_directory_of_steps(source: Location, store: Storage) -> bool:
     if store.read_index() is not None:
         return False
     if isinstance(source, LocalPath) and kind_at(source) == "a folder":
-        other = format_of_directory(source)
+        other = format_in(Place(source))
         if other is not None:
             refuse_format(source, other.name)
     if any(step_in_name(name) is not None for name in store.names()):

@@ -5,12 +5,9 @@ from __future__ import annotations
 import errno
 
 from cordwood.errors import NotACheckpointError, UnsupportedFormatError
-from cordwood.formats.detect_format import (
-    format_in_object_store,
-    format_of_directory,
-    refuse_prefix,
-    written_format,
-)
+from cordwood.formats.detect_directory import format_in, written_format
+from cordwood.formats.detect_format import refuse_prefix
+from cordwood.formats.detect_in_store import format_saved_to_stores
 from cordwood.formats.load_format import writer_of
 from cordwood.formats.other_tools import refuse_other_tools
 from cordwood.formats.place import Place
@@ -53,7 +50,7 @@ def format_for_saving(
     if named in EXPORTS:
         return _export(location, named)
     if isinstance(location, Url):
-        return format_in_object_store(location, named)
+        return format_saved_to_stores(location, named)
     blocking = blocking_parent(location)
     if blocking is not None:
         raise NotADirectoryError(
@@ -143,7 +140,7 @@ def _of_directory(path: LocalPath, named: Format | None) -> Format:
 
 def _refuse_to_hide(place: LocalPath, *, asked: str) -> None:
     """Raise NotACheckpointError for a checkpoint that an index beside it would replace or hide."""
-    format = format_of_directory(place) if is_folder(place) else None
+    format = format_in(Place(place)) if is_folder(place) else None
     # A format that is written has come meanwhile.
     if format is not None and not format.is_writable:
         raise NotACheckpointError(

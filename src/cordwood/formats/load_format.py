@@ -43,6 +43,20 @@ def match_of(format: Format, place: Place) -> Match:
     return Match.YES if is_checkpoint else Match.NO
 
 
+def best_match(
+    formats: Sequence[Format], place: Place, *, above: Match = Match.NO
+) -> Format | None:
+    """Return the format that fits best, of equal ones the first; None if none fits."""
+    best = None
+    for format in formats:
+        match = match_of(format, place)
+        if match > above:
+            best, above = format, match
+        if match == Match.YES:
+            break
+    return best
+
+
 def reader_of(format: Format) -> Reader:
     """Return the module that reads a format."""
     return cast("Reader", import_module(format.reader))

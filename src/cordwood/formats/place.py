@@ -9,7 +9,7 @@ from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from cordwood.storage.locations import Location
+from cordwood.storage.locations import LocalPath, Location
 
 if TYPE_CHECKING:
     from cordwood.io.open_files import ReadableFile
@@ -102,3 +102,15 @@ class Place:
 
         with directory_at(self.location) as directory:
             yield directory
+
+
+def place_at(location: Location) -> Place:
+    """Return the place of a directory. What lies below the URL of an object store is listed.
+
+    Raises FileNotFoundError if nothing lies below a URL.
+    """
+    if isinstance(location, LocalPath):
+        return Place(location)
+    from cordwood.storage.object_stores.object_directory import ObjectDirectory
+
+    return Place(location.plain, directory=ObjectDirectory(location))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cordwood.errors import CordwoodError
-from cordwood.formats.detect_format import format_in
+from cordwood.formats.detect_directory import format_in
 from cordwood.formats.format_protocol import StepMetrics
 from cordwood.formats.load_format import is_unfinished, saved_metrics
 from cordwood.formats.packs.packs_storage import RULES

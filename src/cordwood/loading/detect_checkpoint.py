@@ -8,15 +8,13 @@ from functools import partial
 from typing import NamedTuple
 
 from cordwood.errors import IncompleteCheckpointError
-from cordwood.formats.detect_format import (
-    format_in_store,
-    format_of_directory,
-    format_of_file,
-    not_a_checkpoint,
-    steps_at,
-)
+from cordwood.formats.detect_directory import format_in
+from cordwood.formats.detect_file import format_of_file
+from cordwood.formats.detect_in_store import format_in_store
+from cordwood.formats.explain_absence import not_a_checkpoint
+from cordwood.formats.list_steps import steps_in
 from cordwood.formats.load_format import steps_beside, storage_of
-from cordwood.formats.place import Place
+from cordwood.formats.place import Place, place_at
 from cordwood.formats.step_names import sorted_steps
 from cordwood.formats.table import DEFAULT, Format
 from cordwood.io.open_files import LocalFile
@@ -55,11 +53,11 @@ def detect_checkpoint(location: Location) -> Detected:
     text, place = str(checkpoint), LocalPath(locate_directory(checkpoint))
     what = kind_at(place)
     if what == "a folder":
-        format = format_of_directory(place)
+        format = format_in(Place(place))
         if format is not None:
             beside = steps_beside(format, Place(place))
             return Detected(format.name, format.description, text, tuple(beside))
-        steps = steps_at(place)
+        steps = steps_in(Place(place))
         if not steps:
             raise not_a_checkpoint(place, text)
         return _steps(text, steps)
@@ -90,7 +88,7 @@ def _in_a_store(url: Url) -> Detected:
         return Detected(format.name, format.description, text)
     if not names:
         raise FileNotFoundError(errno.ENOENT, "there is nothing", text)
-    steps = sorted_steps(names) if url.is_web else steps_at(url)
+    steps = sorted_steps(names) if url.is_web else steps_in(place_at(url))
     if steps:
         return _steps(text, steps)
     raise IncompleteCheckpointError(

@@ -9,14 +9,11 @@ from contextlib import suppress
 from typing import Literal, NamedTuple, cast
 
 from cordwood.errors import CordwoodError, StorageError
-from cordwood.formats.detect_format import (
-    format_in,
-    format_in_store,
-    format_of_file,
-    place_at,
-    steps_in,
-)
+from cordwood.formats.detect_directory import format_in
+from cordwood.formats.detect_file import format_of_file
+from cordwood.formats.detect_in_store import format_in_store
 from cordwood.formats.format_protocol import StepMetrics
+from cordwood.formats.list_steps import steps_in
 from cordwood.formats.load_format import (
     is_unfinished,
     records_of,
@@ -24,7 +21,7 @@ from cordwood.formats.load_format import (
     steps_beside,
     storage_of,
 )
-from cordwood.formats.place import Place
+from cordwood.formats.place import Place, place_at
 from cordwood.formats.step_names import MAX_STEPS_OPENED, number_in_name
 from cordwood.formats.table import PACKS, Format
 from cordwood.io.open_files import LocalFile

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cordwood.errors import FormatError
-from cordwood.formats.detect_format import error_by_content, read_with_format
+from cordwood.formats.detect_file import error_by_content
+from cordwood.formats.detect_format import read_with_format
 from cordwood.formats.format_protocol import OpenOptions
 from cordwood.formats.load_format import reader_of
 from cordwood.formats.table import Format

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from cordwood.errors import IncompleteCheckpointError
-from cordwood.formats.detect_format import indexed_format, place_at
+from cordwood.formats.detect_directory import indexed_format
+from cordwood.formats.place import place_at
 from cordwood.formats.step_names import step_in_name
 from cordwood.manager.other_checkpoints import OtherCheckpoint
 from cordwood.manager.step import Step

@@ -8,7 +8,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from cordwood.errors import CordwoodError
-from cordwood.formats.detect_format import format_in, steps_in
+from cordwood.formats.detect_directory import format_in
+from cordwood.formats.list_steps import steps_in
 from cordwood.formats.other_tools import is_unfinished_name
 from cordwood.formats.place import Place
 from cordwood.formats.step_names import sorted_steps, step_in_name

@@ -14,10 +14,7 @@ from cordwood.errors import CordwoodError
 from cordwood.formats.orbax.checkpoint_metadata import read_checkpoint_metadata
 from cordwood.formats.orbax.json_files import MAX_FILE_BYTES
 from cordwood.formats.orbax.orbax_directory import inspect_directory
-from cordwood.formats.orbax.tree_metadata import (
-    TREE_NAME,
-    parse_tree_metadata,
-)
+from cordwood.formats.orbax.tree_metadata import TREE_NAME, parse_tree_metadata
 from cordwood.formats.zarr.array_files import array_files
 from cordwood.storage.locations import Location
 from cordwood.storage.open_directory import directory_at

@@ -9,12 +9,7 @@ from functools import partial
 from cordwood.formats.format_protocol import Opened, OpenOptions
 from cordwood.formats.ocdbt.manifest import MANIFEST_NAME
 from cordwood.formats.ocdbt.values import OcdbtValues
-from cordwood.formats.orbax.aggregate_file import (
-    read_aggregate,
-    tree_of,
-    value_in_file,
-    values_in,
-)
+from cordwood.formats.orbax.aggregate_file import read_aggregate, tree_of, value_in_file, values_in
 from cordwood.formats.orbax.array_item import array_tree, as_array, is_saved_as_array, is_single
 from cordwood.formats.orbax.chunk_messages import MESSAGES
 from cordwood.formats.orbax.index_leaf import index_leaf
