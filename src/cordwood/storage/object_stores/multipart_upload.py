@@ -153,9 +153,7 @@ class MultipartUpload:
         if self._waits_for_bytes():
             self._last_seconds = now
         # With all parts there, the store puts them together, which may take longer.
-        limit = self._store.bucket.stall_seconds * (
-            1 if self._sent_parts > self.stored_parts else 5
-        )
+        limit = self._stall_seconds * (1 if self._sent_parts > self.stored_parts else 5)
         if self._sent_parts and now - self._last_seconds > limit:
             self._store.experience.has_answered = False  # expect no answer for a while
             self.failure = StorageError(
