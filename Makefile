@@ -13,7 +13,7 @@ STAMP := $(VENV)/.installed
 MINILM := $(VENV)/.minilm
 
 .PHONY: help install demo mistakes docs pictures test check format bench gpu gpu-wheels fuzz soak ceph azure \
-	foreign-files view-trace dist clean
+	foreign-files recipes recipes-data recipe-pages view-trace dist clean
 
 help:
 	@echo "make demo    real weights, and a run that is killed and goes on elsewhere: under three minutes"
@@ -31,6 +31,9 @@ help:
 	@echo "make ceph    the tests of object stores on a real server, Ceph's gateway, on loopback"
 	@echo "make azure   the same tests on Azurite, the emulator of Azure Blob Storage, on loopback"
 	@echo "make foreign-files  golden files of other tools and their old versions (NAMES=zarr-2.18.7)"
+	@echo "make recipes  the shipped recipes beside transformers, MaxText, Tunix and EasyDeL: files and logits"
+	@echo "make recipes-data  writes tests/recipes/families/data, by the same programs"
+	@echo "make recipe-pages  writes docs/recipes from the tables of the shipped recipes"
 	@echo "make view-trace  a run of 300 steps in the viewer: no task over 100 ms"
 	@echo "make dist    sdist and wheel in dist/, checked and tried in an empty environment"
 	@echo "make clean   remove .venv and caches"
@@ -140,6 +143,25 @@ azure: $(STAMP)
 # Each line of tests/foreign_files/environments.txt is an environment in build/foreign.
 foreign-files: $(STAMP)
 	$(BIN)/python -m tests.foreign_files.make $(NAMES)
+
+# Of MaxText, Tunix and EasyDeL only the modules with their mappings are used; what they depend on
+# would need accelerators, or other versions of Python and jax.
+RECIPES := .venv-recipes
+RECIPES_INSTALL := $(RECIPES)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-recipes.txt
+$(RECIPES)/.installed: pyproject.toml constraints-recipes.txt
+	test -e $(RECIPES) || $(PYTHON) -m venv $(RECIPES)
+	$(RECIPES_INSTALL) -e . hypothesis jax ml_dtypes pytest safetensors torch transformers
+	$(RECIPES_INSTALL) --no-deps --ignore-requires-python easydel google-tunix maxtext
+	touch $@
+
+recipes: $(RECIPES)/.installed
+	$(RECIPES)/bin/python -m pytest -q tests/recipes/with_transformers $(PYTEST_ARGS)
+
+recipes-data: $(RECIPES)/.installed
+	$(RECIPES)/bin/python -m tests.recipes.families.generate $(CASES)
+
+recipe-pages: $(STAMP)
+	$(BIN)/python -m tests.docs.recipe_pages
 
 # Times are asserted here only: it wants a machine that does nothing else.
 view-trace: $(STAMP)

@@ -152,6 +152,7 @@ PURE = {
     "json",
     "math",
     "operator",
+    "pkgutil",  # data files of the package
     "re",
     "shlex",
     "typing",

@@ -35,7 +35,8 @@ def test_the_tested_versions_of_python() -> None:
     assert job["strategy"]["matrix"]["python"] == classified
     assert job["env"]["PYTHON"] == "python${{ matrix.python }}"
     assert job["steps"][-1]["run"] == ".ci/run"
-    assert sorted(path.name for path in ROOT.glob("constraints*")) == sorted(CONSTRAINTS.values())
+    files = {path.name for path in ROOT.glob("constraints*")} - {"constraints-recipes.txt"}
+    assert files == set(CONSTRAINTS.values())
 
 
 @pytest.mark.parametrize("python", CONSTRAINTS)

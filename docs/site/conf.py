@@ -49,6 +49,7 @@ html_additional_pages = {"index": "redirect.html"}
 contents_pages = [
     "docs/measurements",
     "docs/design/README",
+    "docs/recipes/README",
     "docs/reference/README",
     "examples/README",
 ]

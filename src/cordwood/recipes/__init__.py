@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from cordwood.recipes.recipe import Recipe
 from cordwood.recipes.rule import Rule
+from cordwood.recipes.shipped_recipes import find_recipe
 
-__all__ = ["Recipe", "Rule"]
+__all__ = ["Recipe", "Rule", "find_recipe"]

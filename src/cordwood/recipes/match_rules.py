@@ -45,7 +45,7 @@ class DirectedRule:
     Attributes:
         rule: the rule.
         source, target: its sides.
-        variables: the index variables in the names of both sides.
+        variables: the index variables in the names of both sides, or of the one side that there is.
         sizes: of axes, variables and everything else.
     """
 
@@ -63,7 +63,8 @@ class DirectedRule:
             for side in (names, paths)
         )
         atoms = {*names.axes.atoms, *paths.axes.atoms}
-        self.variables = (one & other) | ((one | other) & atoms)
+        both = one | other if rule.is_ignoring else one & other
+        self.variables = both | ((one | other) & atoms)
 
     def match(self, name: str, rank: int) -> RuleMatch | None:
         """Return how the rule takes a leaf, by its plain name; None if it does not."""

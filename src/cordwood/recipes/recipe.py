@@ -60,7 +60,8 @@ class Recipe:
         if len(self.sizes) > MAX_SIZES:
             raise ValueError(f"{where}: expected at most {MAX_SIZES} sizes")
         for size in self.sizes.values():
-            require_expression(str(size))
+            if isinstance(size, str):
+                require_expression(size)
         for root in self.roots:
             if "*" in root.replace("**/", ""):
                 raise ValueError(f"{where}: root {root!r}: only **/ at its beginning is a pattern")

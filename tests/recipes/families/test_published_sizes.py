@@ -1,0 +1,81 @@
+"""Shipped recipes on the names and shapes of published models; no element is read."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cordwood
+from cordwood.index import Index
+from cordwood.keypath import format_path
+from cordwood.recipes import find_recipe
+from cordwood.recipes.map_index import map_index
+from cordwood.recipes.shipped_recipes import read_table
+from tests.recipes.families.cases import CASES
+from tests.recipes.families.tensors import Shapes
+
+SIZES = {name: (case.family, size) for case in CASES for name, size in case.sizes.items()}
+
+# Of MaxText's configurations of these models.
+MAXTEXT_SHAPES: Mapping[str, Shapes] = {
+    "Meta-Llama-3-8B": {"layers/self_attention/query/kernel": (4096, 32, 32, 128)},
+    "Meta-Llama-3-70B": {"layers/self_attention/key/kernel": (8192, 80, 8, 128)},
+    "Mistral-7B-v0.1": {"layers/mlp/wi_0/kernel": (4096, 32, 14336)},
+    "Mixtral-8x7B-v0.1": {"layers/MoeBlock_0/wo": (8, 32, 14336, 4096)},
+    "Qwen2.5-7B": {"layers/self_attention/query/bias": (28, 28, 128)},
+    "Qwen3-8B": {"layers/self_attention/query_norm/scale": (128, 36)},
+    "Qwen3-30B-A3B": {"layers/moe_block/wi_0": (128, 48, 2048, 768)},
+    "gemma-2-9b": {"layers/mlp_local/wo/kernel": (14336, 21, 3584)},
+    "gemma-3-4b-text": {
+        "layers/layers_5/self_attention/out/kernel": (8, 5, 256, 2560),
+        "layers_remainder/layers_3/mlp/wi_1/kernel": (2560, 10240),
+    },
+}
+
+
+def write_sparse_file(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Write a safetensors file of bfloat16 tensors, whose elements take no space on the disk."""
+    header: dict[str, Any] = {}
+    end = 0
+    for name, shape in shapes.items():
+        start, end = end, end + 2 * math.prod(shape)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [start, end]}
+    data = json.dumps(header).encode()
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(data)) + data)
+        file.truncate(8 + len(data) + end)
+
+
+def shapes_of(index: Index) -> Shapes:
+    return {format_path(leaf.key_path): leaf.shape for leaf in index.leaves}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_names_and_shapes_of_a_published_model(name: str, tmp_path: Path) -> None:
+    family, size = SIZES[name]
+    write_sparse_file(tmp_path / "model.safetensors", size.shapes)
+    index = cordwood.open(tmp_path / "model.safetensors").index
+    left_out = ("vision_tower.", "multi_modal_projector.")
+    shapes = {key: value for key, value in size.shapes.items() if not key.startswith(left_out)}
+    for to in read_table(family)["to"]:
+        recipe = find_recipe(to=to, config=size.config)
+        mapped = map_index(index, recipe, where=name).stored
+        back = map_index(mapped, recipe.inverse(), where=name).stored
+        assert shapes_of(back) == shapes, to
+        if to == "maxtext":
+            found = shapes_of(mapped)
+            for path, shape in MAXTEXT_SHAPES.get(name, {}).items():
+                assert found[f"params/params/decoder/{path}"] == shape
+    if name == "gemma-2-9b":
+        assert found["params/params/token_embedder/embedding"] == (256128, 3584)
+
+
+def test_every_family_has_a_published_model() -> None:
+    assert {family for family, _ in SIZES.values()} == {case.family for case in CASES}
+    assert len(SIZES) >= 15

@@ -1,0 +1,1 @@
+"""Recipes beside transformers itself: `make recipes` runs these tests in `.venv-recipes`."""
