@@ -16,13 +16,7 @@ import numpy as np
 
 from cordwood.devices.private_jax import local_arrays
 from cordwood.index import Box
-from cordwood.sharding.boxes import (
-    device_boxes,
-    overlaps,
-    shape_of,
-    whole_box,
-    within,
-)
+from cordwood.sharding.boxes import device_boxes, overlaps, shape_of, whole_box, within
 from cordwood.tree.leaves import (
     has_numpy_view,
     is_cpu,

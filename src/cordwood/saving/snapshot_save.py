@@ -17,10 +17,7 @@ from cordwood.io.progress_bar import progress_display
 from cordwood.io.snapshot import snapshot_leaves
 from cordwood.io.staging_memory import StagingOptions
 from cordwood.processes.rendezvous import Rendezvous
-from cordwood.saving.background_saves import (
-    PendingSave,
-    save_in_background,
-)
+from cordwood.saving.background_saves import PendingSave, save_in_background
 from cordwood.saving.save_rendezvous import announce_errors
 from cordwood.storage.locations import Location, Url
 from cordwood.storage.paths import absolute_path
