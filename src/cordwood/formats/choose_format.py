@@ -9,8 +9,8 @@ from cordwood.formats.detect_directory import format_in, written_format
 from cordwood.formats.detect_format import refuse_prefix
 from cordwood.formats.detect_in_store import format_saved_to_stores
 from cordwood.formats.load_format import writer_of
-from cordwood.formats.other_tools import refuse_other_tools
 from cordwood.formats.place import Place
+from cordwood.formats.refuse_other_tools import refuse_other_tools
 from cordwood.formats.suffixes import by_suffix, is_directory_name, require_suffix, suffixes_of
 from cordwood.formats.table import (
     DEFAULT,

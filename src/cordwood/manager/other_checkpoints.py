@@ -10,10 +10,10 @@ from typing import NamedTuple
 from cordwood.errors import CordwoodError
 from cordwood.formats.detect_directory import format_in
 from cordwood.formats.list_steps import steps_in
-from cordwood.formats.other_tools import is_unfinished_name
+from cordwood.formats.load_format import run_reader_of
 from cordwood.formats.place import Place
 from cordwood.formats.step_names import sorted_steps, step_in_name
-from cordwood.formats.table import DEFAULT, ZARR
+from cordwood.formats.table import DEFAULT, ZARR, run_formats
 from cordwood.formats.tool_steps import LAST_OF_EFORMER
 from cordwood.loading.detect_checkpoint import detect_checkpoint
 from cordwood.message_text import listed
@@ -59,7 +59,7 @@ def other_checkpoints(storage: StepStorage, *, steps: Collection[str]) -> list[O
 
 def _other(name: str, place: Place, entry: StepEntry) -> OtherCheckpoint | None:
     """Return an entry of a root as a checkpoint; None if it is not one."""
-    if is_unfinished_name(name):
+    if any(run_reader_of(format).is_unfinished_name(name) for format in run_formats()):
         return None
     format, description = "", ""
     with suppress(OSError, CordwoodError):

@@ -7,7 +7,7 @@ import os
 from functools import partial
 
 from cordwood.errors import CordwoodError, NotACheckpointError
-from cordwood.formats.other_tools import refuse_other_tools
+from cordwood.formats.refuse_other_tools import refuse_other_tools
 from cordwood.formats.zarr.read_index import read_index_file
 from cordwood.formats.zarr.tensorstore_index import INDEX_NAME, IndexFile
 from cordwood.storage.directories import count_files

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cordwood.errors import NotACheckpointError
 from cordwood.formats.format_protocol import SaveOptions, SavePlan
-from cordwood.formats.other_tools import refuse_other_tools
+from cordwood.formats.refuse_other_tools import refuse_other_tools
 from cordwood.formats.zarr.commit_item import commit_item
 from cordwood.formats.zarr.existing_index import existing_index
 from cordwood.formats.zarr.fill_together import fill_together

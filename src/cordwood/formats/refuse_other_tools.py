@@ -1,4 +1,4 @@
-"""The directories of tools such as Orbax, which cordwood reads, and does not write."""
+"""The refusal to save over what tools such as Orbax have written, which cordwood only reads."""
 
 from __future__ import annotations
 
@@ -20,8 +20,3 @@ def refuse_other_tools(place: LocalPath, *, asked: str) -> None:
                 f"{asked} holds what {format.tool} has written, which cordwood only reads: remove "
                 "it, or save to another path"
             )
-
-
-def is_unfinished_name(name: str) -> bool:
-    """Return whether a directory of that name is a save of another tool that did not end."""
-    return any(run_reader_of(format).is_unfinished_name(name) for format in run_formats())
