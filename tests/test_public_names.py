@@ -47,7 +47,7 @@ NAMESPACES = {
         KeepPolicy KeepWithin Moment OnPreemption SavePolicy SavedStep WhenIdle
     """,
     "cordwood.recipes": """
-        Recipe Rule find_recipe
+        Recipe Rule explain_recipe find_recipe
     """,
     "cordwood.results": """
         Conversion CopyReport Detected Diff GcReport LeafDiff PlannedStep Progress Resplittable

@@ -70,6 +70,12 @@ def test_a_leaf_transposed_twice_is_numpys(axes: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(result, array.transpose(2, 0, 1).transpose(axes))
 
 
+def test_a_leaf_without_elements_is_transposed() -> None:
+    leaf, data = stored_in_boxes(np.zeros((0, 3), np.float32), [])
+    (result,) = reader_of(leaf, data).read([transposed_leaf(leaf, (1, 0))])
+    assert result.shape == (3, 0)
+
+
 def test_axes_of_one_index_belong_to_any_axis() -> None:
     assert split_axes((1, 6), (1, 2, 1, 3)) == [range(1), range(1, 4)]
     assert split_axes((2, 1, 3), (2, 3)) == [range(1), range(1, 1), range(1, 2)]

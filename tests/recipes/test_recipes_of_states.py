@@ -174,6 +174,18 @@ def test_blocks_of_layers_and_a_remainder(tmp_path: Path) -> None:
     cordwood.testing.assert_trees_equal({k: back[k] for k in tree}, tree)
 
 
+def test_arrays_without_elements(tmp_path: Path) -> None:
+    recipe = Recipe([Rule("l.{i}", "a b", "l", "b i a")], sizes={"a": 0})
+    tree = {f"l.{i}": np.zeros((0, 3), np.float32) for i in range(2)}
+    cordwood.save(tmp_path / "t.safetensors", tree)
+    loaded = cordwood.load(tmp_path / "t.safetensors", recipe=recipe)
+    assert loaded["l"].shape == (3, 2, 0)
+    cordwood.save(tmp_path / "tree", loaded)
+    cordwood.testing.assert_trees_equal(
+        cordwood.load(tmp_path / "tree", recipe=recipe.inverse()), tree
+    )
+
+
 def test_unequal_parts_are_joined_and_cut(tmp_path: Path) -> None:
     recipe = Recipe(
         [Rule(["q", "k", "v"], "(c h) d", "qkv", "d c h", cat={"c": ["n", "m", "m"]})],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -15,6 +16,7 @@ from cordwood.cli.arguments import (
     rename_option,
 )
 from cordwood.cli.output import json_option, print_answer
+from cordwood.cli.recipe_options import recipe_of, recipe_options
 from cordwood.errors import CordwoodError
 
 EXAMPLES = """
@@ -24,6 +26,7 @@ Examples:
   cordwood convert model.msgpack run/1 --cast bf16
   cordwood convert orbax/100 run/100 --cast 'params/**=bf16' --cast 'opt_state/**=f32'
   cordwood convert bert.safetensors run/1 --rename '*.weight=*/kernel' --transpose '**/kernel'
+  cordwood convert hub/model.safetensors run/1 --recipe mine.json --config hub/config.json
   cordwood convert run/100 run/100-z --format zarr --compression zstd
   cordwood convert orbax/100 run/100 --prefix ema --to-prefix ema
   cordwood convert run/100 hub --select params --rename params= --format hugging_face \\
@@ -39,6 +42,7 @@ Examples:
 @patterns_option(
     "--transpose", help="Write the matrices that match this pattern transposed; repeatable."
 )
+@recipe_options
 @cast_option(
     help="Cast floating-point arrays to DTYPE: all, or those that match PATTERN; repeatable.",
 )
@@ -76,7 +80,15 @@ Examples:
     help="The directory for the decompressed copy of a compressed SOURCE.",
 )
 @json_option
-def convert_command(source: str, destination: str, as_json: bool, **options: Any) -> None:
+def convert_command(
+    source: str,
+    destination: str,
+    as_json: bool,
+    recipe_file: Path | None,
+    config_file: Path | None,
+    inverse: bool,
+    **options: Any,
+) -> None:
     """Write the checkpoint SOURCE as DESTINATION. The suffix of DESTINATION names the format.
 
     The conversion copies a few MiB at a time, so a large SOURCE does not need more memory. A SOURCE
@@ -87,11 +99,12 @@ def convert_command(source: str, destination: str, as_json: bool, **options: Any
 
     An existing checkpoint at DESTINATION is not replaced, unless --force is given. If SOURCE holds
     several trees, such as an Orbax composite checkpoint, and DESTINATION is a directory, all are
-    converted. A file holds one tree, and --select, --rename and --transpose apply to one tree:
-    choose it with --prefix.
+    converted. A file holds one tree, and --select, --rename, --transpose and --recipe apply to one
+    tree: choose it with --prefix.
     """
     from cordwood.api.convert import convert
 
+    options["recipe"] = recipe_of(recipe_file, config_file, inverse=inverse)
     try:
         conversion = convert(source, destination, progress=not as_json, **options)
     except ValueError as e:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cordwood.cli.arguments import SOURCE, patterns_option, rename_option
 from cordwood.cli.output import columns, fitted, json_option, print_answer, print_table, print_text
+from cordwood.cli.recipe_options import recipe_of, recipe_options
 
 if TYPE_CHECKING:
     from cordwood.comparing.differences import Diff
@@ -38,6 +40,7 @@ _TITLES = (
     "--prefix", help="The tree to compare, if the directories hold several. Default: all of them."
 )
 @rename_option(help="Change key paths of A before comparing; repeatable.")
+@recipe_options
 @click.option(
     "--strict",
     is_flag=True,
@@ -63,6 +66,9 @@ def diff_command(
     digests: bool,
     stats: bool,
     as_json: bool,
+    recipe_file: Path | None,
+    config_file: Path | None,
+    inverse: bool,
     **options: Any,
 ) -> None:
     """Compare the checkpoints A and B leaf by leaf. Their formats may differ.
@@ -73,8 +79,9 @@ def diff_command(
     difference.
 
     If A and B are directories of several trees, all trees are compared, and a line begins with the
-    tree in brackets. --prefix chooses one; --select and --rename apply to one: the tree without a
-    prefix, unless --prefix is given. What was not compared is named.
+    tree in brackets. --prefix chooses one; --select, --rename and --recipe apply to one: the tree
+    without a prefix, unless --prefix is given. --recipe applies to A. What was not compared is
+    named.
     """
     if digests and (stats or not values):
         raise click.UsageError("--digests reads no elements: it excludes --stats and --no-values")
@@ -82,6 +89,7 @@ def diff_command(
         raise click.UsageError("--no-values reads no elements: it excludes --stats")
     from cordwood.api.diff import diff
 
+    options["recipe"] = recipe_of(recipe_file, config_file, inverse=inverse)
     options |= {"values": "digests" if digests else values, "progress": not as_json}
     difference = diff(a, b, **options)
     if stats and not difference.equal and not as_json:

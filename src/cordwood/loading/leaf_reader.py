@@ -20,6 +20,7 @@ from cordwood.loading.arranged_arrays import apply_arithmetic, as_view, fill_arr
 from cordwood.plan.arrangements import (
     arranged_sources,
     dtype_as_stored,
+    in_order,
     is_read_in_place,
     source_of_view,
     with_storages,
@@ -96,7 +97,7 @@ class LeafReader:
         """
         locate = self.opened.locate
         if locate is None:
-            return leaves
+            return self._in_order(leaves)
         number_of = self.number_of
         requested: dict[int, list[Box] | None] = {}
         for leaf in leaves:
@@ -115,7 +116,12 @@ class LeafReader:
         storages = {
             key: located[number].storage for key, number in number_of.items() if number in located
         }
-        return [with_storages(leaf, storages) for leaf in leaves]
+        return self._in_order([with_storages(leaf, storages) for leaf in leaves])
+
+    def _in_order(self, leaves: Sequence[Leaf]) -> Sequence[Leaf]:
+        if self._parent is None:
+            return leaves
+        return [in_order(leaf) for leaf in leaves]
 
     def read(
         self,

@@ -216,9 +216,9 @@ class StepReader:
             required: raise FileNotFoundError instead of returning None, for a job that must not
                 start from the beginning. With a number it changes nothing: that step is always
                 required.
-            options: mesh, rules, shardings, strict, cast, select, rename, transpose, missing,
-                extra, progress: as in `cordwood.load`. migrations: as there, for the tree of the
-                step, not for its items: steps from before a change of the tree are loaded by
+            options: mesh, rules, shardings, strict, cast, select, rename, transpose, recipe,
+                missing, extra, progress: as in `cordwood.load`. migrations: as there, for the tree
+                of the step, not for its items: steps from before a change of the tree are loaded by
                 them, and later steps as they are. prefix: which tree to load from a step of
                 another tool with several trees; in a manager's step, the item of that name. The
                 prefix by which a job restored its tree before it saved a step stands for the tree

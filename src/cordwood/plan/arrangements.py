@@ -23,9 +23,17 @@ from cordwood.index import (
     LeafStorage,
     Piece,
     Pieces,
+    Span,
 )
-from cordwood.plan.load_plan import BoxDestination, byte_strides, flat_boxes
-from cordwood.sharding.boxes import intersect, shape_of, whole_box
+from cordwood.plan.load_plan import (
+    BoxDestination,
+    byte_strides,
+    contiguous_extents,
+    flat_boxes,
+    plan_extent_moves,
+)
+from cordwood.plan.split_arrays import element_range
+from cordwood.sharding.boxes import intersect, is_contiguous, shape_of, whole_box
 
 
 def split_axes(shape: Sequence[int], split: Sequence[int]) -> list[range]:
@@ -262,6 +270,8 @@ def as_arranged(leaf: Leaf) -> Arranged:
 
 def transposed_leaf(leaf: Leaf, order: Sequence[int]) -> Leaf:
     """Return an array leaf with its axes in another order, as numpy.transpose takes it."""
+    if 0 in leaf.shape:
+        return leaf._replace(shape=tuple([leaf.shape[axis] for axis in order]), storage=Pieces(()))
     storage = as_arranged(leaf)
     groups = split_axes(leaf.shape, storage.shape)
     axes = [axis for group in order for axis in groups[group]]
@@ -314,6 +324,49 @@ def arranged_sources(leaf: Leaf) -> list[Leaf]:
     storage = leaf.storage
     assert isinstance(storage, Arranged)
     return [part.leaf for each in (storage, *storage.copies) for part in each.parts]
+
+
+def in_order(leaf: Leaf) -> Leaf:
+    """Return an arranged leaf as pieces, if all of its bytes are stored in its order.
+
+    So a stack of layers is read as if it were stored so. Any other leaf stays as it is.
+    """
+    storage = leaf.storage
+    if not isinstance(storage, Arranged) or storage.arithmetic or storage.copies:
+        return leaf
+    item = dtypes.itemsize(leaf.dtype)
+    pieces: list[Piece] = []
+    for part in storage.parts:
+        long = [axis for axis, size in zip(part.axes, part.shape, strict=True) if size > 1]
+        sizes = shape_of(part.box)
+        source = Box(
+            part.start,
+            tuple(
+                [
+                    low + (1 if axis < 0 else sizes[axis])
+                    for low, axis in zip(part.start, part.axes, strict=True)
+                ]
+            ),
+        )
+        inner = [axis for axis in long if axis >= 0 and sizes[axis] > 1]
+        is_straight = inner == sorted(inner) and is_contiguous(sizes, storage.shape)
+        if not (is_straight and is_contiguous(shape_of(source), part.shape)):
+            return leaf
+        extents = contiguous_extents(part.leaf)
+        if extents is None:
+            return leaf
+        first, last = element_range(source, part.shape)
+        begin = element_range(part.box, storage.shape)[0]
+        for move in plan_extent_moves(extents, first * item, last * item):
+            start = begin + move.position // item
+            where = Span(start, start + move.length // item)
+            pieces.append(Piece(where, move.source, move.offset, move.length))
+    pieces.sort()
+    ends = [0, *[piece.where.stop for piece in pieces if isinstance(piece.where, Span)]]
+    starts = [piece.where.start for piece in pieces if isinstance(piece.where, Span)]
+    if starts != ends[:-1] or ends[-1] != math.prod(leaf.shape):
+        return leaf
+    return leaf._replace(storage=Pieces(tuple(pieces)))
 
 
 def rows_to_read(leaf: Leaf, limit_bytes: int) -> int:

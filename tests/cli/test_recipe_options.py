@@ -1,0 +1,49 @@
+"""The options --recipe, --inverse and --config of the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cordwood
+from cordwood.recipes import Recipe, Rule
+from tests.cli.conftest import Run
+
+RECIPE = Recipe([Rule("q.{i}", "(n h) d", "q", "i d n h")], sizes={"h": "head_dim"})
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tree = {f"q.{i}": np.arange(24, dtype=np.float32).reshape(8, 3) + i for i in range(2)}
+    cordwood.save("hub.safetensors", tree)
+    Path("recipe.json").write_text(RECIPE.to_json())
+    Path("config.json").write_text(json.dumps({"head_dim": 2}))
+
+
+def test_there_and_back(run: Run) -> None:
+    options = ("--recipe", "recipe.json", "--config", "config.json")
+    assert run("convert", "hub.safetensors", "jax", *options).code == 0
+    assert cordwood.load("jax")["q"].shape == (2, 3, 4, 2)
+    assert run("convert", "jax", "back.safetensors", *options, "--inverse").code == 0
+    assert cordwood.diff("hub.safetensors", "back.safetensors").equal
+    assert run("diff", "hub.safetensors", "jax", *options).code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("--inverse",), 2, "pass --recipe"),
+        (("--recipe", "missing.json"), 2, "does not exist"),
+        (("--recipe", "config.json"), 3, "config.json is no recipe"),
+        (("--recipe", "recipe.json"), 3, "the sizes of n, h do not follow"),
+        (("--recipe", "recipe.json", "--config", "hub.safetensors"), 3, "is not JSON"),
+    ],
+)
+def test_what_is_refused(run: Run, arguments: tuple[str, ...], code: int, message: str) -> None:
+    result = run("convert", "hub.safetensors", "jax", *arguments)
+    assert (result.code, message in result.err) == (code, True), result
+    assert not Path("jax").exists()
