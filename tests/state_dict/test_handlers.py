@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cordwood.state_dict import (
+    containers,
     current_path,
     from_state_dict,
     is_serializable,
@@ -33,7 +34,7 @@ class Own:
 @pytest.fixture
 def handlers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a test registers is forgotten after it."""
-    monkeypatch.setattr("cordwood.state_dict.handlers._handlers", {})
+    monkeypatch.setattr(containers, "_handlers", {})
 
 
 def test_a_registered_class_is_serializable(handlers: None) -> None:

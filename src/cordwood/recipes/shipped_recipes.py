@@ -74,11 +74,10 @@ def find_recipe(
         >>> print(recipe.active_rules()[0])
         vit.embeddings.cls_token [1 1 d] <-> embed/class_token [1 1 d]
     """
-    if family is None and config is None:
-        raise ValueError("find_recipe: expected a family, or the contents of a config.json")
-    if family is None and "model_type" not in (config or {}):
+    model_type = (config or {}).get("model_type") if family is None else family
+    if model_type is None:
         raise ValueError("find_recipe: expected a family, or a config with model_type")
-    name = str(family if family is not None else (config or {})["model_type"]).lower()
+    name = str(model_type).lower()
     name = ALIASES.get(name, name)
     if name not in FAMILIES:
         raise ValueError(_unknown("family", name, [*FAMILIES, *ALIASES]))
@@ -96,11 +95,6 @@ def find_recipe(
             "config.json beside the files as config="
         )
     return recipe
-
-
-def targets_of(family: str) -> list[str]:
-    """Return the values of `to` that a family has."""
-    return list(read_table(family)["to"])
 
 
 @cache

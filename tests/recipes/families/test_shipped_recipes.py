@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -219,10 +220,9 @@ def test_find_recipe_says_what_it_needs() -> None:
         find_recipe("mixtral", to="tunix")
     with pytest.raises(ValueError, match=r"needs num_attention_heads.*config"):
         find_recipe("qwen3", to="flax")
-    with pytest.raises(ValueError, match="expected a family, or the contents"):
-        find_recipe(to="flax")
-    with pytest.raises(ValueError, match="config with model_type"):
-        find_recipe(to="flax", config={})
+    for nothing in (None, dict[str, Any]()):
+        with pytest.raises(ValueError, match="expected a family, or a config with model_type"):
+            find_recipe(to="flax", config=nothing)
 
 
 @pytest.mark.parametrize("key", ["rope_parameters", "rope_scaling"])
@@ -243,3 +243,20 @@ def test_maxtext_interleaves_the_rotary_halves_of_llama_3_1(key: str, tmp_path: 
 
 def test_the_data_is_small() -> None:
     assert sum(path.stat().st_size for path in DATA.iterdir()) < 300_000
+
+
+@pytest.mark.parametrize(
+    ("name", "to"), [("qwen3_moe", "maxtext"), ("gemma2", "tunix"), ("bert", "flax")]
+)
+def test_convert_carries_the_configuration_along(name: str, to: str, tmp_path: Path) -> None:
+    case = BY_NAME[name]
+    source = tmp_path / "source"
+    source.mkdir()
+    tensors = write_files(source, case)
+    (source / "config.json").write_text(json.dumps(case.config))
+    recipe = recipe_of(case, to)
+    cordwood.convert(source, tmp_path / "tree", recipe=recipe, format="hugging_face")
+    back = recipe.inverse()
+    cordwood.convert(tmp_path / "tree", tmp_path / "back", recipe=back, format="hugging_face")
+    assert_equal(load_file(tmp_path / "back" / "model.safetensors"), tensors)
+    assert (tmp_path / "back" / "config.json").read_bytes() == (source / "config.json").read_bytes()
