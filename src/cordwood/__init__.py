@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from cordwood.policies.save_policies import EverySteps as EverySteps
     from cordwood.saving.background_saves import PendingSave as PendingSave
     from cordwood.sharding.partition_rules import match_partition_rules as match_partition_rules
-    from cordwood.state_dict.containers import (
+    from cordwood.state_dict.handlers import (
         register_serialization_state as register_serialization_state,
     )
     from cordwood.state_dict.state_dicts import from_state_dict as from_state_dict
@@ -97,7 +97,7 @@ _NAMES_OF = {
     "cordwood.saving.background_saves": "PendingSave",
     "cordwood.sharding.partition_rules": "match_partition_rules",
     "cordwood.state_dict.state_dicts": "from_state_dict to_state_dict",
-    "cordwood.state_dict.containers": "register_serialization_state",
+    "cordwood.state_dict.handlers": "register_serialization_state",
     "cordwood.storage.object_stores.object_store_options": "storage_options",
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names.split()}

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from cordwood.state_dict import (
-    containers,
     current_path,
     from_state_dict,
     is_serializable,
@@ -34,7 +33,7 @@ class Own:
 @pytest.fixture
 def handlers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a test registers is forgotten after it."""
-    monkeypatch.setattr(containers, "_handlers", {})
+    monkeypatch.setattr("cordwood.state_dict.handlers._handlers", {})
 
 
 def test_a_registered_class_is_serializable(handlers: None) -> None:

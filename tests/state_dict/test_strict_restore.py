@@ -13,7 +13,6 @@ import pytest
 
 from cordwood.errors import MismatchError
 from cordwood.state_dict import (
-    containers,
     from_state_dict,
     register_serialization_state,
     to_state_dict,
@@ -153,7 +152,7 @@ def test_static_fields_of_a_struct_are_no_leaves() -> None:
 
 
 def test_types_with_a_handler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(containers, "_handlers", {})
+    monkeypatch.setattr("cordwood.state_dict.handlers._handlers", {})
 
     class Own:
         def __init__(self, value: Any) -> None:

@@ -34,13 +34,7 @@ from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
 from cordwood.recipes.recipe import Recipe
 from cordwood.saving.background_saves import raise_unreported_failures, wait_for_saves
 from cordwood.saving.interrupted_saves import after_interrupted_saves
-from cordwood.storage.locations import (
-    LocalPath,
-    Location,
-    Url,
-    parse_local_path,
-    parse_location,
-)
+from cordwood.storage.locations import LocalPath, Location, Url, parse_local_path, parse_location
 from cordwood.storage.paths import is_same_path
 from cordwood.storage.temporary_file import scratch_directory
 from cordwood.threads.garbage_collector import gc_paused

@@ -16,10 +16,7 @@ from cordwood.io.page_cache import require_page_cache_option
 from cordwood.io.progress import ProgressMeter, ProgressOption
 from cordwood.io.progress_bar import progress_display
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
-from cordwood.saving.background_saves import (
-    raise_unreported_failures,
-    wait_for_saves,
-)
+from cordwood.saving.background_saves import raise_unreported_failures, wait_for_saves
 from cordwood.saving.interrupted_saves import after_interrupted_saves
 from cordwood.saving.save_rendezvous import rendezvous_for
 from cordwood.storage.locations import parse_location

@@ -13,10 +13,7 @@ from cordwood.io.progress import ProgressOption
 from cordwood.io.progress_bar import require_progress_option
 from cordwood.io.staging_memory import StagingOptions, checked_options
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
-from cordwood.saving.background_saves import (
-    PendingSave,
-    raise_unreported_failures,
-)
+from cordwood.saving.background_saves import PendingSave, raise_unreported_failures
 from cordwood.saving.interrupted_saves import after_interrupted_saves
 from cordwood.saving.save_rendezvous import rendezvous_for
 from cordwood.saving.snapshot_save import SnapshotSave

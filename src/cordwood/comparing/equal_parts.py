@@ -9,13 +9,7 @@ from cordwood import dtypes
 from cordwood.comparing.operands import Operand, StoredRange
 from cordwood.encoding.digests import DIGEST_BYTES
 from cordwood.index import Box, Encoded, Leaf, Piece, Pieces, Span
-from cordwood.plan.split_arrays import (
-    all_boxes,
-    chunk_rows,
-    chunks_of,
-    element_range,
-    split_array,
-)
+from cordwood.plan.split_arrays import all_boxes, chunk_rows, chunks_of, element_range, split_array
 from cordwood.sharding.boxes import shape_of, whole_box
 
 PART_BYTES = 4 << 20  # of an array, compared at a time

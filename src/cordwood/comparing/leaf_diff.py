@@ -5,10 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal, NamedTuple, TypeAlias
 
-from cordwood.comparing.array_change import (
-    ArrayChange,
-    has_numbers,
-)
+from cordwood.comparing.array_change import ArrayChange, has_numbers
 from cordwood.comparing.scaled_sums import cosine_of, root_of_quotient, root_of_scaled
 from cordwood.index import Leaf, leaf_text
 from cordwood.keypath import path_label

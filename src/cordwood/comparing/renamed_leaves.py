@@ -21,11 +21,7 @@ from cordwood.comparing.operands import Operand, map_parts
 from cordwood.encoding.digests import digest_of
 from cordwood.index import ARRAY_KINDS
 from cordwood.keypath import DictKey, KeyPath
-from cordwood.plan.split_arrays import (
-    Part,
-    chunk_rows,
-    split_array,
-)
+from cordwood.plan.split_arrays import Part, chunk_rows, split_array
 from cordwood.sharding.boxes import element_count, whole_box
 
 _START_BYTES = 64 << 10  # of a leaf that may have been renamed, read first

@@ -6,7 +6,7 @@ import sys
 
 from cordwood.formats.flax_msgpack.chunk_size import ChunkSizeModule
 from cordwood.msgpack import from_bytes, msgpack_restore, msgpack_serialize, to_bytes
-from cordwood.state_dict.containers import is_serializable, register_serialization_state
+from cordwood.state_dict.handlers import is_serializable, register_serialization_state
 from cordwood.state_dict.state_dicts import from_state_dict, to_state_dict
 from cordwood.state_dict.state_path import current_path
 

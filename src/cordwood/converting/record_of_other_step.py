@@ -9,9 +9,7 @@ from cordwood.errors import CordwoodError
 from cordwood.formats.step_names import number_in_name
 from cordwood.formats.step_record import KEY, PREFIX_KEY, decode_record
 from cordwood.formats.table import Format
-from cordwood.storage.locations import (
-    Location,
-)
+from cordwood.storage.locations import Location
 from cordwood.storage.paths import last_name
 from cordwood.threads.log import log
 

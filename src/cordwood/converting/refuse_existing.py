@@ -14,12 +14,7 @@ from cordwood.formats.place import Place
 from cordwood.formats.suffixes import suffixes_of
 from cordwood.formats.table import DEFAULT, Format, file_formats
 from cordwood.loading.detect_checkpoint import detect_checkpoint
-from cordwood.storage.locations import (
-    LocalPath,
-    Location,
-    Url,
-    require_local,
-)
+from cordwood.storage.locations import LocalPath, Location, Url, require_local
 from cordwood.storage.paths import is_empty_file, kind_at, locate_directory
 
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 from cordwood.copying.copy_file import copy_file
 from cordwood.copying.copy_step import Copier
 from cordwood.copying.refuse_copy import is_directory_of_steps, refuse_other_step, refuse_run
-from cordwood.errors import (
-    CordwoodError,
-    IncompleteCheckpointError,
-    NotACheckpointError,
-)
+from cordwood.errors import CordwoodError, IncompleteCheckpointError, NotACheckpointError
 from cordwood.formats.load_format import storage_of
 from cordwood.formats.step_names import sorted_steps, step_in_name
 from cordwood.formats.table import DEFAULT

@@ -6,10 +6,7 @@ import operator
 from collections.abc import Iterator
 
 from cordwood.copying.copy_step import Copier
-from cordwood.errors import (
-    CordwoodError,
-    UnsupportedFormatError,
-)
+from cordwood.errors import CordwoodError, UnsupportedFormatError
 from cordwood.formats.detect_format import format_of
 from cordwood.formats.suffixes import suffix_of
 from cordwood.io.open_files import LocalFile, ReadableFile

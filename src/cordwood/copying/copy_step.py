@@ -6,12 +6,7 @@ import errno
 from contextlib import suppress
 
 from cordwood.copying.refuse_copy import refuse_format
-from cordwood.errors import (
-    CordwoodError,
-    CorruptionError,
-    FormatError,
-    StorageError,
-)
+from cordwood.errors import CordwoodError, CorruptionError, FormatError, StorageError
 from cordwood.formats.detect_directory import format_in
 from cordwood.formats.format_protocol import StepContent
 from cordwood.formats.load_format import copier_of, storage_of, writer_of

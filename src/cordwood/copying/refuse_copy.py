@@ -5,12 +5,7 @@ from __future__ import annotations
 import shlex
 from contextlib import suppress
 
-from cordwood.errors import (
-    FormatError,
-    NotACheckpointError,
-    StepError,
-    UnsupportedFormatError,
-)
+from cordwood.errors import FormatError, NotACheckpointError, StepError, UnsupportedFormatError
 from cordwood.formats.detect_directory import format_in
 from cordwood.formats.detect_format import format_of
 from cordwood.formats.load_format import records_of, storage_of

@@ -2,7 +2,7 @@
 
 A shard on CPU is not copied: a numpy view of it keeps its buffer in use. Until the view is dropped,
 a step that donates the array computes into new memory, and a deletion frees nothing. A shard on an
-accelerator is copied to pinned host memory; `io/staging.py` decides when.
+accelerator is copied to pinned host memory; `io/host_copies.py` decides when.
 """
 
 from __future__ import annotations
@@ -16,13 +16,7 @@ import numpy as np
 
 from cordwood.devices.private_jax import local_arrays
 from cordwood.index import Box
-from cordwood.sharding.boxes import (
-    device_boxes,
-    overlaps,
-    shape_of,
-    whole_box,
-    within,
-)
+from cordwood.sharding.boxes import device_boxes, overlaps, shape_of, whole_box, within
 from cordwood.tree.leaves import (
     has_numpy_view,
     is_cpu,

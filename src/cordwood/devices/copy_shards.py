@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cordwood.devices.device_memory import is_in_accelerator_memory
-from cordwood.tree.leaves import (
-    single_device_array,
-)
+from cordwood.tree.leaves import single_device_array
 
 
 def copy_to_host(shards: Sequence[Any], host_shardings: Sequence[Any]) -> list[Any]:

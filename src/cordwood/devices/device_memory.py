@@ -7,10 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cordwood.tree.leaves import (
-    is_cpu,
-    pinned_host,
-)
+from cordwood.tree.leaves import is_cpu, pinned_host
 
 
 def sharding_of(placement: Any) -> Any:

@@ -6,9 +6,7 @@ import functools
 from typing import Any
 
 from cordwood.index import Box
-from cordwood.sharding.boxes import (
-    boxes_of,
-)
+from cordwood.sharding.boxes import boxes_of
 
 
 def spans_devices(sharding: Any) -> bool:

@@ -10,9 +10,7 @@ import numpy as np
 from cordwood.devices.device_memory import is_in_accelerator_memory
 from cordwood.devices.local_boxes import key_shape, key_type
 from cordwood.devices.private_jax import DevicePut, put_on_device, put_sharded, set_weak_type
-from cordwood.tree.leaves import (
-    is_cpu,
-)
+from cordwood.tree.leaves import is_cpu
 
 
 class Shards(NamedTuple):

@@ -99,8 +99,13 @@ def encode_digests(digests: Digests) -> str:
     return _DIGESTS_SCHEME + base64.b64encode(digests.values).decode()
 
 
-def decode_digests(text: str, start: int) -> Digests:
+def decode_digests(text: str, start: int, *, name: str = DATA_DIGESTS) -> Digests:
     """Return the digests in a text of `encode_digests`; the data begins at offset `start`.
+
+    Args:
+        text: the text.
+        start: the offset.
+        name: where the text is from, for errors.
 
     Raises:
         FormatError: the text is no such text.
@@ -110,9 +115,9 @@ def decode_digests(text: str, start: int) -> Digests:
         packed = base64.b64decode(values, validate=True)
         size = int(block_bytes) if block_bytes.isdecimal() and len(block_bytes) < 16 else 0
     except (ValueError, binascii.Error) as e:
-        raise FormatError(f"{DATA_DIGESTS}: expected xxh3-128:BYTES:BASE64 ({e})") from e
+        raise FormatError(f"{name}: expected xxh3-128:BYTES:BASE64 ({e})") from e
     if scheme != "xxh3-128" or size < 1:
-        raise FormatError(f"{DATA_DIGESTS}: expected xxh3-128:BYTES:BASE64, found {text:.40}")
+        raise FormatError(f"{name}: expected xxh3-128:BYTES:BASE64, found {text:.40}")
     return Digests(start, size, packed)
 
 

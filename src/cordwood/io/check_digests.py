@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cordwood.encoding.digests import (
-    DIGEST_BYTES,
-    digest_of,
-    digest_of_parts,
-)
+from cordwood.encoding.digests import DIGEST_BYTES, digest_of, digest_of_parts
 from cordwood.errors import CorruptionError
 from cordwood.index import Digests
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from cordwood.encoding.digests import (
-    check_coverage,
-)
+from cordwood.encoding.digests import check_coverage
 from cordwood.index import Digests
 from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.check_digests import bad_blocks

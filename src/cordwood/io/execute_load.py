@@ -13,10 +13,7 @@ from cordwood.io.open_files import ReadableFile
 from cordwood.io.progress import METER
 from cordwood.io.read_chunks import read_chunk
 from cordwood.io.read_units import SMALL_MOVE_BYTES, FreshPages, all_units, layers_of, read_unit
-from cordwood.plan.load_plan import (
-    ALIGNMENT,
-    LoadPlan,
-)
+from cordwood.plan.load_plan import ALIGNMENT, LoadPlan
 from cordwood.threads.thread_counts import reading_threads, transfer_threads
 from cordwood.threads.thread_pool import run_tasks
 

@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from cordwood.encoding.digests import (
-    check_coverage,
-)
+from cordwood.encoding.digests import check_coverage
 from cordwood.errors import CordwoodError, CorruptionError
 from cordwood.index import Digests, Index, Inline
 from cordwood.io.check_crc32 import bad_checksums

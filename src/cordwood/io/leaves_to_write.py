@@ -28,8 +28,8 @@ from cordwood.devices.array_shards import (
     local_shards,
 )
 from cordwood.index import Box
+from cordwood.io.host_copies import CopiedArray, HostCopies
 from cordwood.io.lazy_array import LazyArray
-from cordwood.io.staging import StagedArray, Staging
 from cordwood.io.staging_memory import StagingOptions
 from cordwood.sharding.boxes import slices, whole_box
 from cordwood.tree.leaves import (
@@ -55,7 +55,7 @@ class Leaves:
         staging: the options for arrays on accelerators; None: the default ones.
 
     Attributes:
-        staging: the copies of arrays on accelerators; None if there are none.
+        host_copies: the copies of arrays on accelerators; None if there are none.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class Leaves:
     ) -> None:
         self.on_take = on_take
         self._options = staging or StagingOptions()
-        self.staging: Staging | None = None  # made for the first array on an accelerator
+        self.host_copies: HostCopies | None = None  # made for the first array on an accelerator
         self._distinct: DistinctShardsOf = {}
         # Arrays on accelerators that are not found here are held one by one when they are taken.
         self._values = list(values)
         if may_be_on_accelerator(self._values):
             self._values = accelerator_shards(self._values)
-        staged: dict[int, StagedArray] = {}  # an array that is in the tree twice is copied once
+        staged: dict[int, CopiedArray] = {}  # an array that is in the tree twice is copied once
         for i, value in enumerate(self._values):
             if type(value) is ArrayShards:
                 key = id(value.array)
@@ -126,13 +126,13 @@ class Leaves:
         """Release all leaves."""
         self._values.clear()
         self._held.clear()
-        if self.staging is not None:
-            self.staging.close()
+        if self.host_copies is not None:
+            self.host_copies.close()
 
-    def _staged(self, shards: ArrayShards) -> StagedArray:
-        if self.staging is None:
-            self.staging = Staging(self._options)
-        return self.staging.hold(shards)
+    def _staged(self, shards: ArrayShards) -> CopiedArray:
+        if self.host_copies is None:
+            self.host_copies = HostCopies(self._options)
+        return self.host_copies.hold(shards)
 
     def _pop(self, leaf: int) -> Any:
         value, self._values[leaf] = self._values[leaf], None
@@ -144,9 +144,9 @@ class Leaves:
         """Return a leaf as something that has parts: an array, shards or a LazyArray."""
         if type(value) is DeferredArray:
             value = value.read()
-        if isinstance(value, StagedArray) and whole:
+        if isinstance(value, CopiedArray) and whole:
             return value.part(whole_box(value.shape))
-        if isinstance(value, LazyArray | StagedArray):
+        if isinstance(value, LazyArray | CopiedArray):
             return value
         if whole:
             return whole_array(value)
@@ -163,7 +163,7 @@ class Leaves:
 def _within(value: Any, box: Box) -> np.ndarray | LazyArray:
     if isinstance(value, LazyArray):
         return value.within(box)
-    if isinstance(value, StagedArray):
+    if isinstance(value, CopiedArray):
         return value.part(box)
     part = value.part(box) if isinstance(value, LocalShards) else value[slices(box)]
     return without_padding(part)

@@ -12,9 +12,7 @@ from cordwood.io.check_digests import check_blocks
 from cordwood.io.chunk_codecs import decode_chunk
 from cordwood.io.open_files import ReadableFile
 from cordwood.io.strided_copy import strided_copy
-from cordwood.plan.load_plan import (
-    EncodedChunk,
-)
+from cordwood.plan.load_plan import EncodedChunk
 
 
 def read_chunk(

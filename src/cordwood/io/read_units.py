@@ -20,11 +20,7 @@ from cordwood.io.check_digests import check_blocks
 from cordwood.io.open_files import ReadableFile
 from cordwood.io.source_digests import SourceDigests
 from cordwood.io.strided_copy import strided_copy
-from cordwood.plan.load_plan import (
-    LoadPlan,
-    Move,
-    Scatter,
-)
+from cordwood.plan.load_plan import LoadPlan, Move, Scatter
 
 _UNIT_BYTES = 4 << 20
 _REQUEST_BYTES = 8 << 20  # a unit where each read is a request

@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 
 from cordwood.devices.array_shards import DistinctShardsOf, distinct_shards, local_shards
-from cordwood.tree.leaves import (
-    is_jax_array,
-)
+from cordwood.tree.leaves import is_jax_array
 
 
 def snapshot_leaves(leaves: Sequence[Any]) -> list[Any]:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import overload
 
-from cordwood.encoding.digests import (
-    BLOCK_BYTES,
-    MAX_BLOCK_BYTES,
-)
+from cordwood.encoding.digests import BLOCK_BYTES, MAX_BLOCK_BYTES
 from cordwood.errors import CordwoodError
 from cordwood.index import Digests, Source
 from cordwood.io.open_files import ReadableFile

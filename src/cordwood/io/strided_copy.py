@@ -7,11 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cordwood.index import Box
-from cordwood.plan.load_plan import (
-    Scatter,
-    byte_strides,
-    flat_boxes,
-)
+from cordwood.plan.load_plan import Scatter, byte_strides, flat_boxes
 from cordwood.sharding.boxes import intersect, shape_of
 
 # One type of each size, so that numpy moves whole elements, several at a time.

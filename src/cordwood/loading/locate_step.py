@@ -23,7 +23,7 @@ from cordwood.formats.load_format import (
 )
 from cordwood.formats.place import Place, place_at
 from cordwood.formats.step_names import MAX_STEPS_OPENED, number_in_name
-from cordwood.formats.table import PACKS, Format
+from cordwood.formats.table import Format
 from cordwood.io.open_files import LocalFile
 from cordwood.message_text import printable
 from cordwood.policies.saved_step import SavedStep, sort_by_metric
@@ -223,11 +223,11 @@ def _metrics(place: Place, name: str) -> StepMetrics | None:
     child = place.child(name)
     if format is None:
         return None
-    if format is not PACKS:
+    if not format.records:
         return saved_metrics(format, child)
     try:
-        index = storage_of(PACKS).store_at(child.location).read_index()
-        records = records_of(PACKS)
+        index = storage_of(format).store_at(child.location).read_index()
+        records = records_of(format)
         record = None if index is None else records.read_record(index, name=child.path)
     except FileNotFoundError:  # it has just been deleted
         return None

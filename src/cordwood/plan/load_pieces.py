@@ -6,12 +6,7 @@ from collections.abc import Sequence
 from operator import itemgetter, le
 
 from cordwood.index import Inline, Leaf, Piece
-from cordwood.plan.load_plan import (
-    ALIGNMENT,
-    LoadPlan,
-    Move,
-    Placement,
-)
+from cordwood.plan.load_plan import ALIGNMENT, LoadPlan, Move, Placement
 
 OWN_BUFFER_BYTES = 4 << 20  # a leaf of at least this size has its own buffer: dropping it frees it
 SLAB_BYTES = 16 << 20  # smaller leaves share buffers of at most this size

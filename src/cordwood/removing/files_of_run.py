@@ -21,15 +21,14 @@ def belongs_to_run(name: str) -> bool:
     """Return True for a file in the root of a run that is cordwood's, beside those of its steps."""
     if name == _LOCK:
         return True
+    rules = storage_of(DEFAULT).RULES
     hidden = _HIDDEN.fullmatch(name)
     if hidden is not None:  # what others had put into a step that was being deleted is theirs
         if hidden[1] == "stage" or not hidden[2]:
             return True
         return (
             "/" not in hidden[2]
-            and not split_content(
-                [hidden[2]], [], storage_of(DEFAULT).RULES, has_own_sidecars=True
-            ).foreign
+            and not split_content([hidden[2]], [], rules, has_own_sidecars=True).foreign
         )
     folder, _, inner = name.partition("/")
     if folder != POOL:
@@ -37,5 +36,5 @@ def belongs_to_run(name: str) -> bool:
     return (
         inner == "steps.json"
         or _POOLED.fullmatch(inner) is not None
-        or storage_of(DEFAULT).RULES.is_data_file(f"../{name}")
+        or rules.is_data_file(f"../{name}")
     )

@@ -9,9 +9,7 @@ from cordwood.formats.format_protocol import SaveOptions
 from cordwood.formats.table import DEFAULT, Format
 from cordwood.processes.key_value_store import SINGLE_PROCESS, current_processes
 from cordwood.processes.rendezvous import Rendezvous
-from cordwood.saving.background_saves import (
-    raise_unreported_failures,
-)
+from cordwood.saving.background_saves import raise_unreported_failures
 from cordwood.storage.locations import Location
 
 

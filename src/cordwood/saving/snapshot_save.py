@@ -17,10 +17,7 @@ from cordwood.io.progress_bar import progress_display
 from cordwood.io.snapshot import snapshot_leaves
 from cordwood.io.staging_memory import StagingOptions
 from cordwood.processes.rendezvous import Rendezvous
-from cordwood.saving.background_saves import (
-    PendingSave,
-    save_in_background,
-)
+from cordwood.saving.background_saves import PendingSave, save_in_background
 from cordwood.saving.save_rendezvous import announce_errors
 from cordwood.storage.locations import Location, Url
 from cordwood.storage.paths import absolute_path
@@ -75,7 +72,7 @@ class SnapshotSave:
         self._sizes = plan.sizes or [getattr(leaf, "nbytes", 0) for leaf in snapshot]
         self._save = plan.save
         self._display = progress_display(progress, "saving")
-        self.is_detached = self._leaves.staging is None
+        self.is_detached = self._leaves.host_copies is None
         self.total_bytes = sum(self._sizes)
 
     @property
@@ -93,14 +90,14 @@ class SnapshotSave:
             from cordwood.storage.object_stores.request_loop import start_threads
 
             start_threads()
-        staging = self._leaves.staging
+        copies = self._leaves.host_copies
         try:
-            if staging is not None:
-                staging.admit()
+            if copies is not None:
+                copies.admit()
             return save_in_background(path, write, total_bytes=self.total_bytes)
         except BaseException:
-            if staging is not None:
-                staging.give_up()
+            if copies is not None:
+                copies.give_up()
             raise
 
     def detach(self, pending: PendingSave) -> None:
@@ -108,12 +105,12 @@ class SnapshotSave:
 
         Only arrays on accelerators whose copies do not fit into the host memory make it wait.
         """
-        if self._leaves.staging is None:
+        if self._leaves.host_copies is None:
             return
         try:
-            self._leaves.staging.detach()
+            self._leaves.host_copies.detach()
         except BaseException:
-            self._leaves.staging.give_up()
+            self._leaves.host_copies.give_up()
             raise
         pending.begun_seconds = time.monotonic()
         self.is_detached = True
@@ -126,8 +123,8 @@ class SnapshotSave:
 
         def check() -> None:
             outer_check()
-            if leaves.staging is not None:
-                leaves.staging.check()
+            if leaves.host_copies is not None:
+                leaves.host_copies.check()
 
         try:
             with announce_errors(self._rendezvous), self._display as report, stop_check(check):
@@ -143,6 +140,6 @@ class SnapshotSave:
                 leaves.on_take = advance
                 write_save(self._format, self._save, leaves, self._rendezvous)
         finally:
-            if leaves.staging is not None:
-                pending._is_given_up = leaves.staging.is_given_up
+            if leaves.host_copies is not None:
+                pending._is_given_up = leaves.host_copies.is_given_up
             leaves.clear()  # an exception's traceback would keep the arrays alive

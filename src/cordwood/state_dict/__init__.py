@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from cordwood.public_names import lazy_names
 
 if TYPE_CHECKING:
-    from cordwood.state_dict.containers import is_serializable as is_serializable
-    from cordwood.state_dict.containers import (
+    from cordwood.state_dict.handlers import is_serializable as is_serializable
+    from cordwood.state_dict.handlers import (
         register_serialization_state as register_serialization_state,
     )
     from cordwood.state_dict.state_dicts import from_state_dict as from_state_dict
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _MODULE_OF = {
     "current_path": "cordwood.state_dict.state_path",
     "from_state_dict": "cordwood.state_dict.state_dicts",
-    "is_serializable": "cordwood.state_dict.containers",
-    "register_serialization_state": "cordwood.state_dict.containers",
+    "is_serializable": "cordwood.state_dict.handlers",
+    "register_serialization_state": "cordwood.state_dict.handlers",
     "to_state_dict": "cordwood.state_dict.state_dicts",
 }
 

@@ -13,14 +13,8 @@ from cordwood.errors import LimitError, MismatchError, UnsupportedLeafError
 from cordwood.index import MAX_DEPTH
 from cordwood.keypath import format_path
 from cordwood.message_text import counted
-from cordwood.state_dict.containers import (
-    PLAIN_DICT,
-    ContainerFunctions,
-    Handler,
-    cached_leaf_types,
-    find_container,
-    peer_path,
-)
+from cordwood.state_dict.containers import PLAIN_DICT, ContainerFunctions
+from cordwood.state_dict.handlers import Handler, cached_leaf_types, find_container, peer_path
 from cordwood.state_dict.state_differences import state_differences
 from cordwood.state_dict.state_errors import NonStringKeyError, error_text
 from cordwood.state_dict.state_path import path_stack, state_key_path

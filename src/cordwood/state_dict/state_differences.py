@@ -14,12 +14,11 @@ from cordwood.message_text import counted, nearest_name
 from cordwood.state_dict.containers import (
     PLAIN_DICT,
     ContainerFunctions,
-    Handler,
     as_key,
-    find_container,
     is_state_dict,
     upgrade_state,
 )
+from cordwood.state_dict.handlers import Handler, find_container
 from cordwood.state_dict.state_errors import describe_state
 
 

@@ -6,15 +6,9 @@ import fcntl
 import os
 
 from cordwood.storage import syscalls
-from cordwood.storage.atomic_file import (
-    sync_directory,
-)
+from cordwood.storage.atomic_file import sync_directory
 from cordwood.storage.directories import may_remove, remove_tree
-from cordwood.storage.file_locks import (
-    is_open_file_at,
-    lock,
-    opened_for_lock,
-)
+from cordwood.storage.file_locks import is_open_file_at, lock, opened_for_lock
 from cordwood.storage.paths import stale_stages
 from cordwood.threads.stop_check import never_stop, stop_check
 

@@ -31,7 +31,7 @@ from cordwood.io.stale_handles import retry_stale
 from cordwood.storage.entry_kinds import leads_to_directory
 from cordwood.storage.open_beneath import open_beneath
 from cordwood.storage.read_small_file import read_limited, regular_file_size, symlink_error
-from cordwood.storage.readable_directory import FOLDER, OTHER
+from cordwood.storage.readable_directory import FOLDER, OTHER, SizeOrKind
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -50,8 +50,8 @@ class LocalDirectory(OpenDescriptor):
         super().__init__(path)
         self.open(self.name, _FOLDER)
 
-    def sizes(self, path: str) -> Mapping[str, int]:
-        sizes = {}
+    def sizes(self, path: str) -> Mapping[str, SizeOrKind]:
+        sizes: dict[str, SizeOrKind] = {}
 
         def add(entry: os.DirEntry[str]) -> None:
             with suppress(FileNotFoundError):  # removed meanwhile

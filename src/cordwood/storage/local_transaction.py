@@ -30,16 +30,8 @@ from cordwood.storage.atomic_file import (
     rights_of,
     sync_directory,
 )
-from cordwood.storage.file_locks import (
-    link_under_shared_lock,
-    locked,
-    remove_unlocked,
-    unlock,
-)
-from cordwood.storage.paths import (
-    temporary_path,
-    temporary_prefix,
-)
+from cordwood.storage.file_locks import link_under_shared_lock, locked, remove_unlocked, unlock
+from cordwood.storage.paths import temporary_path, temporary_prefix
 from cordwood.storage.read_small_file import read_small_file
 from cordwood.storage.storage_protocol import (
     IndexChange,

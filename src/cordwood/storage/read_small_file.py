@@ -7,11 +7,7 @@ import os
 import stat
 
 from cordwood.errors import CorruptionError, LimitError
-from cordwood.io.open_files import (
-    OpenDescriptor,
-    read_error,
-    with_file_name,
-)
+from cordwood.io.open_files import OpenDescriptor, read_error, with_file_name
 from cordwood.io.stale_handles import retry_stale
 from cordwood.storage import syscalls
 

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, Self
+from enum import Enum
+from typing import Protocol, Self, TypeAlias
 
-from cordwood.io.open_files import (
-    ReadableFile,
-)
+from cordwood.io.open_files import ReadableFile
 
-FOLDER, OTHER = -1, -2  # in place of a size: a directory; a symbolic link, pipe, socket or device
+
+class NotAFile(Enum):
+    """The kind of an entry of a directory that is no regular file."""
+
+    FOLDER = "a directory"
+    OTHER = "a symbolic link, pipe, socket or device"
+
+
+FOLDER, OTHER = NotAFile.FOLDER, NotAFile.OTHER
+SizeOrKind: TypeAlias = int | NotAFile  # the size of a regular file; or what it is instead
 
 
 class ReadableDirectory(Protocol):
@@ -18,7 +26,7 @@ class ReadableDirectory(Protocol):
     @property
     def name(self) -> str: ...
 
-    def sizes(self, path: str) -> Mapping[str, int]:
+    def sizes(self, path: str) -> Mapping[str, SizeOrKind]:
         """Return the entries of a directory in it: the sizes of regular files, FOLDER or OTHER.
 
         Raises CorruptionError if there is no such directory.

@@ -49,13 +49,7 @@ from cordwood.storage.collect_stages import (
     remove_unused,
 )
 from cordwood.storage.directories import list_entries, remove_tree
-from cordwood.storage.file_locks import (
-    GONE_ERRORS,
-    locked,
-    opened_for_lock,
-    unlock,
-    wait_and_lock,
-)
+from cordwood.storage.file_locks import GONE_ERRORS, locked, opened_for_lock, unlock, wait_and_lock
 from cordwood.storage.paths import old_name, temporary_path, temporary_prefix
 from cordwood.storage.storage_protocol import wait_until_visible
 from cordwood.storage.syscalls import open_directory_fd, open_fd, opened_fd, write_all

@@ -6,9 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from cordwood.storage.entry_content import (
-    EntryContent,
-)
+from cordwood.storage.entry_content import EntryContent
 from cordwood.storage.locations import Location
 
 if TYPE_CHECKING:

@@ -23,11 +23,7 @@ from cordwood.io.lazy_array import LazyArray
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import read_views, with_file_name
 from cordwood.io.page_cache import fits_page_cache
-from cordwood.plan.file_plan import (
-    ChunkFile,
-    PlannedFile,
-    SmallFile,
-)
+from cordwood.plan.file_plan import ChunkFile, PlannedFile, SmallFile
 from cordwood.sharding.boxes import is_contiguous, shape_of
 from cordwood.storage import syscalls
 from cordwood.storage.direct_file import DirectFile

@@ -19,12 +19,7 @@ from cordwood.io.buffers import PAGE_BYTES, ScratchBuffer
 from cordwood.io.file_contents import FileContents
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.page_cache import fits_page_cache
-from cordwood.plan.file_plan import (
-    FilePlan,
-    build_header,
-    leaves_of,
-    segment_offsets,
-)
+from cordwood.plan.file_plan import FilePlan, build_header, leaves_of, segment_offsets
 from cordwood.storage.atomic_file import WritableFile, atomic_file
 from cordwood.storage.direct_file import DirectFile
 from cordwood.storage.write_units import UNIT_BYTES, block_digests

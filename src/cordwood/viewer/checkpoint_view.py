@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from cordwood.formats.table import by_name
-from cordwood.index import (
-    Index,
-    size_in_memory,
-)
+from cordwood.index import Index, size_in_memory
 from cordwood.io.progress import Report
 from cordwood.keypath import format_paths
 from cordwood.threads.garbage_collector import gc_paused

@@ -27,10 +27,7 @@ from cordwood.message_text import counted, first_names
 from cordwood.threads.garbage_collector import gc_paused
 from cordwood.viewer.layer_matrices import layer_matrices
 from cordwood.viewer.leaf_change import LeafChange
-from cordwood.viewer.leaf_kinds import (
-    is_counter,
-    is_weight,
-)
+from cordwood.viewer.leaf_kinds import is_counter, is_weight
 from cordwood.viewer.leaf_view import leaf_at
 from cordwood.viewer.optimizer_facts import optimizer_facts
 from cordwood.viewer.sources import Sources

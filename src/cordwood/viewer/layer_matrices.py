@@ -12,11 +12,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from cordwood.viewer.leaf_change import LeafChange, relative_l2
-from cordwood.viewer.leaf_kinds import (
-    LeafPlace,
-    kind_of,
-    place_of,
-)
+from cordwood.viewer.leaf_kinds import LeafPlace, kind_of, place_of
 
 _MAX_LAYERS = 1024
 

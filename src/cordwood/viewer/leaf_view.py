@@ -7,15 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from cordwood.encoding.digests import DIGEST_BYTES, block_count
-from cordwood.index import (
-    ARRAY_KINDS,
-    Box,
-    Inline,
-    Leaf,
-    Piece,
-    Span,
-    size_in_memory,
-)
+from cordwood.index import ARRAY_KINDS, Box, Inline, Leaf, Piece, Span, size_in_memory
 from cordwood.io.progress import Report
 from cordwood.keypath import format_path
 from cordwood.loading.checkpoint import Checkpoint

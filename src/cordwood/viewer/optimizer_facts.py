@@ -10,11 +10,7 @@ from cordwood.keypath import KeyPath, format_path
 from cordwood.message_text import counted
 from cordwood.viewer.layer_matrices import LayerMatrix
 from cordwood.viewer.leaf_change import LeafChange, relative_l2
-from cordwood.viewer.leaf_kinds import (
-    FIRST_MOMENTS,
-    SECOND_MOMENTS,
-    group_of,
-)
+from cordwood.viewer.leaf_kinds import FIRST_MOMENTS, SECOND_MOMENTS, group_of
 
 
 class OptimizerFact(NamedTuple):

@@ -6,10 +6,7 @@ import math
 
 from cordwood.comparing.array_change import has_numbers
 from cordwood.comparing.leaf_statistics import leaf_statistics
-from cordwood.index import (
-    leaf_text,
-    size_in_memory,
-)
+from cordwood.index import leaf_text, size_in_memory
 from cordwood.io.progress import Report
 from cordwood.keypath import format_path
 from cordwood.viewer.leaf_view import leaf_at

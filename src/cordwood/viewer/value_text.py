@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cordwood.index import (
-    ARRAY_KINDS,
-    Inline,
-    Leaf,
-    Naming,
-)
+from cordwood.index import ARRAY_KINDS, Inline, Leaf, Naming
 from cordwood.keypath import key_literal
 
 

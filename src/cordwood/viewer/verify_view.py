@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from cordwood.errors import CorruptionError
-from cordwood.index import (
-    Source,
-)
+from cordwood.index import Source
 from cordwood.io.progress import Report
 from cordwood.verifying.verify_checkpoints import VerifyOptions, verify_checkpoint
 from cordwood.viewer.sources import Sources

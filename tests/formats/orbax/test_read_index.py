@@ -22,6 +22,7 @@ from cordwood.index import LEAF, MAX_DEPTH, Box, Codec, Encoded, Inline, Leaf, N
 from cordwood.keypath import format_path
 from cordwood.storage.local_directory import DirectoryFile, LocalDirectory
 from cordwood.storage.open_beneath import open_beneath
+from cordwood.storage.readable_directory import FOLDER, SizeOrKind
 from cordwood.tree.flatten import build_tree
 from tests.formats.orbax.orbax_trees import EVERY, index_at, tree_folder
 from tests.golden.orbax_checkpoints import GOLDEN
@@ -195,13 +196,13 @@ class Listing:
     def __init__(self, *paths: str) -> None:
         self._paths = paths
 
-    def sizes(self, path: str) -> dict[str, int]:
+    def sizes(self, path: str) -> dict[str, SizeOrKind]:
         above = "" if path == "." else f"{path}/"
         rest = [p.removeprefix(above) for p in self._paths if p.startswith(above)]
-        return {p.split("/")[0]: -1 if "/" in p else 1 for p in rest}
+        return {p.split("/")[0]: FOLDER if "/" in p else 1 for p in rest}
 
     def folders(self, path: str) -> list[str]:
-        return sorted(name for name, size in self.sizes(path).items() if size < 0)
+        return sorted(name for name, size in self.sizes(path).items() if size is FOLDER)
 
     def has(self, path: str) -> bool:
         return any(p == path or p.startswith(f"{path}/") for p in self._paths)

@@ -176,12 +176,12 @@ FORGED: dict[str, Row] = {
     "a tensor of another name": (
         forged(put("names", [0, "c"])),
         FormatError,
-        "leaf 0 is the tensor 'c', which the file lacks or another leaf has taken",
+        "leaf 0 is the tensor 'c', which the file lacks or another leaf has",
     ),
     "two leaves of one tensor": (
         forged(put("names", [1, "a"]), tree={"a": np.ones(2), "b": np.ones(2)}),
         FormatError,
-        "leaf 1 is the tensor 'a', which the file lacks or another leaf has taken",
+        "leaf 1 is the tensor 'a', which the file lacks or another leaf has",
     ),
     "a name for a leaf that is not there": (
         forged(put("names", [2, "a"])),

@@ -19,7 +19,7 @@ from cordwood.msgpack import (
     to_compressed_bytes,
     validate_serializable,
 )
-from cordwood.state_dict.containers import is_serializable, register_serialization_state
+from cordwood.state_dict.handlers import is_serializable, register_serialization_state
 from cordwood.state_dict.state_dicts import from_state_dict, to_state_dict
 from cordwood.state_dict.state_path import current_path
 

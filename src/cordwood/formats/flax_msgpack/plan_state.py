@@ -48,8 +48,8 @@ class _Planner:
         self.packer = msgpack.Packer()
         self.out = bytearray()  # headers that are not yet in a segment
         self.segments: list[Segment] = []
-        self.leaves: list[Any] = []
-        self.heads: dict[tuple[Any, ...], bytes] = {}
+        self.leaves: list[object] = []
+        self.heads: dict[tuple[int, tuple[int, ...], str], bytes] = {}
         self.names: dict[np.dtype[Any], str] = {}
         self.path: list[Key] = []
         self.stack: list[_Iteration] = []
@@ -71,7 +71,7 @@ class _Planner:
     def refuse(self, problem: str, kind: type[UnsupportedLeafError] = UnsupportedLeafError) -> None:
         self.report(kind(f"{name_of_path(self.key_path())}: {problem}"))
 
-    def walk(self, state: Any) -> None:
+    def walk(self, state: object) -> None:
         stack, path = self.stack, self.path
         self.value(state, chunkable=True)
         while stack:
@@ -106,7 +106,7 @@ class _Planner:
         )
         return False
 
-    def value(self, value: Any, *, chunkable: bool) -> None:
+    def value(self, value: object, *, chunkable: bool) -> None:
         try:
             self.write(value, chunkable=chunkable)
         except Exception as e:  # from an object whose attributes raise
@@ -262,7 +262,7 @@ class _Planner:
                 return
             self.leaf_bytes(value, start * itemsize, (start + count) * itemsize)
 
-    def leaf_bytes(self, value: Any, start: int, stop: int) -> None:
+    def leaf_bytes(self, value: object, start: int, stop: int) -> None:
         """Add bytes start to stop of the elements of an array; its first ones come first."""
         if stop > start:
             self.flush()
@@ -271,7 +271,7 @@ class _Planner:
             self.segments.append(_new(LeafBytes, (len(self.leaves) - 1, start, stop, None)))
             self.size_bytes += stop - start
 
-    def dtype_name(self, value: Any, dtype: Any) -> str | None:
+    def dtype_name(self, value: object, dtype: object) -> str | None:
         if isinstance(dtype, np.dtype):
             try:
                 name = self.names[dtype] = dtypes.name_of(dtype)
@@ -293,7 +293,7 @@ def _is_array(value: Any) -> bool:
 
 
 def plan_state(
-    state: Any,
+    state: object,
     *,
     sort_keys: bool = False,
     problems: list[UnsupportedLeafError | LimitError] | None = None,

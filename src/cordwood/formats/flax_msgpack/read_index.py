@@ -242,7 +242,7 @@ class _Reader:
             return self.window.bytes(token.start, token.stop)
         return token.value
 
-    def inline(self, path: KeyPath, kind: LeafKind, value: Any) -> None:
+    def inline(self, path: KeyPath, kind: LeafKind, value: object) -> None:
         self.nodes.append(LEAF)
         self.leaves.append(Leaf(path, kind, (), "", Inline(value)))
 
@@ -375,7 +375,7 @@ class _Reader:
             raise FormatError(f"{name}: byte {start}: expected the two floats of a complex number")
         return complex(*numbers)
 
-    def opaque(self, token: Token, pos: int) -> Any:
+    def opaque(self, token: Token, pos: int) -> object:
         """Return the msgpack library's value for an extension that Flax does not define."""
         import msgpack
 

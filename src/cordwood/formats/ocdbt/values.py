@@ -16,7 +16,7 @@ from cordwood.formats.zarr.array_metadata import MAX_METADATA_BYTES
 from cordwood.formats.zarr.key_values import KeyValues, ValueLocation, joined, require_plain
 from cordwood.index import Source
 from cordwood.io.open_files import naming
-from cordwood.storage.readable_directory import ReadableDirectory
+from cordwood.storage.readable_directory import ReadableDirectory, SizeOrKind
 
 MAX_TREE_BYTES = 1 << 32  # of all nodes, decoded, and of all keys
 INLINE_NAME = "values within the B+tree"  # the source that is not a file
@@ -37,7 +37,7 @@ class OcdbtValues(KeyValues):
     def __init__(self, directory: ReadableDirectory) -> None:
         super().__init__(directory)
         self._numbers: dict[str, int] = {}
-        self._sizes: dict[str, Mapping[str, int]] = {}
+        self._sizes: dict[str, Mapping[str, SizeOrKind]] = {}
         self._locations: dict[str, ValueLocation] = {}
         self.sources = [Source(INLINE_NAME, 0)]
         data = directory.read(MANIFEST_NAME, limit_bytes=MAX_NODE_BYTES)
@@ -120,9 +120,9 @@ class OcdbtValues(KeyValues):
             folder, _, name = path.rpartition("/")
             if folder not in self._sizes:
                 self._sizes[folder] = self._directory.sizes(folder or ".")
-            size = self._sizes[folder].get(name, -1)
-            if size < 0:
-                what = "is missing" if name not in self._sizes[folder] else "is not a regular file"
+            size = self._sizes[folder].get(name)
+            if not isinstance(size, int):
+                what = "is missing" if size is None else "is not a regular file"
                 raise CorruptionError(
                     f"{self._directory.name}/{path} {what}: the checkpoint is incomplete; copy it "
                     "again, or load another one"

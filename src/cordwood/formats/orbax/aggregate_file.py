@@ -35,11 +35,18 @@ def is_aggregate_at(directory: ReadableDirectory, folder: str = "") -> bool:
         directory: the directory.
         folder: a directory in it; "" for itself.
     """
+    return _aggregate_size(directory, folder) is not None
+
+
+def _aggregate_size(directory: ReadableDirectory, folder: str) -> int | None:
     path = f"{folder}/{AGGREGATE_NAME}" if folder else AGGREGATE_NAME
     if not directory.has(path):
-        return False
-    size_bytes = directory.sizes(folder or ".").get(AGGREGATE_NAME, -1)
-    return size_bytes > 0 and directory.file(path, size_bytes).read(0, 1)[0] in _CONTAINERS
+        return None
+    size_bytes = directory.sizes(folder or ".").get(AGGREGATE_NAME)
+    if not isinstance(size_bytes, int) or not size_bytes:
+        return None
+    is_container = directory.file(path, size_bytes).read(0, 1)[0] in _CONTAINERS
+    return size_bytes if is_container else None
 
 
 def read_aggregate(directory: ReadableDirectory) -> Index | None:
@@ -47,9 +54,9 @@ def read_aggregate(directory: ReadableDirectory) -> Index | None:
 
     Raises FormatError, LimitError and TruncatedError, which name the file.
     """
-    if not is_aggregate_at(directory):
+    size_bytes = _aggregate_size(directory, "")
+    if size_bytes is None:
         return None
-    size_bytes = directory.sizes(".")[AGGREGATE_NAME]
     file: ReadableFile = directory.file(AGGREGATE_NAME, size_bytes)
     if file.latency_bound:  # its many headers would be as many requests
         file = MemoryFile(read_whole(file, limit_bytes=MAX_AGGREGATE_BYTES), file.name)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from cordwood.errors import CorruptionError
-from cordwood.storage.readable_directory import ReadableDirectory
+from cordwood.storage.readable_directory import ReadableDirectory, SizeOrKind
 
 
 def has_entry(directory: ReadableDirectory, path: str) -> bool:
@@ -17,7 +17,7 @@ def has_entry(directory: ReadableDirectory, path: str) -> bool:
         return False
 
 
-def sizes_in(directory: ReadableDirectory, path: str) -> Mapping[str, int]:
+def sizes_in(directory: ReadableDirectory, path: str) -> Mapping[str, SizeOrKind]:
     """Return the entries of a directory; {} if it has been removed, or is not readable."""
     with suppress(CorruptionError, PermissionError):
         return directory.sizes(path)

@@ -172,7 +172,7 @@ def _tensor_order(
     except KeyError as e:
         raise FormatError(
             f"cordwood.structure: leaf {members[count - len(unclaimed)]} is the tensor "
-            f"{e.args[0]!r:.200}, which the file lacks, or which is another leaf's"
+            f"{e.args[0]!r:.200}, which the file lacks or another leaf has"
         ) from None
 
 

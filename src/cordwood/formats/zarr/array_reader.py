@@ -45,9 +45,15 @@ class Messages(NamedTuple):
     """The texts of errors about chunks, for `str.format`: a format says what to do next."""
 
     missing: str  # of {key}
-    partly_missing: str  # of {key}, where other chunks exist, and zeros may not have been stored
-    wrong_size: str  # of {key}: {expected} and {actual} bytes
-    extra: str  # of {key}, which is no chunk of {shape} in {chunks}
+    partly_missing: str = ""  # of {key}, where other chunks exist, if zeros may be left out
+    wrong_size: str = (
+        "{key}: expected {expected} bytes, found {actual}: it is damaged, or belongs to another "
+        "array; copy or save it again"
+    )
+    extra: str = (
+        "{key} is no chunk of an array of shape {shape} in chunks of {chunks}: it, or the metadata "
+        "of the array, belongs to another checkpoint; copy or save it again"
+    )
 
 
 class ArrayReader:

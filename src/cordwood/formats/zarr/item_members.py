@@ -9,16 +9,15 @@ metadata    the user's strings
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from cordwood.encoding.cordwood_metadata import decode_digests, encode_digests
 from cordwood.encoding.digests import BLOCK_BYTES, DIGEST_BYTES, MAX_BLOCK_BYTES
 from cordwood.encoding.leaf_table import LeafTable, parse_table
 from cordwood.errors import FormatError, LimitError
+from cordwood.index import Digests
 
-_SCHEME = "xxh3-128"
 _MEMBERS = {"structure", "order", "sizes", "digests", "metadata"}
 
 
@@ -28,8 +27,7 @@ class ItemMembers(NamedTuple):
     table: LeafTable
     order: Sequence[int]  # the leaf that each array is
     sizes: Sequence[int] | None
-    block_bytes: int
-    digests: bytes
+    digests: Digests  # of all files, one after another
     metadata: Mapping[str, str]
 
 
@@ -46,7 +44,7 @@ def encode_item(
         item["order"] = list(order)
     if sizes is not None:
         item["sizes"] = list(sizes)
-    item["digests"] = f"{_SCHEME}:{BLOCK_BYTES}:{base64.b64encode(digests).decode()}"
+    item["digests"] = encode_digests(Digests(0, BLOCK_BYTES, digests))
     if metadata:
         item["metadata"] = dict(metadata)
     return item
@@ -73,21 +71,13 @@ def parse_item(item: object, *, array_count: int) -> ItemMembers:
         type(sizes) is not list or not all(type(size) is int and size > 0 for size in sizes)
     ):
         raise FormatError("sizes: expected a list of positive integers")
-    block_bytes, digests = _digests(item["digests"])
-    return ItemMembers(table, order, sizes, block_bytes, digests, metadata)
-
-
-def _digests(text: object) -> tuple[int, bytes]:
-    parts = text.split(":", 2) if type(text) is str else []
-    scheme, size, packed = parts if len(parts) == 3 else ("", "", "")
-    if scheme != _SCHEME or not size.isdecimal() or len(size) > 15:
-        raise FormatError(f"digests: expected {_SCHEME}:BYTES:BASE64, found {text!r:.40}")
-    if not 0 < int(size) <= MAX_BLOCK_BYTES:
-        raise LimitError(f"digests: blocks of {size} bytes; expected 1 to {MAX_BLOCK_BYTES}")
-    try:
-        digests = base64.b64decode(packed, validate=True)
-    except (binascii.Error, ValueError) as e:
-        raise FormatError(f"digests: not base64 ({e})") from e
-    if len(digests) % DIGEST_BYTES:
-        raise FormatError(f"digests: {len(digests)} bytes are no whole number of digests")
-    return int(size), digests
+    if type(item["digests"]) is not str:
+        raise FormatError(f"digests: expected a string, found {item['digests']!r:.40}")
+    digests = decode_digests(item["digests"], 0, name="digests")
+    if digests.block_bytes > MAX_BLOCK_BYTES:
+        raise LimitError(
+            f"digests: blocks of {digests.block_bytes} bytes; expected 1 to {MAX_BLOCK_BYTES}"
+        )
+    if len(digests.values) % DIGEST_BYTES:
+        raise FormatError(f"digests: {len(digests.values)} bytes are no whole number of digests")
+    return ItemMembers(table, order, sizes, digests, metadata)

@@ -17,7 +17,13 @@ from cordwood.formats.zarr.array_metadata import MAX_METADATA_BYTES
 from cordwood.formats.zarr.metadata_v2 import METADATA_NAME
 from cordwood.index import Source
 from cordwood.io.open_files import MemoryFile, ReadableFile
-from cordwood.storage.readable_directory import FOLDER, OpenDirectory, ReadableDirectory
+from cordwood.storage.readable_directory import (
+    FOLDER,
+    NotAFile,
+    OpenDirectory,
+    ReadableDirectory,
+    SizeOrKind,
+)
 
 MAX_PATH_BYTES = 4000  # Linux takes 4096
 _CHUNK_DIRECTORY = re.compile("c|[0-9]+")  # the name of a directory that holds chunks
@@ -103,7 +109,7 @@ class FileValues(KeyValues):
         super().__init__(directory)
         self._are_listed = are_listed
         self._array: str | None = None  # the array that was asked for last
-        self._folders: dict[str, Mapping[str, int]] = {}  # of that array
+        self._folders: dict[str, Mapping[str, SizeOrKind]] = {}  # of that array
 
     def metadata(self, array: str, name: str) -> bytes | None:
         if array != self._array:
@@ -144,14 +150,14 @@ class FileValues(KeyValues):
     def _size(self, path: str, name: str) -> int | None:
         folder, _, last = path.rpartition("/")
         size = self._sizes(folder).get(last)
-        if size is not None and size < 0:
+        if isinstance(size, NotAFile):
             raise CorruptionError(
                 f"{name if self._are_listed else path}: expected a regular file, found a symbolic "
                 "link, directory or device"
             )
         return size
 
-    def _sizes(self, folder: str) -> Mapping[str, int]:
+    def _sizes(self, folder: str) -> Mapping[str, SizeOrKind]:
         sizes = self._folders.get(folder)
         if sizes is None:
             exists = self._are_listed or not folder or self._directory.has(folder)

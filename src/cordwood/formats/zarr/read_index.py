@@ -51,18 +51,7 @@ from cordwood.threads.garbage_collector import gc_paused
 
 FORMAT = "zarr"
 
-_MESSAGES = Messages(
-    missing="{key} is missing: the checkpoint is incomplete; copy or save it again",
-    partly_missing="",  # no missing chunk is one of zeros
-    wrong_size=(
-        "{key}: expected {expected} bytes, found {actual}: it is damaged, or belongs to another "
-        "array; copy or save it again"
-    ),
-    extra=(
-        "{key} is no chunk of an array of shape {shape} in chunks of {chunks}: it belongs to "
-        f"another checkpoint, or {METADATA_NAME} does; copy or save it again"
-    ),
-)
+_MESSAGES = Messages("{key} is missing: the checkpoint is incomplete; copy or save it again")
 
 
 def open_item(format: Format, location: Location, item: str | None, options: OpenOptions) -> Opened:
@@ -293,14 +282,15 @@ class _ItemDigests:
     def next_digests(self, count: int) -> bytes:
         """Return the next digests."""
         start, stop = self._next, self._next + count * DIGEST_BYTES
-        if stop > len(self._item.digests):
+        values = self._item.digests.values
+        if stop > len(values):
             raise CorruptionError("the index has no digests for it")
         self._next = stop
-        return self._item.digests[start:stop]
+        return values[start:stop]
 
     def sealed(self, source: Source, number: int, array: str) -> Source:
         """Return source `number`, which is a chunk of an array, with its digests."""
-        sizes, block_bytes = self._item.sizes, self._item.block_bytes
+        sizes, block_bytes = self._item.sizes, self._item.digests.block_bytes
         if sizes is not None:
             expected = sizes[number] if number < len(sizes) else 0
             if source.size_bytes != expected:
@@ -311,7 +301,7 @@ class _ItemDigests:
 
     def finish(self, source_count: int) -> None:
         """Raise CorruptionError unless every digest, and every size, was of a file."""
-        size = len(self._item.digests)
+        size = len(self._item.digests.values)
         if self._next != size or len(self._item.sizes or ()) not in (0, source_count):
             raise CorruptionError(f"the index has {size} bytes of digests, expected {self._next}")
 

@@ -52,15 +52,6 @@ _MESSAGES = Messages(
         "{key} is missing: the checkpoint is incomplete; copy or save it again (all chunks of an "
         "array without a fill value are stored)"
     ),
-    partly_missing="",
-    wrong_size=(
-        "{key}: expected {expected} bytes, found {actual}: it is damaged, or belongs to another "
-        "array; copy or save it again"
-    ),
-    extra=(
-        "{key} is no chunk of an array of shape {shape} in chunks of {chunks}: it, or the metadata "
-        "of the array, belongs to another checkpoint; copy or save it again"
-    ),
 )
 
 

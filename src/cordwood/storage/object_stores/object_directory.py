@@ -17,7 +17,7 @@ from cordwood.storage.object_stores.list_objects import list_objects
 from cordwood.storage.object_stores.object_file import ObjectFile
 from cordwood.storage.object_stores.object_store_client import ObjectStore
 from cordwood.storage.object_stores.odd_keys import odd_key_error
-from cordwood.storage.readable_directory import FOLDER
+from cordwood.storage.readable_directory import FOLDER, SizeOrKind
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class ObjectDirectory(Closable):
             raise FileNotFoundError(errno.ENOENT, "there is nothing", self.name)
         self._folders = _folders(sizes, skipped)
 
-    def sizes(self, path: str) -> Mapping[str, int]:
+    def sizes(self, path: str) -> Mapping[str, SizeOrKind]:
         """Return the entries of a directory in it. Raises CorruptionError if there is none."""
         self._require_listed(path)
         entries = self._folders.get("" if path == "." else path)
@@ -89,7 +89,7 @@ class ObjectDirectory(Closable):
             f"{folder}/{name}": size
             for folder, entries in self._folders.items()
             for name, size in entries.items()
-            if size != FOLDER
+            if isinstance(size, int)
         }
         sizes, skipped = below(f"{path}/", files), below(f"{path}/", self._skipped)
         if not sizes and not skipped:
@@ -126,13 +126,16 @@ def below(begin: str, values: Mapping[str, T]) -> dict[str, T]:
     }
 
 
-def _folders(sizes: Mapping[str, int], skipped: Collection[str]) -> dict[str, dict[str, int]]:
+def _folders(
+    sizes: Mapping[str, int], skipped: Collection[str]
+) -> dict[str, dict[str, SizeOrKind]]:
     """Return the entries of each directory by its path; "" for the directory itself.
 
     A key with an empty name in it, such as `a//b`, is no path, and is left out.
     """
-    folders: dict[str, dict[str, int]] = {"": {}}
-    for path, size in [*sizes.items(), *[(folder, FOLDER) for folder in skipped]]:
+    folders: dict[str, dict[str, SizeOrKind]] = {"": {}}
+    entries: dict[str, SizeOrKind] = {**sizes, **dict.fromkeys(skipped, FOLDER)}
+    for path, size in entries.items():
         names = path.split("/")
         if not all(names):
             continue

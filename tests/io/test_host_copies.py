@@ -25,10 +25,10 @@ from jax.sharding import PartitionSpec as P
 import cordwood
 from cordwood import CheckpointManager
 from cordwood.devices import array_shards, copy_shards, device_memory
-from cordwood.io import staging
+from cordwood.io import host_copies
 from cordwood.io import staging_memory as staging_memory_module
+from cordwood.io.host_copies import HostCopies
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.staging import Staging
 from cordwood.io.staging_memory import (
     StagingMemory,
     StagingOptions,
@@ -87,7 +87,7 @@ class Copies:
             self.peak_bytes = max(self.peak_bytes, self.bytes())
             return copies
 
-        monkeypatch.setattr(staging, "copy_to_host", copy_to_host)
+        monkeypatch.setattr(host_copies, "copy_to_host", copy_to_host)
 
     def bytes(self) -> int:
         arrays = [array for ref in self._alive if (array := ref()) is not None]
@@ -189,7 +189,7 @@ def test_copies_never_exceed_the_budget(
 def test_a_save_that_waits_needs_few_copies(
     tmp_path: Path, copies: Copies, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(staging, "_BATCH_BYTES", LEAF)
+    monkeypatch.setattr(host_copies, "_BATCH_BYTES", LEAF)
     tree = tree_of(40)
     cordwood.save(tmp_path / name, tree, format=name if "." not in name else None)
     assert copies.peak_bytes <= (12 if name == "zarr" else 4) * LEAF  # four threads write zarr
@@ -278,7 +278,7 @@ def test_without_room_on_the_device_the_call_waits(
     def copy_on_device(shards: Any) -> list[Any]:
         raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory")
 
-    monkeypatch.setattr(staging, "copy_on_device", copy_on_device)
+    monkeypatch.setattr(host_copies, "copy_on_device", copy_on_device)
     tree = tree_of(20, leaf_bytes=UNIT)
     expected = values(tree)
     path = tmp_path / "x.safetensors"
@@ -384,7 +384,7 @@ def test_an_interrupt_gives_up_a_save_whose_call_waits(
             return manager.save(1, tree)
         return cordwood.save_async(path, tree, staging_bytes=UNIT)
 
-    interrupted_when(Counter(Staging, "_start_rest", 4), save)
+    interrupted_when(Counter(HostCopies, "_start_rest", 4), save)
     donate(tree)
     other = Call(lambda: cordwood.save_async(tmp_path / "y", tree_of(3)))
     disk.allow(1 << 30)
@@ -406,7 +406,7 @@ def test_an_interrupt_leaves_the_block_of_a_manager(tmp_path: Path, disk: Disk) 
             finally:
                 disk.allow(1 << 30)
 
-    interrupted_when(Counter(Staging, "_start_rest", 4), train)
+    interrupted_when(Counter(HostCopies, "_start_rest", 4), train)
     assert CheckpointManager(tmp_path / "run").steps() == []
 
 
@@ -452,7 +452,7 @@ def test_a_save_that_fails_gives_its_room_back(
 def test_a_failed_save_whose_error_is_kept(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "default_budget_bytes", lambda: 4 * LEAF)
+    monkeypatch.setattr(host_copies, "default_budget_bytes", lambda: 4 * LEAF)
     disk.fails = OSError(28, "No space left on device")
     disk.allow(1)
     with pytest.raises(OSError, match="No space left") as caught:
@@ -516,7 +516,7 @@ def test_without_host_memory_of_the_device_a_save_waits(
             raise RuntimeError("RESOURCE_EXHAUSTED: Out of host memory")
         return real(shards, hosts)
 
-    monkeypatch.setattr(staging, "copy_to_host", copy_to_host)
+    monkeypatch.setattr(host_copies, "copy_to_host", copy_to_host)
     trees = [tree_of(4, start=100 * i) for i in range(3)]
     expected = [values(tree) for tree in trees]
     pendings = []
@@ -537,7 +537,7 @@ def test_host_memory_that_does_not_suffice_for_one_shard(
     def copy_to_host(shards: list[Any], hosts: list[Any]) -> list[Any]:
         raise RuntimeError("RESOURCE_EXHAUSTED: Out of host memory")
 
-    monkeypatch.setattr(staging, "copy_to_host", copy_to_host)
+    monkeypatch.setattr(host_copies, "copy_to_host", copy_to_host)
     with pytest.raises(RuntimeError, match="Out of host memory"):
         cordwood.save_async(tmp_path / "x", tree_of(3)).wait()
     with pytest.raises(RuntimeError, match="Out of host memory"):
@@ -555,7 +555,7 @@ def pool_of_six(monkeypatch: pytest.MonkeyPatch) -> None:
             raise RuntimeError("RESOURCE_EXHAUSTED: Out of host memory")
         return real(shards, hosts)
 
-    monkeypatch.setattr(staging, "copy_to_host", copy_to_host)
+    monkeypatch.setattr(host_copies, "copy_to_host", copy_to_host)
 
 
 @pytest.mark.usefixtures("pool_of_six")
@@ -576,7 +576,7 @@ def test_a_tree_larger_than_the_host_memory_of_the_device(
 def test_shards_needed_at_once_that_are_larger_than_the_host_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "_BATCH_BYTES", 3 * LEAF)  # some of them are copied in advance
+    monkeypatch.setattr(host_copies, "_BATCH_BYTES", 3 * LEAF)  # some of them are copied in advance
     columns = NamedSharding(jax.make_mesh((8,), ("x",)), P(None, "x"))
     wide = jax.device_put(jnp.ones((8, LEAF // 4)), columns)
     with pytest.raises(RuntimeError, match="Out of host memory"):
@@ -614,7 +614,7 @@ def slow_transfers(
         made.extend(transfers)
         return [*transfers]
 
-    monkeypatch.setattr(staging, "copy_to_host", copy_to_host)
+    monkeypatch.setattr(host_copies, "copy_to_host", copy_to_host)
     return made
 
 
@@ -623,7 +623,7 @@ def test_threads_that_need_more_shards_than_fit_make_few_copies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = slow_transfers(monkeypatch, 0.06)
-    monkeypatch.setattr(staging, "_HOLD_SECONDS", 0.01)
+    monkeypatch.setattr(host_copies, "_HOLD_SECONDS", 0.01)
     tree = tree_of(8, leaf_bytes=16 * UNIT)
     expected = values(tree)
     budget = 40 * UNIT
@@ -645,13 +645,13 @@ def test_a_transfer_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_save_that_fails_while_its_arrays_are_to_be_copied_on_the_device(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Staging._copy_sources
+    real = HostCopies._copy_sources
 
-    def copy_sources(self: Staging) -> bool:
+    def copy_sources(self: HostCopies) -> bool:
         until(lambda: self._is_detached)
         return real(self)
 
-    monkeypatch.setattr(Staging, "_copy_sources", copy_sources)
+    monkeypatch.setattr(HostCopies, "_copy_sources", copy_sources)
     disk.fails = OSError(28, "No space left on device")
     disk.allow(1)
     options: Any = {"staging_bytes": LEAF, "device_copies": True}
@@ -767,7 +767,7 @@ def test_several_saves_in_several_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Some fit into the budget and some do not. They take memory from each other, and all end."""
-    monkeypatch.setattr(staging, "default_budget_bytes", lambda: 3 * LEAF)
+    monkeypatch.setattr(host_copies, "default_budget_bytes", lambda: 3 * LEAF)
     draw = random.Random(seed)
     sizes = [draw.choice([1, 2, 3, 8, 14]) for _ in range(9)]
     trees = [tree_of(size, start=100 * i) for i, size in enumerate(sizes)]
@@ -828,7 +828,7 @@ def test_parts_of_a_sharded_array() -> None:
     mesh = mesh_of(8)
     array = jnp.arange(64 * 6).reshape(64, 6)
     sharded = jax.device_put(array, NamedSharding(mesh, P("x")))
-    held = Staging(StagingOptions()).hold(array_shards.distinct_shards(sharded, {}))
+    held = HostCopies(StagingOptions()).hold(array_shards.distinct_shards(sharded, {}))
     expected = np.asarray(array)
     for start, stop in (((8, 0), (16, 6)), ((9, 1), (11, 4)), ((5, 2), (27, 5)), ((3, 3), (3, 3))):
         box = whole_box(array.shape)._replace(start=start, stop=stop)
@@ -839,7 +839,7 @@ def test_parts_of_a_sharded_array() -> None:
 
 
 def test_copies_are_started_in_batches_ahead(copies: Copies, monkeypatch: Any) -> None:
-    monkeypatch.setattr(staging, "_BATCH_BYTES", 4 * LEAF)
+    monkeypatch.setattr(host_copies, "_BATCH_BYTES", 4 * LEAF)
     leaves = Leaves([*tree_of(12).values()])
     made = []
     for leaf in range(12):

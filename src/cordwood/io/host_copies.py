@@ -165,7 +165,7 @@ def _size_of(shards: Sequence[_Shard]) -> int:
     return sum([shard.size_bytes for shard in shards])
 
 
-class StagedArray:
+class CopiedArray:
     """The distinct shards of a jax.Array on accelerators of this process.
 
     Args:
@@ -173,7 +173,7 @@ class StagedArray:
         dtype: its dtype.
         boxes: the box of the array that each shard holds.
         shards: the shards.
-        staging: the staging of the save, which makes their copies.
+        host_copies: the copies of the save, which makes theirs.
     """
 
     def __init__(
@@ -182,13 +182,13 @@ class StagedArray:
         dtype: np.dtype,
         boxes: Sequence[Box],
         shards: Sequence[_Shard],
-        staging: Staging,
+        host_copies: HostCopies,
     ) -> None:
         self.shape = shape
         self.dtype = dtype
         self._boxes = boxes
         self._shards = shards
-        self._staging = staging
+        self._host_copies = host_copies
 
     def part(self, box: Box) -> LazyArray:
         """Return the elements of a box, which are read when they are needed.
@@ -201,33 +201,33 @@ class StagedArray:
         if len(pieces) != 1:
             shards = [self._shards[number] for _, number in pieces]
             boxes = [self._boxes[number] for _, number in pieces]
-            read = partial(_assemble, self._staging, shards, boxes, self.dtype, box)
+            read = partial(_assemble, self._host_copies, shards, boxes, self.dtype, box)
             return LazyArray(shape_of(box), self.dtype, read)
         number = pieces[0][1]
         around, shard = self._boxes[number], self._shards[number]
         whole = LazyArray(
             shape_of(around),
             self.dtype,
-            partial(_read, self._staging, shard),
-            read_into=partial(_read_into, self._staging, shard),
+            partial(_read, self._host_copies, shard),
+            read_into=partial(_read_into, self._host_copies, shard),
         )
         return whole.within(relative(box, around))
 
 
-def _read(staging: Staging, shard: _Shard, box: Box) -> np.ndarray:
+def _read(host_copies: HostCopies, shard: _Shard, box: Box) -> np.ndarray:
     """Return a box of a shard, in memory of its own."""
-    with staging.copies_of([shard]) as (copy,):
+    with host_copies.copies_of([shard]) as (copy,):
         return np.array(copy.elements()[slices(box)])
 
 
-def _read_into(staging: Staging, shard: _Shard, start: int, target: memoryview) -> None:
+def _read_into(host_copies: HostCopies, shard: _Shard, start: int, target: memoryview) -> None:
     """Fill memory with the bytes of a shard from an offset on."""
-    with staging.copies_of([shard]) as (copy,):
+    with host_copies.copies_of([shard]) as (copy,):
         copy.read_into(start, target)
 
 
 def _assemble(
-    staging: Staging,
+    host_copies: HostCopies,
     shards: Sequence[_Shard],
     boxes: Sequence[Box],
     dtype: np.dtype,
@@ -240,14 +240,14 @@ def _assemble(
     """
     box = absolute(inner, part)
     result = np.empty(shape_of(box), dtype)
-    with staging.copies_of(shards) as copies:
+    with host_copies.copies_of(shards) as copies:
         for common, number in overlaps(box, boxes):
             source = within(common, boxes[number])
             result[within(common, box)] = copies[number].elements()[source]
     return result
 
 
-class Staging:
+class HostCopies:
     """The shards of one save that are on accelerators, and their copies.
 
     The budget is for the copies of all saves of the process. If the shards that a writer needs at
@@ -265,7 +265,7 @@ class Staging:
         self.is_given_up = False
         self._has_logged = False
 
-    def hold(self, array: ArrayShards) -> StagedArray:
+    def hold(self, array: ArrayShards) -> CopiedArray:
         """Return an array whose elements are copied when they are needed, or in advance."""
         dtype = array.array.dtype
         with staging_memory.lock:
@@ -276,7 +276,7 @@ class Staging:
                 size_bytes = element_count(box) * dtype.itemsize
                 shards.append(_Shard(source, host, size_bytes, len(self._shards)))
                 self._shards.append(weakref.ref(shards[-1]))
-        return StagedArray(array.array.shape, dtype, array.boxes, shards, self)
+        return CopiedArray(array.array.shape, dtype, array.boxes, shards, self)
 
     def admit(self) -> None:
         """Wait until this save may have copies that cannot be dropped; start them if they fit.
