@@ -11,6 +11,7 @@ import pytest
 import cordwood
 from cordwood.recipes import Recipe, Rule
 from tests.cli.conftest import Run
+from tests.recipes.families.cases import read_case
 
 RECIPE = Recipe([Rule("q.{i}", "(n h) d", "q", "i d n h")], sizes={"h": "head_dim"})
 
@@ -33,11 +34,25 @@ def test_there_and_back(run: Run) -> None:
     assert run("diff", "hub.safetensors", "jax", *options).code == 0
 
 
+def test_a_shipped_recipe(run: Run) -> None:
+    config = {"model_type": "vit", "architectures": ["ViTModel"], "num_attention_heads": 2}
+    Path("config.json").write_text(json.dumps(config))
+    shapes = read_case("vit-encoder").shapes
+    cordwood.save("vit.safetensors", {name: np.ones(shape) for name, shape in shapes.items()})
+    options = ("--recipe", "flax", "--config", "config.json")
+    assert run("convert", "vit.safetensors", "jax", *options).code == 0
+    assert cordwood.load("jax")["layers_0"]["attention"]["query"]["kernel"].shape == (24, 2, 12)
+    assert run("convert", "jax", "back.safetensors", *options, "--inverse").code == 0
+    assert cordwood.diff("vit.safetensors", "back.safetensors").equal
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
         (("--inverse",), 2, "pass --recipe"),
-        (("--recipe", "missing.json"), 2, "does not exist"),
+        (("--recipe", "missing.json"), 2, "missing.json does not exist, and it is no target"),
+        (("--recipe", "flax"), 2, "--recipe flax needs --config"),
+        (("--recipe", "flax", "--config", "config.json"), 2, "a config with model_type"),
         (("--recipe", "config.json"), 3, "config.json is no recipe"),
         (("--recipe", "recipe.json"), 3, "the sizes of n, h do not follow"),
         (("--recipe", "recipe.json", "--config", "hub.safetensors"), 3, "is not JSON"),

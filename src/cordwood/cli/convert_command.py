@@ -84,7 +84,7 @@ def convert_command(
     source: str,
     destination: str,
     as_json: bool,
-    recipe_file: Path | None,
+    recipe_name: str | None,
     config_file: Path | None,
     inverse: bool,
     **options: Any,
@@ -104,7 +104,7 @@ def convert_command(
     """
     from cordwood.api.convert import convert
 
-    options["recipe"] = recipe_of(recipe_file, config_file, inverse=inverse)
+    options["recipe"] = recipe_of(recipe_name, config_file, inverse=inverse)
     try:
         conversion = convert(source, destination, progress=not as_json, **options)
     except ValueError as e:

@@ -66,7 +66,7 @@ def diff_command(
     digests: bool,
     stats: bool,
     as_json: bool,
-    recipe_file: Path | None,
+    recipe_name: str | None,
     config_file: Path | None,
     inverse: bool,
     **options: Any,
@@ -89,7 +89,7 @@ def diff_command(
         raise click.UsageError("--no-values reads no elements: it excludes --stats")
     from cordwood.api.diff import diff
 
-    options["recipe"] = recipe_of(recipe_file, config_file, inverse=inverse)
+    options["recipe"] = recipe_of(recipe_name, config_file, inverse=inverse)
     options |= {"values": "digests" if digests else values, "progress": not as_json}
     difference = diff(a, b, **options)
     if stats and not difference.equal and not as_json:

@@ -22,10 +22,10 @@ def recipe_options(command: F) -> F:
     options = [
         click.option(
             "--recipe",
-            "recipe_file",
-            metavar="FILE",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="Apply the recipe in this JSON file: other names, shapes and axes.",
+            "recipe_name",
+            metavar="FILE|TARGET",
+            help="Apply the recipe in this JSON file: other names, shapes and axes. Or the shipped "
+            "one from files of Hugging Face to flax, maxtext, tunix or easydel.",
         ),
         click.option("--inverse", is_flag=True, help="Apply the inverse of the recipe."),
         click.option(
@@ -33,7 +33,7 @@ def recipe_options(command: F) -> F:
             "config_file",
             metavar="FILE",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="The config.json with the sizes that the recipe needs.",
+            help="The config.json of the model: its family, and the sizes that the recipe needs.",
         ),
     ]
     for option in reversed(options):
@@ -41,23 +41,39 @@ def recipe_options(command: F) -> F:
     return command
 
 
-def recipe_of(
-    recipe_file: Path | None, config_file: Path | None, *, inverse: bool
-) -> Recipe | None:
+def recipe_of(recipe_name: str | None, config_file: Path | None, *, inverse: bool) -> Recipe | None:
     """Return the recipe that the options ask for; None without --recipe.
 
     Raises click.UsageError for the other options without it, and FormatError for other files.
     """
-    if recipe_file is None:
+    if recipe_name is None:
         if inverse or config_file is not None:
             raise click.UsageError("--inverse and --config are about a recipe: pass --recipe FILE")
         return None
-    from cordwood.recipes.recipe import Recipe
-
-    recipe = Recipe.from_json(recipe_file.read_bytes(), name=str(recipe_file))
-    if config_file is not None:
-        recipe = recipe.with_config(_configuration(config_file))
+    recipe = _recipe(recipe_name, config_file)
     return recipe.inverse() if inverse else recipe
+
+
+def _recipe(name: str, config_file: Path | None) -> Recipe:
+    from cordwood.recipes.recipe import Recipe
+    from cordwood.recipes.shipped_recipes import TARGETS, find_recipe
+
+    config = None if config_file is None else _configuration(config_file)
+    path = Path(name)
+    if path.is_file():
+        recipe = Recipe.from_json(path.read_bytes(), name=name)
+        return recipe if config is None else recipe.with_config(config)
+    if name not in TARGETS:
+        raise click.UsageError(
+            f"--recipe: the file {name} does not exist, and it is no target of the shipped "
+            f"recipes ({', '.join(TARGETS)})"
+        )
+    if config is None:
+        raise click.UsageError(f"--recipe {name} needs --config: the config.json of the model")
+    try:
+        return find_recipe(to=name, config=config)
+    except ValueError as e:
+        raise click.UsageError(str(e)) from e
 
 
 def _configuration(path: Path) -> dict[str, Any]:

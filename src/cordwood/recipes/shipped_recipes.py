@@ -30,6 +30,8 @@ FAMILIES = (
     "whisper",
 )
 
+TARGETS = ("flax", "maxtext", "tunix", "easydel")
+
 # Other names of families, and the `model_type` of a `config.json` where it is another one.
 ALIASES = {
     "gemma-2": "gemma2",
