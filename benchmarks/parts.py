@@ -25,13 +25,13 @@ sys.path.insert(0, str(HERE.parent))
 import numpy as np  # noqa: E402
 
 from benchmarks.pages import hardware  # noqa: E402
-from cordwood.encoding.digests import digests_of  # noqa: E402
 from cordwood.index import Box, Digests, Leaf, Piece, Pieces, Span  # noqa: E402
 from cordwood.io import execute_load, read_units  # noqa: E402
 from cordwood.io.open_files import LocalFile  # noqa: E402
 from cordwood.plan import move_templates  # noqa: E402
 from cordwood.plan.load_boxes import plan_boxes  # noqa: E402
 from cordwood.plan.move_templates import RANGE_PRICE_BYTES, RUN_BYTES  # noqa: E402
+from tests.block_digests import digests_of  # noqa: E402
 
 MIB = 1 << 20
 SHARE = 8

@@ -6,8 +6,8 @@ import pytest
 
 from cordwood.comparing.equal_parts import have_equal_digests, have_unequal_digests
 from cordwood.comparing.operands import StoredRange
-from cordwood.encoding.digests import digests_of
 from cordwood.index import Digests
+from tests.block_digests import digests_of
 
 BLOCK = 4
 

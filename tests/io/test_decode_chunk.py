@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from numcodecs import LZ4
 
 from cordwood import dtypes
-from cordwood.encoding.digests import digests_of
 from cordwood.errors import (
     CorruptionError,
     FormatError,
@@ -33,6 +32,7 @@ from cordwood.io.open_files import MemoryFile
 from cordwood.plan.load_boxes import plan_boxes
 from cordwood.plan.load_plan import EncodedChunk, Scatter
 from cordwood.sharding.boxes import grid_cells, shape_of, slices, whole_box
+from tests.block_digests import digests_of
 
 
 def blosc(data: bytes) -> bytes:

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordwood.encoding.digests import digests_of
 from cordwood.errors import CorruptionError, FileChangedError, LimitError, TruncatedError
 from cordwood.index import Digests
 from cordwood.io import execute_load as execution
@@ -21,6 +20,7 @@ from cordwood.io.check_files import check_files
 from cordwood.io.execute_load import execute_load
 from cordwood.io.open_files import LocalFile, MemoryFile
 from cordwood.plan.load_plan import LoadPlan, Move
+from tests.block_digests import digests_of
 
 DATA = np.random.default_rng(1).integers(0, 256, 40_000, dtype=np.uint8).tobytes()
 BLOCK = 1000

@@ -5,13 +5,13 @@ import threading
 import numpy as np
 import pytest
 
-from cordwood.encoding.digests import digests_of
 from cordwood.errors import CorruptionError, StorageError
 from cordwood.index import Digests, HeaderDigest, Source
 from cordwood.io.execute_load import execute_load
 from cordwood.io.open_files import MemoryFile
 from cordwood.io.source_digests import SourceDigests, block_bytes
 from cordwood.plan.load_plan import LoadPlan, Move
+from tests.block_digests import digests_of
 
 SEALED = HeaderDigest(10, bytes(16))
 KNOWN = Digests(0, 100, bytes(16))

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cordwood import dtypes
-from cordwood.encoding.digests import digests_of
 from cordwood.errors import CorruptionError, FormatError
 from cordwood.index import Box, Inline, Leaf, Piece, Pieces, Span
 from cordwood.io import read_units
@@ -24,6 +23,7 @@ from cordwood.plan import move_templates
 from cordwood.plan.load_boxes import plan_boxes
 from cordwood.plan.load_plan import Move
 from cordwood.sharding.boxes import grid_cells, shape_of, slices, whole_box
+from tests.block_digests import digests_of
 
 MIB = 1 << 20
 

@@ -15,7 +15,6 @@ import zstandard
 
 from cordwood.devices.array_shards import LocalShards
 from cordwood.dtypes import to_numpy
-from cordwood.encoding.digests import digests_of
 from cordwood.index import Box
 from cordwood.io.chunk_codecs import chunk_encoder
 from cordwood.io.leaves_to_write import Leaves
@@ -24,6 +23,7 @@ from cordwood.sharding.boxes import slices, whole_box
 from cordwood.storage import syscalls, write_chunk_files
 from cordwood.storage.write_chunk_files import write_new_files
 from cordwood.threads.stop_check import StoppedError, stop_check
+from tests.block_digests import digests_of
 from tests.faults.systems import CountingSystem, FailingSystem
 from tests.io.file_plans import leaves_read_by
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordwood.encoding.digests import BLOCK_BYTES, digests_of
+from cordwood.encoding.digests import BLOCK_BYTES
 from cordwood.io.copy_bytes import copy_bytes
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.plan.file_plan import FilePlan, LeafBytes, LiteralBytes
@@ -21,6 +21,7 @@ from cordwood.storage import syscalls, write_files, write_units
 from cordwood.storage.syscalls import SystemCalls
 from cordwood.storage.write_files import write_file
 from cordwood.storage.write_stream import write_stream
+from tests.block_digests import digests_of
 from tests.faults.systems import CountingSystem
 from tests.io.file_plans import expected_file, lay_out, leaves_read_by, stored_bytes
 

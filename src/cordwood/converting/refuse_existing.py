@@ -31,7 +31,8 @@ def refuse_unknown_suffix(path: LocalPath) -> None:
     suffixes = ", ".join(suffixes_of(file_formats(writable=True)))
     raise UnsupportedFormatError(
         f"{text}: the suffix {suffix!r} is of no format that cordwood writes: expected {suffixes}, "
-        'or for a directory of that name a slash at the end or format="packs" (--format packs)'
+        f'or for a directory of that name a slash at the end or format="{DEFAULT.name}" '
+        f"(--format {DEFAULT.name})"
     )
 
 

@@ -39,14 +39,6 @@ def block_count(size_bytes: int, block_bytes: int) -> int:
     return -(-size_bytes // block_bytes)
 
 
-def digests_of(data: BytesLike, *, start: int, block_bytes: int = BLOCK_BYTES) -> Digests:
-    """Return the digests of the blocks of `data`, which begins at file offset `start`."""
-    view = memoryview(data).cast("B")
-    blocks = range(0, len(view), block_bytes)
-    values = b"".join([digest_of(view[at : at + block_bytes]) for at in blocks])
-    return Digests(start, block_bytes, values)
-
-
 def check_coverage(name: str, size_bytes: int, digests: Digests) -> None:
     """Raise unless there is exactly one digest for each block of a file of `size_bytes`.
 

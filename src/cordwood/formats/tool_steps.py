@@ -11,12 +11,13 @@ from cordwood.formats.load_format import is_unfinished, saved_metrics
 from cordwood.formats.packs.packs_storage import RULES
 from cordwood.formats.place import Place
 from cordwood.formats.step_names import parse_step_name
+from cordwood.formats.table import PACKS, ZARR
 from cordwood.storage.locations import Url
 
 CORDWOOD_SAVE = "cordwood.save"  # the tool of steps that no manager saved, and cordwood wrote
-_TOOLS = {"packs": CORDWOOD_SAVE, "zarr": "eFormer"}  # by the format; of others, the format
+_TOOLS = {PACKS.name: CORDWOOD_SAVE, ZARR.name: "eFormer"}  # by the format; of others, the format
 # The files that eFormer writes last: its Checkpointer, and its AsyncCheckpointManager alone.
-LAST_OF_EFORMER = ("metadata.json", "checkpoint_metadata.json")
+_LAST_OF_EFORMER = ("metadata.json", "checkpoint_metadata.json")
 
 
 class ToolStep(NamedTuple):
@@ -61,8 +62,17 @@ def step_of_tool(name: str, place: Place, *, is_file: bool) -> ToolStep | None:
             return None
         is_finished = not is_unfinished(format, place)
         metrics = saved_metrics(format, place) if is_finished else None
-        if parsed.word == "run-" and not any(map(place.has, LAST_OF_EFORMER)):
+        if parsed.word == "run-" and not any(map(place.has, _LAST_OF_EFORMER)):
             return None  # its save has not finished
     except (OSError, CordwoodError):
         return None
     return ToolStep(_TOOLS.get(format.name, format.name), is_finished, metrics)
+
+
+def missing_files_note(format: str) -> str:
+    """Return a few words about the files that the name of a step calls for, where none is a step.
+
+    They follow the description of a checkpoint of that format.
+    """
+    last = _LAST_OF_EFORMER[0]
+    return f", without the {last} that eFormer writes last" if format == ZARR.name else ""

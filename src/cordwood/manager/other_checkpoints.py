@@ -13,8 +13,8 @@ from cordwood.formats.list_steps import steps_in
 from cordwood.formats.load_format import run_reader_of
 from cordwood.formats.place import Place
 from cordwood.formats.step_names import sorted_steps, step_in_name
-from cordwood.formats.table import DEFAULT, ZARR, run_formats
-from cordwood.formats.tool_steps import LAST_OF_EFORMER
+from cordwood.formats.table import DEFAULT, run_formats
+from cordwood.formats.tool_steps import missing_files_note
 from cordwood.loading.detect_checkpoint import detect_checkpoint
 from cordwood.message_text import listed
 from cordwood.storage.locations import LocalPath
@@ -79,6 +79,6 @@ def _other(name: str, place: Place, entry: StepEntry) -> OtherCheckpoint | None:
         return (
             OtherCheckpoint(name, "") if is_named and not (entry.is_file and "." in name) else None
         )
-    if format == ZARR.name and step_in_name(name) is not None:
-        description += f", without the {LAST_OF_EFORMER[0]} that eFormer writes last"
+    if step_in_name(name) is not None:
+        description += missing_files_note(format)
     return OtherCheckpoint(name, format, description)

@@ -12,6 +12,7 @@ from cordwood.formats.choose_format import format_for_saving
 from cordwood.formats.format_protocol import SaveOptions
 from cordwood.formats.step_names import step_name
 from cordwood.formats.step_record import KEY, PREFIX_KEY, Record, encode_record
+from cordwood.formats.table import DEFAULT
 from cordwood.io.progress import ProgressOption
 from cordwood.io.staging_memory import StagingOptions
 from cordwood.manager.delete_steps import StepCleaner
@@ -174,7 +175,7 @@ class SaveQueue:
             prefix: the prefix by which this job has restored the tree; None: none.
         """
         location = self._steps.storage.location_of(step_name(record.step))
-        saved_format = format_for_saving(location, format="packs", prefix=None)
+        saved_format = format_for_saving(location, format=DEFAULT.name, prefix=None)
         if self.last is not None:
             self.last_good = self.last.step
         is_first = self._group.index == 0

@@ -330,7 +330,7 @@ class Joining:
         if self._skipped_since is not None:
             self._skip_announcement = True
             raise ProcessError(self._skipped_text)
-        arrived = {0} if self._has_arrived(0) else set()
+        arrived = {0} if self._has_process_0_arrived() else set()
         if not arrived:
             # Process 0 may have given up just now: it answers before it deletes its arrival.
             answer = self._processes.get(key_of(self._purpose, "answer"), 0.001)
@@ -351,12 +351,12 @@ class Joining:
 
     def _awaited_text(self) -> str:
         with suppress(ProcessError):
-            if self._has_arrived(0):
+            if self._has_process_0_arrived():
                 return f"other processes to {self._purpose} (the log of process 0 names them)"
         return f"process 0 to {self._purpose}"
 
-    def _has_arrived(self, process: int) -> bool:
-        arrival = self._processes.list(f"cordwood/arrivals/{self._channel}/").get(str(process))
+    def _has_process_0_arrived(self) -> bool:
+        arrival = self._processes.list(f"cordwood/arrivals/{self._channel}/").get("0")
         return arrival is not None and decode_arrival(arrival)[2] == self._purpose
 
     # All processes.

@@ -114,11 +114,9 @@ def write_all(fd: int, data: memoryview, offset: int) -> None:
 
 
 @contextmanager
-def opened_fd(
-    path: str, flags: int, *, mode: int = 0o666, folder: int | None = None
-) -> Iterator[int]:
-    """Open a file in the block; `folder` is an open directory that `path` is relative to."""
-    fd = open_fd(path, flags, mode=mode, folder=folder)
+def opened_fd(path: str, flags: int, *, mode: int = 0o666) -> Iterator[int]:
+    """Open a file in the block."""
+    fd = open_fd(path, flags, mode=mode)
     try:
         yield fd
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from cordwood.formats.table import ZARR_TREE
 from cordwood.message_text import counted, first_names, printable, size_text
 from cordwood.public_names import document_fields
 
@@ -47,7 +48,7 @@ class Verification(NamedTuple):
             text += f", {size_text(self.unverified_bytes)} not read or without a digest"
         if self.unstored_chunks:
             leaves = first_names(self.unstored_leaves, _MAX_NAMED)
-            fill = "the fill value" if self.format == "zarr-tree" else "zeros"
+            fill = "the fill value" if self.format == ZARR_TREE.name else "zeros"
             text += (
                 f", {counted(self.unstored_chunks, 'chunk')} not stored and read as {fill} "
                 f"({leaves})"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cordwood.dtypes import to_numpy
-from cordwood.encoding.digests import digest_of, digests_of
+from cordwood.encoding.digests import digest_of
 from cordwood.formats.packs.cordwood_json import encode_index
 from cordwood.formats.packs.encode_item import encode_item
 from cordwood.formats.packs.item import Item
@@ -26,6 +26,7 @@ from cordwood.sharding.boxes import ShardGrid, shape_of, single_process_grid, sl
 from cordwood.storage.local_storage import LocalStorage
 from cordwood.tree.flatten import DescribedTree, build_tree, flatten
 from cordwood.tree.leaves import describe_leaf, host_array
+from tests.block_digests import digests_of
 
 SAVE_ID = "00112233445566ff"
 SIZES = LocalStorage.file_sizes

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cordwood.encoding.digests import digests_of
 from cordwood.errors import CorruptionError
 from cordwood.formats.packs import compare_cells
 from cordwood.formats.packs.compare_cells import (
@@ -20,6 +19,7 @@ from cordwood.formats.packs.compare_cells import (
 from cordwood.index import Digests
 from cordwood.io.open_files import MemoryFile
 from cordwood.plan.links import StoredCell
+from tests.block_digests import digests_of
 
 Array = np.ndarray[Any, Any]
 HEADER = 100

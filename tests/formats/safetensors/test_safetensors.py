@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from cordwood.dtypes import DTYPES, to_numpy
-from cordwood.encoding.digests import BLOCK_BYTES, digests_of
+from cordwood.encoding.digests import BLOCK_BYTES
 from cordwood.errors import (
     LimitError,
     UnsupportedLeafError,
@@ -31,6 +31,7 @@ from cordwood.index import LEAF, Index, Inline, LeafSpec, Node, Pieces
 from cordwood.io.open_files import MemoryFile
 from cordwood.keypath import DictKey
 from cordwood.tree.leaves import without_padding
+from tests.block_digests import digests_of
 from tests.formats.safetensors.assemble import equal, file_bytes, header_of
 from tests.formats.safetensors.read_in_memory import read_bytes
 

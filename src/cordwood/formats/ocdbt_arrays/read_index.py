@@ -10,12 +10,12 @@ from cordwood.formats.ocdbt.values import OcdbtValues
 from cordwood.formats.ocdbt_arrays.pytreedef import MAX_TREE_BYTES, TREE_NAME, parse_tree_file
 from cordwood.formats.orbax.chunk_messages import MESSAGES
 from cordwood.formats.table import Format
-from cordwood.formats.zarr.array_reader import ArrayReader, StoredArray, array_storage
+from cordwood.formats.zarr.array_reader import ArrayReader, StoredArray, leaf_of_array
 from cordwood.formats.zarr.metadata_v2 import METADATA_NAME
 from cordwood.formats.zarr.metadata_v3 import METADATA3_NAME
 from cordwood.formats.zarr.nested_dicts import nested_dicts
 from cordwood.formats.zarr.unstored_chunks import ZeroChunks
-from cordwood.index import LEAF, Index, Leaf, Structure, leaf_paths
+from cordwood.index import LEAF, Index, Structure, leaf_paths
 from cordwood.io.open_files import naming
 from cordwood.keypath import KeyPath
 from cordwood.storage.locations import Location
@@ -84,7 +84,7 @@ def _read(directory: OpenDirectory, tree: bytes | None) -> Opened:
         elif names != [_ORBAX_ARRAY] or METADATA_NAME not in values.keys[0]:
             structure, order, paths = nested_dicts([name or "." for name in names], "")
             names = [names[i] for i in order]
-    leaves = [_leaf(path, arrays[name]) for path, name in zip(paths, names, strict=True)]
+    leaves = [leaf_of_array(path, arrays[name]) for path, name in zip(paths, names, strict=True)]
     files = values.open_sources(directory)
     return Opened(
         FORMAT,
@@ -126,8 +126,3 @@ def _array_names(keys: Sequence[str]) -> list[str]:
         if last in (METADATA3_NAME, METADATA_NAME):
             names.append(name)
     return names
-
-
-def _leaf(path: KeyPath, array: StoredArray) -> Leaf:
-    shape, dtype = array.metadata.shape, array.metadata.dtype
-    return Leaf(path, "jax", shape, dtype, array_storage(array, len(shape)))

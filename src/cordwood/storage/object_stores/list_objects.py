@@ -56,26 +56,21 @@ def list_objects(
     return [each for each in entries if each.name > start_after]
 
 
-def list_objects_beside(
-    store: ObjectStore, folder: str, *, may_skip: Callable[[str], bool] | None = None
+def list_objects_beside_pool(
+    store: ObjectStore, *, may_skip: Callable[[str], bool]
 ) -> list[ObjectEntry]:
-    """Return all objects but those below a folder, sorted by name, as `list_objects` does.
+    """Return all objects but those of the pool, sorted by name, as `list_objects` does.
 
-    Folders that come before it are listed one by one, so its objects cost no request.
-
-    Args:
-        store: the store.
-        folder: the name of the folder.
-        may_skip: as in `list_objects`. Where an odd key keeps the store from naming the folders,
-            those before `folder` are left out.
+    Folders that come before the pool are listed one by one, so its objects cost no request. Where
+    an odd key keeps the store from naming the folders, those before the pool are left out.
     """
     after, children = together(
-        lambda: list_objects(store, start_after=f"{folder}0", may_skip=may_skip),
+        lambda: list_objects(store, start_after=f"{POOL}0", may_skip=may_skip),
         partial(list_children, store),
     )
     listing = _Listing(store, may_skip)
     before: list[Any] = []
-    for prefix in [f"{name}/" for name in children if f"{name}/" < f"{folder}/"]:
+    for prefix in [f"{name}/" for name in children if f"{name}/" < f"{POOL}/"]:
         before += listing.objects_below(f"{store.prefix}{prefix}", None)
     return [*listing.entries_of(before), *after]
 

@@ -20,7 +20,7 @@ from itertools import chain
 
 from cordwood.errors import CordwoodError
 from cordwood.io.open_files import naming
-from cordwood.storage.object_stores.list_objects import list_objects_beside, object_names
+from cordwood.storage.object_stores.list_objects import list_objects_beside_pool, object_names
 from cordwood.storage.object_stores.object_store_client import ObjectStore
 from cordwood.storage.object_stores.stored_objects import ObjectEntry, Tag
 from cordwood.storage.paths import POOL, new_save_id
@@ -72,7 +72,7 @@ class ObjectPool:
         index_name = self._rules.index_name
         indexes = {
             each.name: each.tag
-            for each in list_objects_beside(self._store, POOL, may_skip=self.is_no_step)
+            for each in list_objects_beside_pool(self._store, may_skip=self.is_no_step)
             if each.name.count("/") == 1 and each.name.endswith(f"/{index_name}")
         }
         kept = {name: self._kept[name] for name in indexes if name in self._kept}

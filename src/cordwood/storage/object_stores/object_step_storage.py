@@ -13,7 +13,7 @@ from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import CordwoodError, UnsupportedFormatError
 from cordwood.storage.entry_content import EntryContent, refers_only_to_data, split_content
 from cordwood.storage.locations import Url
-from cordwood.storage.object_stores.list_objects import list_objects, list_objects_beside
+from cordwood.storage.object_stores.list_objects import list_objects, list_objects_beside_pool
 from cordwood.storage.object_stores.object_directory import ObjectDirectory, below
 from cordwood.storage.object_stores.object_pool import ObjectPool
 from cordwood.storage.object_stores.object_store_client import ObjectStore
@@ -140,7 +140,7 @@ class ObjectStepStorage:
         """Return the names below each of some entries, up to their first slash."""
         files: dict[str, list[str]] = {entry: [] for entry in entries}
         others: dict[str, set[str]] = {entry: set() for entry in entries}
-        objects = list_objects_beside(self._store, POOL, may_skip=lambda name: name not in files)
+        objects = list_objects_beside_pool(self._store, may_skip=lambda name: name not in files)
         for each in objects:
             entry, slash, name = each.name.partition("/")
             if entry not in files or not slash:
