@@ -122,7 +122,8 @@ def convert(
             format="hugging_face", all arrays in one file.
         max_bytes: the limit for the decompressed size of a compressed source, in bytes, as in
             `open`.
-        scratch: a directory with room for the contents of a compressed source. None: the
+        scratch: a directory with room for the contents of a compressed source, and for the largest
+            array that `recipe` or `transpose` rearrange. None: the
             directory of `destination`, or that of the source if `destination` is in an object
             store.
         progress: True for a bar in a terminal or a notebook; or a function that is called from
@@ -213,13 +214,15 @@ def convert(
             parts.append(part._replace(metadata=strings, lost=[*part.lost, *lost]))
         if not lossy:
             require_all_trees(trees.lost, name, str(target))
+        directory = folder or _scratch_near(name, target)
         meter = None
         report = stack.enter_context(progress_display(progress, "converting"))
         if report is not None:
             leaves_to_read = [leaf for part in parts for leaf in part.selected.stored.leaves]
             meter = ProgressMeter(size_of_leaves(leaves_to_read), report)
         sources = [
-            StoredLeaves(part.checkpoint, part.selected, part.dtypes, meter) for part in parts
+            StoredLeaves(part.checkpoint, part.selected, part.dtypes, meter, directory)
+            for part in parts
         ]
         wait_for_saves(str(target))  # again, because decompressing a source takes time
         refuse()
@@ -263,6 +266,12 @@ def _files_beside(source: Location, *, is_copied: bool) -> FilesBeside:
     return beside if is_copied else FilesBeside({}, [*beside.files, *beside.left_out])
 
 
+def _scratch_near(source: str, destination: Location) -> LocalPath:
+    """Return the directory of the destination, or that of the source if it is in a store."""
+    near = source if isinstance(destination, Url) else str(destination)
+    return LocalPath(scratch_directory(near))
+
+
 def _opened(
     source: Location | Checkpoint,
     destination: Location,
@@ -279,6 +288,5 @@ def _opened(
             )
         return nullcontext(source)
     if scratch is None:
-        near = source if isinstance(destination, Url) else destination
-        scratch = LocalPath(scratch_directory(str(near)))
+        scratch = _scratch_near(str(source), destination)
     return open_at(source, prefix=prefix, max_bytes=max_bytes, scratch=scratch)

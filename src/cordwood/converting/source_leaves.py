@@ -32,11 +32,14 @@ from cordwood.loading.stored_leaf import StoredLeaf
 from cordwood.plan.arrangements import rows_to_read
 from cordwood.plan.load_plan import contiguous_extents, plan_extent_moves
 from cordwood.plan.select_leaves import SelectedLeaves
+from cordwood.storage.locations import LocalPath
+from cordwood.storage.rearranged_leaf import RearrangedLeaf, is_worth_a_file
 from cordwood.tree.leaves import DeferredArray, has_padding, without_padding
 
 _SMALL_BYTES = 256 << 10  # smaller leaves are read several at a time
 _BATCH_BYTES = 8 << 20
 _ARRANGED_BYTES = 96 << 20  # of a leaf of which each part is read from all over others
+_FEW_READS = 2  # of a leaf, each of all its sources: more are not worth it
 _KEPT_BYTES = 64 << 20  # of small leaves that were read and not taken yet
 
 
@@ -48,6 +51,7 @@ class StoredLeaves:
         selected: its leaves to write.
         dtype_names: the dtype of each leaf as written.
         meter: receives the progress of reading, or None.
+        scratch: a directory on whose disk a large leaf is rearranged.
 
     Attributes:
         leaves: the leaves of a tree to save.
@@ -59,6 +63,7 @@ class StoredLeaves:
         selected: SelectedLeaves,
         dtype_names: Sequence[str],
         meter: ProgressMeter | None,
+        scratch: LocalPath,
     ) -> None:
         leaves = selected.stored.leaves
         self._reader = checkpoint._reader.mapped(selected)
@@ -68,6 +73,7 @@ class StoredLeaves:
         self._kept: dict[int, np.ndarray] = {}
         self._kept_bytes = 0
         self._meter = meter
+        self._scratch = scratch
         self._threads = threading.local()
         self.leaves = tuple([self._leaf(i, leaf) for i, leaf in enumerate(selected.stored.leaves)])
 
@@ -98,13 +104,13 @@ class StoredLeaves:
             self._advance(leaf, array.nbytes)
             return self._cast(number, array)
 
+        dtype = dtypes.to_numpy(self._dtype_names[number])
+        direct = self._direct_reader(number, dtype) or self._rearranged(number, dtype)
         rows = 1
         if isinstance(leaf.storage, Encoded) and leaf.storage.chunk_shape:
             rows = leaf.storage.chunk_shape[0]
         elif isinstance(leaf.storage, Arranged):
             rows = rows_to_read(leaf, _ARRANGED_BYTES)
-        dtype = dtypes.to_numpy(self._dtype_names[number])
-        direct = self._direct_reader(number, dtype)
         return LazyArray(
             leaf.shape,
             dtype,
@@ -113,6 +119,24 @@ class StoredLeaves:
             stored_item_bytes=dtypes.itemsize(leaf.dtype),
             read_into=direct,
         )
+
+    def _rearranged(self, number: int, dtype: np.dtype) -> Callable[[int, memoryview], None] | None:
+        """Return a function that reads a leaf that is rearranged in a file; None if it is not."""
+        leaf = self._located[number]
+        if not isinstance(leaf.storage, Arranged) or has_padding(dtype):
+            return None
+        few = size_in_memory(leaf) <= _FEW_READS * _ARRANGED_BYTES
+        if few or rows_to_read(leaf, 1) == rows_to_read(leaf, _ARRANGED_BYTES):
+            return None
+        if not is_worth_a_file(leaf, dtype.itemsize):
+            return None
+
+        def read(split: Leaf, box: Box) -> np.ndarray:
+            (array,) = self._reader.read([split], {0: [box]})
+            self._advance(leaf, array.nbytes)
+            return self._cast(number, array)
+
+        return RearrangedLeaf(leaf, read, self._scratch, dtype.itemsize).read_into
 
     def _direct_reader(
         self, number: int, dtype: np.dtype

@@ -35,14 +35,22 @@ class UnnamedTemporaryFile(OpenFile):
     Args:
         folder: a directory on the disk that holds the file.
         name: the name of the file that the data comes from, for messages.
+        purpose: the contents of the file in words, for messages.
 
     Raises StorageError if the disk fails or is full, or `folder` is no directory (errno kept); with
     the name, the directory, and the required size. Never FileNotFoundError, which would mean that
     the source of the data does not exist.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], name: str) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        name: str,
+        *,
+        purpose: str = "what it decompresses to",
+    ) -> None:
         super().__init__(name)
+        self._purpose = purpose
         self._folder = os.fspath(folder)
         self._required_bytes = 0
         try:
@@ -85,6 +93,11 @@ class UnnamedTemporaryFile(OpenFile):
             write_all(self.opened[0], memoryview(data), self.size_bytes)
         self.size_bytes = stop
 
+    def write_at(self, data: memoryview, offset: int) -> None:
+        """Write bytes at any place of the space that was reserved."""
+        with self._explaining("filling"):
+            write_all(self.opened[0], data, offset)
+
     def finish(self) -> None:
         """Flush the file after its last bytes."""
         with self._explaining("filling"):
@@ -102,7 +115,7 @@ class UnnamedTemporaryFile(OpenFile):
                 advice = f"make room there, or {advice} on a disk that has it"
             message = (
                 f"{os.strerror(code)} while {doing} a temporary file in {self._folder} for "
-                f"what it decompresses to{size}; {advice}"
+                f"{self._purpose}{size}; {advice}"
             )
             raise StorageError(code, message, self.name) from e
 
