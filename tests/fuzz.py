@@ -124,7 +124,7 @@ def reader(name: str) -> Callable[[bytes], None]:
     from cordwood.errors import CordwoodError
     from cordwood.formats.flax_msgpack.decompress import decompress
     from cordwood.formats.safetensors import read_index as read_index_module
-    from cordwood.io.open_files import MemoryFile
+    from cordwood.io.memory_file import MemoryFile
 
     if name in ("gz", "zst"):
 

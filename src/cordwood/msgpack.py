@@ -164,7 +164,7 @@ def msgpack_restore(encoded_pytree: EncodedBytes) -> Any:
         >>> msgpack_restore(msgpack_serialize({"w": np.ones(2), "step": 7}))
         {'step': 7, 'w': array([1., 1.])}
     """
-    from cordwood.io.open_files import MemoryFile
+    from cordwood.io.memory_file import MemoryFile
 
     file = MemoryFile(encoded_pytree)
     return _restore_state(read_index(file), file.map())
@@ -254,7 +254,7 @@ def _decompress(
     data: EncodedBytes, max_bytes: int | None, outline: ValueSize | None = None
 ) -> memoryview:
     from cordwood.formats.flax_msgpack.decompress import decompress
-    from cordwood.io.open_files import MemoryFile
+    from cordwood.io.memory_file import MemoryFile
 
     return decompress(MemoryFile(data), "gz", max_bytes=max_bytes, size_reader=outline).map()
 

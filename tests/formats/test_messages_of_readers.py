@@ -16,7 +16,7 @@ from cordwood.formats.flax_msgpack import read_index as flax_msgpack
 from cordwood.formats.numpy_files import read_npy, read_npz
 from cordwood.formats.safetensors import read_index as safetensors
 from cordwood.index import Index
-from cordwood.io.open_files import MemoryFile
+from cordwood.io.memory_file import MemoryFile
 
 
 def archive_without_directory() -> bytes:

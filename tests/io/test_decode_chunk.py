@@ -28,7 +28,7 @@ from cordwood.index import Box, Codec, Digests, Encoded, Leaf, Piece
 from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.chunk_codecs import decode_chunk
 from cordwood.io.execute_load import execute_load
-from cordwood.io.open_files import MemoryFile
+from cordwood.io.memory_file import MemoryFile
 from cordwood.plan.load_boxes import plan_boxes
 from cordwood.plan.load_plan import EncodedChunk, Scatter
 from cordwood.sharding.boxes import grid_cells, shape_of, slices, whole_box

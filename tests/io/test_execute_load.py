@@ -18,7 +18,8 @@ from cordwood.io import read_units
 from cordwood.io.buffers import allocate_bytes
 from cordwood.io.check_files import check_files
 from cordwood.io.execute_load import execute_load
-from cordwood.io.open_files import LocalFile, MemoryFile
+from cordwood.io.memory_file import MemoryFile
+from cordwood.io.open_files import LocalFile
 from cordwood.plan.load_plan import LoadPlan, Move
 from tests.block_digests import digests_of
 

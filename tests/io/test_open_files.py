@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from cordwood.errors import LimitError, TruncatedError
-from cordwood.io.open_files import LocalFile, MemoryFile, ReadableFile, read_whole
+from cordwood.io.memory_file import MemoryFile
+from cordwood.io.open_files import LocalFile, ReadableFile, read_whole
 
 DATA = bytes(range(256)) * 8
 

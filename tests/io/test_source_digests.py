@@ -8,7 +8,7 @@ import pytest
 from cordwood.errors import CorruptionError, StorageError
 from cordwood.index import Digests, HeaderDigest, Source
 from cordwood.io.execute_load import execute_load
-from cordwood.io.open_files import MemoryFile
+from cordwood.io.memory_file import MemoryFile
 from cordwood.io.source_digests import SourceDigests, block_bytes
 from cordwood.plan.load_plan import LoadPlan, Move
 from tests.block_digests import digests_of

@@ -16,7 +16,7 @@ import cordwood
 from cordwood import Checkpoint
 from cordwood.formats.format_protocol import Opened
 from cordwood.index import LEAF, Box, Codec, Encoded, Index, Leaf, Piece, Pieces, Source
-from cordwood.io.open_files import MemoryFile
+from cordwood.io.memory_file import MemoryFile
 from cordwood.loading.leaf_reader import LeafReader
 from cordwood.loading.slice_plan import plan_slice
 from cordwood.sharding.boxes import grid_cells, shape_of, slices

@@ -27,9 +27,18 @@ def _saved(name: str, **options: Any) -> Writer:
 
 
 def _flax(path: Path, tree: Any) -> Path:
-    tree = to_state_dict(tree)  # Flax takes dataclasses that are registered with itself only
+    tree = _native(to_state_dict(tree))  # Flax takes dataclasses registered with itself only
     (path / "flax.msgpack").write_bytes(flax.serialization.to_bytes(tree))
     return path / "flax.msgpack"
+
+
+def _native(node: Any) -> Any:
+    """Return a state dict with arrays in the byte order of the machine: Flax records none."""
+    if isinstance(node, dict):
+        return {key: _native(value) for key, value in node.items()}
+    if isinstance(node, np.ndarray):
+        return node.astype(node.dtype.newbyteorder("="))
+    return node
 
 
 def _orbax(path: Path, tree: Any) -> Path:

@@ -18,7 +18,7 @@ from cordwood.errors import CorruptionError, FormatError
 from cordwood.index import Box, Inline, Leaf, Piece, Pieces, Span
 from cordwood.io import read_units
 from cordwood.io.execute_load import execute_load
-from cordwood.io.open_files import MemoryFile
+from cordwood.io.memory_file import MemoryFile
 from cordwood.plan import move_templates
 from cordwood.plan.load_boxes import plan_boxes
 from cordwood.plan.load_plan import Move

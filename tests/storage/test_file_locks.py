@@ -22,8 +22,10 @@ import pytest
 
 import cordwood
 from cordwood.errors import StorageError
-from cordwood.storage import file_locks, syscalls
-from cordwood.storage.file_locks import locked, remove_unlocked, wait_and_lock, wait_for_lock
+from cordwood.storage import syscalls
+from cordwood.storage.locks import lock_files
+from cordwood.storage.locks.file_locks import remove_unlocked, wait_and_lock, wait_for_lock
+from cordwood.storage.locks.lock_files import locked
 from cordwood.threads import wait_logger
 from cordwood.threads.stop_check import stop_check
 from tests.threads import in_threads
@@ -320,8 +322,8 @@ def test_inode_numbers_that_change_from_look_to_look(
 def test_a_lock_whose_file_is_never_found_again_is_given_up_with_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(file_locks, "_is_still_at", lambda fd, path: False)
-    monkeypatch.setattr(file_locks, "_MAX_ROUNDS", 5)
+    monkeypatch.setattr(lock_files, "_is_still_at", lambda fd, path: False)
+    monkeypatch.setattr(lock_files, "_MAX_ROUNDS", 5)
     with locked(f"{tmp_path}/lock"):
         pass
     assert "locks do not work here" in caplog.text

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.storage import file_locks, syscalls
-from cordwood.storage.file_locks import link_under_shared_lock, remove_unlocked, unlock
+from cordwood.storage import syscalls
+from cordwood.storage.locks import file_locks
+from cordwood.storage.locks.file_locks import link_under_shared_lock, remove_unlocked, unlock
 from tests.descriptors import open_descriptors
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.storage.file_locks import locked
+from cordwood.storage.locks.lock_files import locked
 from tests.children import run_python
 
 _SAVE_AS_ANOTHER_USER = """

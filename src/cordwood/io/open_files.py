@@ -27,7 +27,6 @@ from cordwood.io.changed_files import FileState, file_state, require_unchanged, 
 from cordwood.io.stale_handles import retry_stale
 from cordwood.message_text import counted
 
-_SMALL_COPY_BYTES = 64 << 10
 _NO_MAPS = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 # The errors of a disk that cannot read data that was written to it.
 _DISK_ERRORS = (errno.EIO, errno.EREMOTEIO, errno.EBADMSG, errno.EUCLEAN)
@@ -216,58 +215,6 @@ class LocalFile(OpenFile):
             what = "expected a regular file, found a pipe, socket or device"
             raise OSError(errno.EINVAL, what, self.name)
         self.note_state()
-
-
-class MemoryFile(Closable):
-    """A buffer that is read as a file; nothing is copied until it is read.
-
-    Args:
-        buffer: its bytes.
-        name: for messages.
-        checked_bytes: the number of bytes that a checksum has verified.
-        discard: called with the start and stop of what `read_into` has read: nobody will want
-            those bytes again.
-    """
-
-    name: str
-    size_bytes: int
-    checked_bytes: int
-
-    def __init__(
-        self,
-        buffer: bytes | bytearray | memoryview,
-        name: str = "<bytes>",
-        *,
-        checked_bytes: int = 0,
-        discard: Callable[[int, int], None] | None = None,
-    ) -> None:
-        self.name = name
-        self._view = memoryview(buffer).cast("B").toreadonly()
-        self.size_bytes = len(self._view)
-        self.checked_bytes = checked_bytes
-        self._discard = discard
-
-    def read(self, offset: int, length: int) -> bytes:
-        require_range(self, offset, length)
-        return bytes(self._view[offset : offset + length])
-
-    def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
-        require_range(self, offset, sum(map(len, views)))
-        start = offset
-        for view in views:
-            part = self._view[offset : offset + len(view)]
-            if len(view) < _SMALL_COPY_BYTES:
-                view[:] = part
-            else:  # numpy releases the GIL
-                import numpy as np
-
-                np.copyto(np.frombuffer(view, np.uint8), np.frombuffer(part, np.uint8))
-            offset += len(view)
-        if self._discard is not None:
-            self._discard(start, offset)
-
-    def map(self) -> memoryview:
-        return self._view
 
 
 @contextmanager

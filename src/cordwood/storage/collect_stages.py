@@ -6,9 +6,12 @@ import fcntl
 import os
 
 from cordwood.storage import syscalls
-from cordwood.storage.atomic_file import sync_directory
-from cordwood.storage.directories import may_remove, remove_tree
-from cordwood.storage.file_locks import is_open_file_at, lock, opened_for_lock
+from cordwood.storage.directories import may_remove, remove_tree, sync_directory
+from cordwood.storage.locks.file_locks import (
+    is_open_file_at,
+    lock,
+    opened_for_lock,
+)
 from cordwood.storage.paths import stale_stages
 from cordwood.threads.stop_check import never_stop, stop_check
 

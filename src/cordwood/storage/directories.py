@@ -1,7 +1,8 @@
-"""Whole directories: listing, counting, sizes and removal."""
+"""Whole directories: creation, listing, counting, sizes, flushing and removal."""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ from cordwood.storage import syscalls
 from cordwood.storage.entry_kinds import leads_to_directory
 from cordwood.storage.locations import LocalPath, Location
 from cordwood.storage.open_beneath import open_beneath
-from cordwood.storage.syscalls import open_directory_fd
+from cordwood.storage.syscalls import open_directory_fd, opened_fd
 from cordwood.threads.stop_check import check_stop
 
 
@@ -195,3 +196,52 @@ def _local_status(location: Location) -> os.stat_result | None:
         with suppress(OSError):
             return os.stat(location)
     return None
+
+
+def make_ancestors(folder: str, made: list[str]) -> None:
+    """Make a directory and its missing parents durably, and append their paths to `made`.
+
+    An empty directory may be that of a process that died before it flushed the entry.
+    """
+    missing: list[str] = []
+    while not os.path.isdir(folder):
+        missing.append(folder)
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            break
+        folder = parent
+    for each in reversed(missing):
+        try:
+            syscalls.current().mkdir(each)
+            made.append(each)
+        except FileExistsError:
+            if not os.path.isdir(each):
+                raise
+        sync_directory(os.path.dirname(each))  # also if another process has just made it
+    if missing or _is_empty(folder):
+        # The process that made the first existing parent may not have flushed its entry.
+        with suppress(PermissionError):
+            sync_directory(os.path.dirname(folder))
+
+
+def _is_empty(folder: str) -> bool:
+    with suppress(PermissionError), os.scandir(folder) as entries:
+        return next(entries, None) is None
+    return False
+
+
+def remove_directories(made: list[str]) -> None:
+    """Remove the directories that `make_ancestors` made, as far as they are empty."""
+    for folder in reversed(made):
+        with suppress(OSError):  # not empty: another process uses it
+            syscalls.current().rmdir(folder)
+
+
+def sync_directory(folder: str) -> None:
+    """Flush a directory to the disk, if the file system supports it (some FUSE and SMB do not)."""
+    try:
+        with opened_fd(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as fd:
+            syscalls.current().fsync(fd)
+    except OSError as e:
+        if e.errno != errno.EINVAL:
+            raise

@@ -19,8 +19,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 
 from cordwood.errors import CordwoodError, UnsupportedFormatError
 from cordwood.storage import syscalls
-from cordwood.storage.atomic_file import WritableFile, sync_directory
-from cordwood.storage.directories import may_remove, scan_directory
+from cordwood.storage.atomic_file import WritableFile
+from cordwood.storage.directories import may_remove, scan_directory, sync_directory
 from cordwood.storage.entry_content import (
     EntryContent,
     is_written_beside_index,
@@ -28,8 +28,9 @@ from cordwood.storage.entry_content import (
     split_content,
 )
 from cordwood.storage.entry_kinds import is_removed, leads_to_directory, leads_to_file
-from cordwood.storage.file_locks import NO_LOCK_ERRORS, is_locked, locked, unlock
 from cordwood.storage.locations import LocalPath
+from cordwood.storage.locks.file_locks import NO_LOCK_ERRORS, is_locked, unlock
+from cordwood.storage.locks.lock_files import locked
 from cordwood.storage.paths import LOCK_NAME, temporary_path
 from cordwood.storage.read_small_file import read_small_file
 from cordwood.storage.removal.killed_removals import finish_removals

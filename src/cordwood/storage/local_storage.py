@@ -11,10 +11,9 @@ from cordwood.index import Source
 from cordwood.io.open_files import ReadableFile
 from cordwood.io.reopened_file import MAX_OPEN_FILES
 from cordwood.plan.cells import FileSizes
-from cordwood.storage.atomic_file import sync_directory
 from cordwood.storage.collect_stages import collect_stages
+from cordwood.storage.directories import sync_directory
 from cordwood.storage.entry_content import data_files_in
-from cordwood.storage.file_locks import is_locked, locked, remove_unlocked, wait_for_lock
 from cordwood.storage.local_directory import LocalDirectory, open_directory_files
 from cordwood.storage.local_transaction import (
     LocalTransaction,
@@ -23,7 +22,13 @@ from cordwood.storage.local_transaction import (
     small_names,
 )
 from cordwood.storage.locations import LocalPath
-from cordwood.storage.paths import stale_stages, temporary_of, temporary_pattern
+from cordwood.storage.locks.file_locks import is_locked, remove_unlocked, wait_for_lock
+from cordwood.storage.locks.lock_files import locked
+from cordwood.storage.paths import (
+    stale_stages,
+    temporary_of,
+    temporary_pattern,
+)
 from cordwood.storage.read_small_file import read_small_file
 from cordwood.storage.storage_protocol import Garbage, NamingRules, SidecarsOf
 from cordwood.storage.syscalls import open_directory_fd

@@ -19,19 +19,15 @@ from cordwood.index import HeaderDigest
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.page_cache import fits_page_cache
 from cordwood.storage import syscalls
-from cordwood.storage.atomic_file import (
-    SaveStep,
-    WritableFile,
-    creation_mode,
-    limit_file,
-    make_ancestors,
-    remove_directories,
-    remove_stale_temporaries,
-    rights_of,
-    sync_directory,
+from cordwood.storage.atomic_file import SaveStep, WritableFile, remove_stale_temporaries
+from cordwood.storage.directories import make_ancestors, remove_directories, sync_directory
+from cordwood.storage.file_rights import creation_mode, limit_file, rights_of
+from cordwood.storage.locks.file_locks import link_under_shared_lock, remove_unlocked, unlock
+from cordwood.storage.locks.lock_files import locked
+from cordwood.storage.paths import (
+    temporary_path,
+    temporary_prefix,
 )
-from cordwood.storage.file_locks import link_under_shared_lock, locked, remove_unlocked, unlock
-from cordwood.storage.paths import temporary_path, temporary_prefix
 from cordwood.storage.read_small_file import read_small_file
 from cordwood.storage.storage_protocol import (
     IndexChange,

@@ -31,25 +31,23 @@ from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.stale_handles import retry_stale
 from cordwood.plan.file_plan import FilePlan, PlannedFile
 from cordwood.storage import syscalls
-from cordwood.storage.atomic_file import (
-    Rights,
-    SaveStep,
-    WritableFile,
-    limit_folder,
-    make_ancestors,
-    make_private,
-    remove_directories,
-    rights_of,
-    sync_directory,
-)
+from cordwood.storage.atomic_file import SaveStep, WritableFile
 from cordwood.storage.collect_stages import (
     FOLDER_FLAGS,
     collect_stages,
     recover_directory,
     remove_unused,
 )
-from cordwood.storage.directories import list_entries, remove_tree
-from cordwood.storage.file_locks import GONE_ERRORS, locked, opened_for_lock, unlock, wait_and_lock
+from cordwood.storage.directories import (
+    list_entries,
+    make_ancestors,
+    remove_directories,
+    remove_tree,
+    sync_directory,
+)
+from cordwood.storage.file_rights import Rights, limit_folder, make_private, rights_of
+from cordwood.storage.locks.file_locks import GONE_ERRORS, opened_for_lock, unlock, wait_and_lock
+from cordwood.storage.locks.lock_files import locked
 from cordwood.storage.paths import old_name, temporary_path, temporary_prefix
 from cordwood.storage.storage_protocol import wait_until_visible
 from cordwood.storage.syscalls import open_directory_fd, open_fd, opened_fd, write_all

@@ -16,7 +16,7 @@ from cordwood.formats.load_format import collector_of, item_names, reader_of
 from cordwood.formats.table import Format
 from cordwood.index import Index
 from cordwood.io.find_damage import Damage, damage_in_sources, raise_damage
-from cordwood.io.open_files import MemoryFile
+from cordwood.io.memory_file import MemoryFile
 from cordwood.io.progress import ProgressOption, report_progress
 from cordwood.io.progress_bar import progress_display
 from cordwood.io.source_digests import SourceDigests

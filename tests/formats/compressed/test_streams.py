@@ -24,7 +24,7 @@ from cordwood.formats.flax_msgpack.decompress import (
     default_limit,
 )
 from cordwood.formats.flax_msgpack.value_size import ValueSize
-from cordwood.io.open_files import MemoryFile
+from cordwood.io.memory_file import MemoryFile
 from cordwood.testing import strategies as some
 from tests.memory import traced_memory
 

@@ -23,7 +23,8 @@ from cordwood.formats.flax_msgpack.plan_state import plan_state
 from cordwood.formats.flax_msgpack.read_index import read_index
 from cordwood.index import LEAF, Inline, Leaf, Node, Piece, Pieces, Source, Span
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.open_files import LocalFile, MemoryFile
+from cordwood.io.memory_file import MemoryFile
+from cordwood.io.open_files import LocalFile
 from cordwood.keypath import DictKey
 from cordwood.storage.write_files import write_file
 from cordwood.tree.leaves import host_array

@@ -17,7 +17,7 @@ import pytest
 import cordwood
 from cordwood.errors import LimitError, MismatchError, TruncatedError
 from cordwood.formats.flax_msgpack.read_records import read_index
-from cordwood.io.open_files import MemoryFile
+from cordwood.io.memory_file import MemoryFile
 
 TREE: dict[str, Any] = {
     "params": {

@@ -21,7 +21,7 @@ import cordwood
 from cordwood.errors import CorruptionError, LimitError, MismatchError, UnsupportedFormatError
 from cordwood.formats.numpy_files import read_eqx, read_npy, read_npz
 from cordwood.index import Encoded, Pieces
-from cordwood.io.open_files import MemoryFile
+from cordwood.io.memory_file import MemoryFile
 from tests.golden.numpy_files import ARRAY, ARRAYS, FOLDER
 
 savez: Callable[..., Any] = np.savez  # whose annotations know no names of arrays

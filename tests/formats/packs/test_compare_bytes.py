@@ -17,7 +17,7 @@ from cordwood.formats.packs.compare_cells import (
     find_difference,
 )
 from cordwood.index import Digests
-from cordwood.io.open_files import MemoryFile
+from cordwood.io.memory_file import MemoryFile
 from cordwood.plan.links import StoredCell
 from tests.block_digests import digests_of
 

@@ -23,7 +23,7 @@ from cordwood.formats.packs.packed_tree import pack_tree
 from cordwood.formats.packs.read_index import read_index
 from cordwood.formats.safetensors.read_index import read_index as read_file_index
 from cordwood.index import Box, HeaderDigest, Inline, LeafSpec, Piece, Pieces, Span
-from cordwood.io.open_files import MemoryFile
+from cordwood.io.memory_file import MemoryFile
 from cordwood.plan.file_plan import LeafBytes
 from cordwood.plan.packs import packs_of_process
 from cordwood.sharding.boxes import ShardGrid, grid_cells, intersect

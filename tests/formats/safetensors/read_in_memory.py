@@ -10,7 +10,7 @@ from cordwood.dtypes import to_numpy
 from cordwood.formats.safetensors.read_index import read_index
 from cordwood.index import Index, Inline, Leaf
 from cordwood.io.check_files import check_files
-from cordwood.io.open_files import MemoryFile
+from cordwood.io.memory_file import MemoryFile
 from cordwood.tree.flatten import build_tree
 
 

@@ -13,7 +13,7 @@ from cordwood.errors import (
     UnsupportedFormatError,
 )
 from cordwood.formats.safetensors.read_index import read_index
-from cordwood.io.open_files import MemoryFile
+from cordwood.io.memory_file import MemoryFile
 from tests.formats.safetensors.assemble import file_bytes, header_of, with_header
 from tests.formats.safetensors.read_in_memory import read_bytes
 

@@ -13,7 +13,7 @@ from cordwood.errors import FormatError
 from cordwood.formats.safetensors.fast_header import read_fast_header
 from cordwood.formats.safetensors.read_index import read_index
 from cordwood.formats.safetensors.tensors import Tensors, tensor_table
-from cordwood.io.open_files import MemoryFile
+from cordwood.io.memory_file import MemoryFile
 from tests.formats.safetensors.assemble import with_header
 
 DATA = bytes(24)

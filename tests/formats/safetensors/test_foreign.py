@@ -15,7 +15,8 @@ import safetensors.numpy
 
 from cordwood.formats.safetensors.read_index import read_index
 from cordwood.index import Pieces
-from cordwood.io.open_files import LocalFile, MemoryFile
+from cordwood.io.memory_file import MemoryFile
+from cordwood.io.open_files import LocalFile
 from tests.formats.safetensors.assemble import equal, file_bytes, header_of, with_header
 from tests.formats.safetensors.read_in_memory import read_bytes
 

@@ -28,7 +28,7 @@ from cordwood.formats.safetensors import plan_file as planning
 from cordwood.formats.safetensors.plan_file import plan_file
 from cordwood.formats.safetensors.read_index import read_index
 from cordwood.index import LEAF, Index, Inline, LeafSpec, Node, Pieces
-from cordwood.io.open_files import MemoryFile
+from cordwood.io.memory_file import MemoryFile
 from cordwood.keypath import DictKey
 from cordwood.tree.leaves import without_padding
 from tests.block_digests import digests_of

@@ -23,7 +23,8 @@ from cordwood.formats.flax_msgpack.zstd_frames import (
     read_frame_header,
 )
 from cordwood.io.buffers import GrowableBuffer
-from cordwood.io.open_files import MemoryFile, ReadableFile
+from cordwood.io.memory_file import MemoryFile
+from cordwood.io.open_files import ReadableFile
 
 MAX_RATIO = 1100  # the ratio of deflate is at most 1032
 MIN_LIMIT_BYTES = 4 << 30  # any stream may decompress to this size

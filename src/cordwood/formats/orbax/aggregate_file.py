@@ -15,7 +15,8 @@ from cordwood.errors import CorruptionError
 from cordwood.formats.flax_msgpack.read_index import read_index
 from cordwood.formats.orbax.tree_metadata import LeafMetadata, TreeMetadata
 from cordwood.index import Index, Inline, Leaf, Pieces, Source
-from cordwood.io.open_files import MemoryFile, ReadableFile, read_whole
+from cordwood.io.memory_file import MemoryFile
+from cordwood.io.open_files import ReadableFile, read_whole
 from cordwood.storage.readable_directory import ReadableDirectory
 
 AGGREGATE_NAME = "checkpoint"

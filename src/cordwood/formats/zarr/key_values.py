@@ -16,7 +16,8 @@ from cordwood.errors import CorruptionError, FormatError, LimitError
 from cordwood.formats.zarr.array_metadata import MAX_METADATA_BYTES
 from cordwood.formats.zarr.metadata_v2 import METADATA_NAME
 from cordwood.index import Source
-from cordwood.io.open_files import MemoryFile, ReadableFile
+from cordwood.io.memory_file import MemoryFile
+from cordwood.io.open_files import ReadableFile
 from cordwood.storage.readable_directory import (
     FOLDER,
     NotAFile,

@@ -10,7 +10,8 @@ from typing import NoReturn
 import numpy as np
 
 from cordwood.errors import CorruptionError, TruncatedError
-from cordwood.io.open_files import Closable, MemoryFile
+from cordwood.io.memory_file import MemoryFile
+from cordwood.io.open_files import Closable
 from cordwood.storage.locations import Url
 from cordwood.storage.object_stores.object_store_client import ObjectStore
 

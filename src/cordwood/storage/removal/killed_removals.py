@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 from cordwood.errors import CordwoodError, NotACheckpointError
 from cordwood.storage import syscalls
-from cordwood.storage.atomic_file import WritableFile, finish_file, sync_directory
-from cordwood.storage.directories import list_names, may_remove
-from cordwood.storage.file_locks import locked
+from cordwood.storage.atomic_file import WritableFile, finish_file
+from cordwood.storage.directories import list_names, may_remove, sync_directory
+from cordwood.storage.locks.lock_files import locked
 from cordwood.storage.open_beneath import open_beneath
 from cordwood.storage.paths import LOCK_NAME, temporary_path, temporary_pattern
 from cordwood.storage.read_small_file import read_small_file

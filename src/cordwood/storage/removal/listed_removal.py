@@ -16,11 +16,10 @@ from typing import NamedTuple
 from cordwood.errors import LimitError, NotACheckpointError
 from cordwood.message_text import first_names
 from cordwood.storage import syscalls
-from cordwood.storage.atomic_file import sync_directory
-from cordwood.storage.directories import scan_directory
-from cordwood.storage.file_locks import locked
+from cordwood.storage.directories import scan_directory, sync_directory
 from cordwood.storage.local_step_storage import LocalStepStorage
 from cordwood.storage.locations import LocalPath
+from cordwood.storage.locks.lock_files import locked
 from cordwood.storage.paths import LOCK_NAME, temporary_path
 from cordwood.storage.removal.killed_removals import (
     RemovedNames,

@@ -1,16 +1,10 @@
-"""Advisory locks: on the files that a save writes, and lock files that exclude other processes.
-
-A lock file is a regular file beside the files that it protects; it is created, locked, and removed
-again. The directory itself is not locked: network file systems that share locks on files between
-machines (NFS, Lustre) do not share locks on directories.
-"""
+"""Advisory locks on the files that a save writes or links, by which others know them as in use."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import os
-import shlex
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +12,7 @@ from contextlib import contextmanager, suppress
 
 from cordwood.errors import StorageError
 from cordwood.storage import syscalls
-from cordwood.storage.syscalls import close_quietly, open_fd, opened_fd
+from cordwood.storage.syscalls import close_quietly, open_fd
 from cordwood.threads.log import log
 from cordwood.threads.stop_check import check_stop
 from cordwood.threads.wait_logger import WaitLogger
@@ -29,10 +23,8 @@ GONE_ERRORS = (errno.ENOENT, errno.ESTALE)
 NO_LOCK_ERRORS = (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK)
 _POLL_SECONDS = 0.02
 _WAIT_SECONDS = 1.0  # for the lock of a file that is linked
-_ATTEMPTS = 3  # to open the lock file of another user, which may just be removed
 _UNKNOWN_HOLDER = "another process, perhaps of another machine,"
-_MAX_ROUNDS = 100  # of locking a file that turns out to be another one each time
-_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+LOCK_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def lock(fd: int, operation: int = fcntl.LOCK_EX, *, path: str = "") -> None:
@@ -50,7 +42,7 @@ def lock(fd: int, operation: int = fcntl.LOCK_EX, *, path: str = "") -> None:
         if e.errno not in NO_LOCK_ERRORS:
             raise
         if path:
-            _warn(
+            warn_of_locks(
                 os.path.dirname(path),
                 f"file locks do not work here ({os.strerror(e.errno)}): two saves of one "
                 "directory at the same time may lose one of the two, also of different prefixes; "
@@ -77,7 +69,7 @@ def wait_and_lock(
 
     Raises OSError; StorageError after the timeout (ETIMEDOUT); and what `check_stop` raises.
     """
-    wait = _LockWait(path, timeout_seconds)
+    wait = LockWait(path, timeout_seconds)
     while True:
         try:
             lock(fd, operation | fcntl.LOCK_NB)
@@ -87,7 +79,7 @@ def wait_and_lock(
     wait.end()
 
 
-class _LockWait:
+class LockWait:
     """One wait for a lock, with a timeout, a log message, and a stop check."""
 
     def __init__(self, path: str, timeout_seconds: float | None) -> None:
@@ -152,7 +144,7 @@ def _describe_process(process: int) -> str:
 _warned: set[tuple[str, str]] = set()
 
 
-def _warn(folder: str, text: str) -> None:
+def warn_of_locks(folder: str, text: str) -> None:
     """Log a warning about a directory, once for all with the same parent: the steps of a run."""
     key = (os.path.dirname(folder), text)
     if key not in _warned:
@@ -180,14 +172,14 @@ def opened_for_lock(path: str, flags: int, *, folder: int | None = None) -> Iter
 def is_open_file_at(fd: int, path: str) -> bool:
     """Return True if a path currently leads to the given open file."""
     try:
-        return _is_same(fd, lambda: os.lstat(path))
+        return is_same_file(fd, lambda: os.lstat(path))
     except OSError as e:
         if e.errno not in GONE_ERRORS:
             raise
         return False
 
 
-def _is_same(fd: int, look: Callable[[], os.stat_result]) -> bool:
+def is_same_file(fd: int, look: Callable[[], os.stat_result]) -> bool:
     """Return True if an open file is the file whose status `look` returns.
 
     On some file systems (FUSE) the inode number changes with each call of stat(2). There only the
@@ -203,145 +195,10 @@ def _is_same(fd: int, look: Callable[[], os.stat_result]) -> bool:
     )
 
 
-@contextmanager
-def locked(path: str, *, timeout_seconds: float | None = None) -> Iterator[None]:
-    """Hold the lock file `path` during the block. The file must have no other purpose.
-
-    If a full disk has no room for the file, its directory is locked. If the file system has no
-    locks, or the inode number of the file changes with each call, nothing is locked, and a warning
-    is logged.
-
-    Args:
-        path: the lock file; created, and removed at the end.
-        timeout_seconds: the longest wait; None: no limit. After 10 s the wait is logged.
-
-    Raises OSError as open(2) and flock(2) do; StorageError after the timeout (ETIMEDOUT); and what
-    `check_stop` raises.
-    """
-    fd, is_file = _take_lock_file(path, timeout_seconds)
-    try:
-        try:
-            yield
-        finally:
-            if is_file:
-                with suppress(OSError):  # the next holder removes it
-                    syscalls.current().unlink(path)
-    finally:
-        unlock(fd)
-
-
-def _take_lock_file(path: str, timeout_seconds: float | None) -> tuple[int, bool]:
-    """Wait for a lock file; return its descriptor, and False for that of its directory."""
-    wait = _LockWait(path, timeout_seconds)
-    rounds = 0
-    while True:
-        fd, is_file = _open_lock(path)
-        blocked = is_locked = False
-        try:
-            lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, path=path)
-            rounds += 1
-            # Its last holder may have just removed it.
-            is_locked = not is_file or _is_still_at(fd, path)
-            if not is_locked and rounds > _MAX_ROUNDS:
-                _warn(
-                    os.path.dirname(path),
-                    "a file has another inode number at each look, so locks do not work here: two "
-                    "saves of one directory at the same time may lose one of the two",
-                )
-                is_locked = True
-        except BlockingIOError:
-            blocked = True
-        except OSError as e:
-            if e.errno not in GONE_ERRORS or rounds > _MAX_ROUNDS:
-                raise
-            rounds += 1  # its last holder, on another machine, has just removed it
-        finally:
-            if not is_locked:
-                unlock(fd)
-        if is_locked:
-            wait.end()
-            return fd, is_file
-        if blocked or rounds > _ATTEMPTS:
-            wait.pause()
-
-
-class LockedOutError(StorageError, PermissionError):
-    """The error of a lock file that this user may not open."""
-
-
-def _open_lock(path: str) -> tuple[int, bool]:
-    """Open or create a lock file; return False if its directory was opened in its place."""
-    for attempt in range(_ATTEMPTS):
-        try:
-            fd = open_fd(path, os.O_RDWR | os.O_CREAT | _FLAGS)
-            _let_others_open(fd, os.path.dirname(path))
-            return fd, True
-        except PermissionError as e:  # another user's?
-            try:
-                return open_fd(path, os.O_RDONLY | _FLAGS), True
-            except FileNotFoundError:
-                if attempt == _ATTEMPTS - 1:
-                    raise e from None
-            except PermissionError:
-                raise _locked_out(path) from e
-        except OSError as e:
-            if e.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            break
-    return open_fd(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), False
-
-
-def _let_others_open(fd: int, folder: str) -> None:
-    """Let those who may write in a directory open the lock file that this process has made there.
-
-    The file is empty, so it gives nothing away. If a killed save leaves it, others can go on.
-    """
-    with suppress(OSError):
-        status, above = os.fstat(fd), os.stat(folder)
-        if status.st_uid != os.geteuid():
-            return
-        writers = stat.S_IMODE(above.st_mode) & (stat.S_IWGRP | stat.S_IWOTH)
-        needed = writers << 1  # their permission to read
-        if writers & stat.S_IWGRP and status.st_gid != above.st_gid:
-            with suppress(OSError):  # this user is not in that group
-                syscalls.current().chown(fd, above.st_gid)
-        if needed & ~status.st_mode:
-            syscalls.current().chmod(fd, stat.S_IMODE(status.st_mode) | needed)
-
-
-def _locked_out(path: str) -> OSError:
-    """Return the error for a lock file that this user may not open."""
-    try:
-        status = os.lstat(path)
-    except OSError as e:
-        return e
-    return LockedOutError(
-        errno.EACCES,
-        f"this lock file belongs to the user {status.st_uid}, with the mode "
-        f"{stat.S_IMODE(status.st_mode):o}, and cannot be opened: a killed save has left it, or a "
-        f"save is running. If no save of that user runs here, remove it: rm {shlex.quote(path)}",
-        path,
-    )
-
-
-def _is_still_at(fd: int, path: str) -> bool:
-    """Return what `is_open_file_at` does, but open the path again.
-
-    A network file system caches the answer of stat(2), but not that of open(2).
-    """
-    try:
-        with opened_fd(path, os.O_RDONLY | _FLAGS) as current_fd:
-            return _is_same(fd, lambda: os.fstat(current_fd))
-    except OSError as e:
-        if e.errno not in GONE_ERRORS:
-            raise
-        return False
-
-
 def wait_for_lock(path: str) -> None:
     """Wait until the lock `path` is free. Changes nothing. Raises what `check_stop` raises."""
     # An error: the lock is free, or its state is unknown.
-    with suppress(OSError), opened_for_lock(path, os.O_RDONLY | _FLAGS) as fd:
+    with suppress(OSError), opened_for_lock(path, os.O_RDONLY | LOCK_FLAGS) as fd:
         wait_and_lock(fd, path, fcntl.LOCK_SH)
 
 
@@ -354,7 +211,7 @@ def is_locked(path: str, *, even_shared: bool) -> bool:
     """
     kind = fcntl.LOCK_EX if even_shared else fcntl.LOCK_SH
     try:
-        with opened_for_lock(path, os.O_RDONLY | _FLAGS) as fd:
+        with opened_for_lock(path, os.O_RDONLY | LOCK_FLAGS) as fd:
             syscalls.current().flock(fd, kind | fcntl.LOCK_NB)
     except OSError as e:
         return isinstance(e, BlockingIOError)
@@ -374,7 +231,7 @@ def remove_unlocked(
     """
     calls = syscalls.current()
     try:
-        with opened_for_lock(path, os.O_RDWR | _FLAGS, folder=folder) as fd:
+        with opened_for_lock(path, os.O_RDWR | LOCK_FLAGS, folder=folder) as fd:
             take = lock if without_locks else calls.flock
             take(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not dry_run:
@@ -396,7 +253,7 @@ def link_under_shared_lock(source: str, target: str) -> int | None:
 
     Raises OSError as the system does, and what `check_stop` raises.
     """
-    fd = open_fd(source, os.O_RDONLY | _FLAGS)
+    fd = open_fd(source, os.O_RDONLY | LOCK_FLAGS)
     linked = False
     try:
         # Not for long: another process checks if it is in use, or its save just ends.
