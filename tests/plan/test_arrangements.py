@@ -10,7 +10,7 @@ import pytest
 
 from cordwood.formats.format_protocol import Opened
 from cordwood.index import LEAF, Arranged, ArrangedPart, Box, Index, Leaf, Piece, Pieces, Source
-from cordwood.io.open_files import MemoryFile
+from cordwood.io.memory_file import MemoryFile
 from cordwood.loading.leaf_reader import LeafReader
 from cordwood.plan.arrangements import split_axes, transposed_leaf
 from cordwood.sharding.boxes import grid_cells, slices, whole_box
