@@ -19,7 +19,7 @@ PEERS = [
 ]
 HEAVY = {
     *("jax", "jaxlib", "numcodecs", "obstore", "numpy", "ml_dtypes", "msgpack", "rich"),
-    "zstandard",
+    *("huggingface_hub", "zstandard"),
 }
 FORMATS = [".safetensors", ".msgpack", ".msgpack.zst", ".msgpack.gz"]
 

@@ -60,7 +60,7 @@ PEERS = {"flax", "eformer", "orbax", "safetensors", "equinox", "optax", "chex", 
 # Reached inside the functions that meet them, so that `import cordwood` stays quick.
 LAZY = {
     *("jax", "jaxlib", "ml_dtypes", "rich", "jinja2", "IPython", "treescope"),
-    *("boto3", "numcodecs", "obstore", "tensorstore"),
+    *("boto3", "huggingface_hub", "numcodecs", "obstore", "tensorstore"),
 }
 
 # A format is no other's business, but the directories hold their trees as safetensors files do,
@@ -97,7 +97,7 @@ FOR_EVERY_FORMAT = (
 )
 KNOW_EVERY_FORMAT = (
     *("choose_format", "detect_directory", "detect_file", "detect_format", "detect_in_store"),
-    *("explain_absence", "list_steps", "plan_save", "stored_trees", "tool_steps"),
+    *("detect_on_hub", "explain_absence", "list_steps", "plan_save", "stored_trees", "tool_steps"),
 )
 
 # Modules for files, processes, threads, sockets.
@@ -396,7 +396,9 @@ def test_jax_is_imported_where_it_is_met(source: Path) -> None:
 def test_clients_and_codecs_stay_where_bytes_are_moved(source: Path) -> None:
     for statement in imports_of(source):
         name = statement.module.split(".")[0]
-        assert name not in {"numcodecs", "obstore", "tensorstore"}, where(source, statement)
+        assert name not in {"huggingface_hub", "numcodecs", "obstore", "tensorstore"}, where(
+            source, statement
+        )
 
 
 @each([path for path in FILES if path.parent.name != "object_stores"])

@@ -167,7 +167,11 @@ def test_objects_cannot_be_mapped(object_url: str) -> None:
 @pytest.mark.parametrize(
     ("url", "options", "message"),
     [
-        ("zz://bucket/x", {}, "expected a path, or a URL of one of az://, file://, gs://, http"),
+        (
+            "zz://bucket/x",
+            {},
+            "expected a path, or a URL of one of az://, file://, gs://, hf://, http",
+        ),
         ("memory://bucket/x.safetensors", {}, "an object store holds directories"),
         ("memory://bucket/x", {"format": "safetensors"}, "an object store holds directories"),
         ("memory://bucket/x", {"format": "zarr"}, "the format 'zarr' needs a local path"),

@@ -16,6 +16,7 @@ import safetensors.numpy
 import cordwood
 from cordwood.testing import assert_trees_equal
 from tests.docs.run_page import ROOT, blocks_of, run_page, run_python, run_shell
+from tests.storage.hub_server import hub_for_tests
 
 HOW_TO = ROOT / "docs" / "how-to"
 
@@ -128,8 +129,16 @@ def test_the_page_about_inference_runs() -> None:
         assert cordwood.load(name)["dense"]["kernel"].dtype == jnp.bfloat16
 
 
-def test_the_page_about_hugging_face_runs() -> None:
-    run("hugging-face.md")
+def test_the_page_about_hugging_face_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = {f"encoder.layer.{n}.output.bias": np.full(3, n, np.float32) for n in range(2)}
+    files = {"model.safetensors": safetensors.numpy.save(tensors)}
+    below = {f"text_encoder/{name}": data for name, data in files.items()}
+    with hub_for_tests(tmp_path / "hf-home", monkeypatch) as hub:
+        for revision in ("main", "v1.0"):
+            hub.publish("org/bert", {**files, **below}, revision)
+        names = run("hugging-face.md")
+    assert list(names["checkpoint"]) == list(tensors)
+    assert cordwood.diff("bert-v1", tensors).equal
     original = safetensors.numpy.load_file("snapshot/model.safetensors")
     for name, tensor in safetensors.numpy.load_file("upload/model.safetensors").items():
         np.testing.assert_array_equal(tensor, original[name])

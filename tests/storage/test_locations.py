@@ -112,7 +112,7 @@ def test_a_path_made_of_a_url_is_refused(scheme: str) -> None:
     [
         (
             "ftp://host/x",
-            "'ftp' is unknown; expected a path, or a URL of one of az://, file://, gs://, http://",
+            "'ftp' is unknown; expected a path, or a URL of one of az://, file://, gs://, hf://",
         ),
         ("gcs://b/x", "https://, memory://, s3://"),
         ("http:///x", "expected a bucket after the scheme"),

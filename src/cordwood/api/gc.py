@@ -12,6 +12,7 @@ from cordwood.formats.place import Place
 from cordwood.formats.step_names import step_in_name
 from cordwood.formats.table import DEFAULT
 from cordwood.storage.collect_stages import collect_stages
+from cordwood.storage.hub.hub_address import refuse_hub
 from cordwood.storage.locations import LocalPath, Location, Url, parse_location
 from cordwood.storage.open_step_storage import open_step_storage
 from cordwood.storage.paths import is_folder, locate_directory, parent_and_name
@@ -84,6 +85,7 @@ def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> GcReport:
 
 
 def _collect(location: Location, *, dry_run: bool) -> GcReport:
+    refuse_hub(location)
     if isinstance(location, Url):
         if location.is_web:
             raise UnsupportedFormatError(

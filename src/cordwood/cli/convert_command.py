@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -85,7 +84,7 @@ def convert_command(
     destination: str,
     as_json: bool,
     recipe_name: str | None,
-    config_file: Path | None,
+    config_file: str | None,
     inverse: bool,
     **options: Any,
 ) -> None:

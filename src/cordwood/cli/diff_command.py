@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -67,7 +66,7 @@ def diff_command(
     stats: bool,
     as_json: bool,
     recipe_name: str | None,
-    config_file: Path | None,
+    config_file: str | None,
     inverse: bool,
     **options: Any,
 ) -> None:

@@ -84,8 +84,8 @@ def cli() -> None:
     """Inspect, verify, compare and convert checkpoints of JAX pytrees.
 
     A checkpoint is a file (.safetensors, .msgpack, .npz ...), a directory (of cordwood, eFormer,
-    Orbax or Hugging Face), or the URL of one (s3://, gs://, az://). Every command has the
-    option --json: it prints one JSON document instead of text, also for errors.
+    Orbax or Hugging Face), or the URL of one (s3://, gs://, az://, hf://org/model). Every command
+    has the option --json: it prints one JSON document instead of text, also for errors.
     """
 
 

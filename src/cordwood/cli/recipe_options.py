@@ -32,8 +32,8 @@ def recipe_options(command: F) -> F:
             "--config",
             "config_file",
             metavar="FILE",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="The config.json of the model: its family, and the sizes that the recipe needs.",
+            help="The config.json of the model: its family, and the sizes that the recipe needs. "
+            "Also hf://org/model/config.json.",
         ),
     ]
     for option in reversed(options):
@@ -41,7 +41,7 @@ def recipe_options(command: F) -> F:
     return command
 
 
-def recipe_of(recipe_name: str | None, config_file: Path | None, *, inverse: bool) -> Recipe | None:
+def recipe_of(recipe_name: str | None, config_file: str | None, *, inverse: bool) -> Recipe | None:
     """Return the recipe that the options ask for; None without --recipe.
 
     Raises click.UsageError for the other options without it, and FormatError for other files.
@@ -54,7 +54,7 @@ def recipe_of(recipe_name: str | None, config_file: Path | None, *, inverse: boo
     return recipe.inverse() if inverse else recipe
 
 
-def _recipe(name: str, config_file: Path | None) -> Recipe:
+def _recipe(name: str, config_file: str | None) -> Recipe:
     from cordwood.recipes.recipe import Recipe
     from cordwood.recipes.shipped_recipes import TARGETS, find_recipe
 
@@ -76,9 +76,13 @@ def _recipe(name: str, config_file: Path | None) -> Recipe:
         raise click.UsageError(str(e)) from e
 
 
-def _configuration(path: Path) -> dict[str, Any]:
+def _configuration(name: str) -> dict[str, Any]:
+    """Return the object in a JSON file, of a disk or of a model on the hub."""
     from cordwood.errors import FormatError
+    from cordwood.loading.locate_step import locate_checkpoint
+    from cordwood.storage.locations import parse_location, require_local
 
+    path = Path(require_local(locate_checkpoint(parse_location(name))))
     data = path.read_bytes()
     if len(data) > MAX_CONFIG_BYTES:
         raise FormatError(f"{path}: expected at most {MAX_CONFIG_BYTES} bytes, found {len(data)}")

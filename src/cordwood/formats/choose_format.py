@@ -21,6 +21,7 @@ from cordwood.formats.table import (
     file_formats,
     unknown_name,
 )
+from cordwood.storage.hub.hub_address import refuse_hub
 from cordwood.storage.locations import LocalPath, Location, Url
 from cordwood.storage.paths import blocking_parent, is_folder, kind_at, locate_directory
 
@@ -45,6 +46,7 @@ def format_for_saving(
         NotACheckpointError: there is a checkpoint of another format, or of another tool.
         ValueError: the arguments contradict each other.
     """
+    refuse_hub(location)
     text = str(location)
     named = _named(text, format, exports=exports)
     if named in EXPORTS:

@@ -9,6 +9,7 @@ from cordwood.errors import UnsupportedFormatError
 from cordwood.formats.detect_directory import format_in
 from cordwood.formats.detect_file import format_of_file
 from cordwood.formats.detect_in_store import format_in_store, format_saved_to_stores
+from cordwood.formats.detect_on_hub import format_on_hub
 from cordwood.formats.explain_absence import absence, not_a_checkpoint
 from cordwood.formats.load_format import best_match, run_reader_of
 from cordwood.formats.place import Place
@@ -25,7 +26,8 @@ def format_of(location: Location, *, format: str | None, prefix: str | None) -> 
     """Return the format of the checkpoint at a path.
 
     A file's suffix is believed, where it is known. Nothing is asked of an object store: it holds
-    the default format, unless `read_with_format` finds out that it does not.
+    the default format, unless `read_with_format` finds out that it does not. The hub lists the
+    files of a model.
 
     Args:
         location: a local path or a URL.
@@ -43,6 +45,8 @@ def format_of(location: Location, *, format: str | None, prefix: str | None) -> 
     """
     text = str(location)
     named = None if format is None else require_name(format)
+    if isinstance(location, Url) and location.is_hub:
+        return format_on_hub(location, named)
     if isinstance(location, Url):
         if named is not None and named.reads_stores:
             return named
@@ -85,7 +89,7 @@ def read_with_format(
     Raises as `format_of`, and what `read` raises.
     """
     detected = format_of(location, format=format, prefix=prefix)
-    if isinstance(location, LocalPath) or location.is_web or format is not None:
+    if isinstance(location, LocalPath) or location.is_web or location.is_hub or format is not None:
         return read(detected)
     try:
         return read(detected)

@@ -13,6 +13,7 @@ from cordwood.storage.locations import LocalPath, Location
 
 if TYPE_CHECKING:
     from cordwood.io.open_files import ReadableFile
+    from cordwood.storage.hub.hub_directory import HubDirectory
     from cordwood.storage.object_stores.object_directory import ObjectDirectory
     from cordwood.storage.readable_directory import OpenDirectory
 
@@ -30,19 +31,19 @@ class Match(IntEnum):
 
 @dataclass(eq=False)
 class Place:
-    """A file, or a directory of a disk or of an object store, that is to be recognised.
+    """A file, or a directory of a disk, an object store or the hub, that is to be recognised.
 
     Attributes:
         location: its path or URL.
         file: the file, open; None for a directory.
-        directory: the directory, if it is in an object store; None for any other.
+        directory: the directory, if it is in an object store or on the hub; None for any other.
         search_below: True for a directory in which no format has found an index, and which is no
             directory of steps: a format may now look below it too.
     """
 
     location: Location
     file: ReadableFile | None = None
-    directory: ObjectDirectory | None = None
+    directory: ObjectDirectory | HubDirectory | None = None
     search_below: bool = False
 
     @property
@@ -105,12 +106,16 @@ class Place:
 
 
 def place_at(location: Location) -> Place:
-    """Return the place of a directory. What lies below the URL of an object store is listed.
+    """Return the place of a directory. What lies below a URL is listed.
 
     Raises FileNotFoundError if nothing lies below a URL.
     """
     if isinstance(location, LocalPath):
         return Place(location)
+    if location.is_hub:
+        from cordwood.storage.hub.hub_directory import HubDirectory
+
+        return Place(location, directory=HubDirectory(location))
     from cordwood.storage.object_stores.object_directory import ObjectDirectory
 
     return Place(location.plain, directory=ObjectDirectory(location))

@@ -15,9 +15,10 @@ from cordwood.io.read_chunks import read_chunk
 from cordwood.io.read_units import SMALL_MOVE_BYTES, FreshPages, all_units, layers_of, read_unit
 from cordwood.plan.load_plan import ALIGNMENT, LoadPlan
 from cordwood.threads.thread_counts import reading_threads, transfer_threads
-from cordwood.threads.thread_pool import run_tasks
+from cordwood.threads.thread_pool import map_in_threads, run_tasks
 
 _BYTES_PER_THREAD = 4 << 20
+_FETCHES = 8  # of files on the hub at a time, as huggingface_hub has it
 
 
 class LoadMemory(Protocol):
@@ -51,8 +52,12 @@ def execute_load(
     Raises:
         TruncatedError: a move reaches past the end of its file.
         CorruptionError: a block does not match its digest; file and byte range are named.
+        OSError: a file cannot be fetched; nothing has been allocated then.
     """
     layers = layers_of(plan, files)
+    sources = {layer.source for layer in layers}.union(chunk.source for chunk in plan.chunks)
+    distant = [(files[source],) for source in sorted(sources) if files[source].latency_bound]
+    map_in_threads(lambda file: file.prepare(), distant, threads=_FETCHES)
     units = all_units(layers, files, digests, verify=verify)
     allocate = allocate_buffers if memory is None else memory.allocate
     buffers = allocate(plan.buffers, alignment=ALIGNMENT)
@@ -80,8 +85,7 @@ def execute_load(
 
         return work
 
-    latency_bound = any(files[layer.source].latency_bound for layer in layers)
-    latency_bound = latency_bound or any(files[chunk.source].latency_bound for chunk in plan.chunks)
+    latency_bound = any(files[source].latency_bound for source in sources)
     threads = reading_threads(latency_bound=latency_bound)
     if memory is not None:
         threads = max(threads, transfer_threads())

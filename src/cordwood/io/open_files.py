@@ -57,6 +57,10 @@ class ReadableFile(Protocol):
         """True if a read mostly waits for a network, so that concurrent reads are faster."""
         ...
 
+    def prepare(self) -> None:
+        """Make the contents ready for many reads, where that is faster: see `HubFile`."""
+        ...
+
     def read(self, offset: int, length: int) -> bytes:
         """Return exactly `length` bytes, or raise TruncatedError."""
         ...
@@ -80,6 +84,9 @@ class Closable:
     """The base of all files: a context manager that closes the file."""
 
     latency_bound = False
+
+    def prepare(self) -> None:
+        """Do nothing; files that are fetched as a whole override this."""
 
     def close(self) -> None:
         """Do nothing; files with resources override this."""

@@ -11,6 +11,7 @@ from cordwood.errors import IncompleteCheckpointError
 from cordwood.formats.detect_directory import format_in
 from cordwood.formats.detect_file import format_of_file
 from cordwood.formats.detect_in_store import format_in_store
+from cordwood.formats.detect_on_hub import format_on_hub
 from cordwood.formats.explain_absence import not_a_checkpoint
 from cordwood.formats.list_steps import steps_in
 from cordwood.formats.load_format import steps_beside, storage_of
@@ -49,6 +50,9 @@ def detect_checkpoint(location: Location) -> Detected:
     """Return the format of a file, a directory or a URL, as `detect`."""
     checkpoint = locate_checkpoint(location)
     if isinstance(checkpoint, Url):
+        if checkpoint.is_hub:
+            model_format = format_on_hub(checkpoint)
+            return Detected(model_format.name, model_format.description, str(checkpoint))
         return _in_a_store(checkpoint)
     text, place = str(checkpoint), LocalPath(locate_directory(checkpoint))
     what = kind_at(place)

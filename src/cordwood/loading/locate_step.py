@@ -64,19 +64,29 @@ def locate_checkpoint(location: Location) -> Location:
     with the least value of the only metric that its steps have, `run/best:loss` of the metric
     `loss`, and `run/best:accuracy:max` the step with the greatest. Of equal steps it is the newer.
     An entry of `run` that has such a name is itself. If `run` holds no complete step, the location
-    is returned as it is. A web server lists nothing, so a path below it is never another.
+    is returned as it is. A web server lists nothing, and models of the hub are no runs, so a path
+    below them is never another; but a file on the hub is fetched, and lies in the cache then.
 
     Raises:
         ValueError: the steps have several metrics, and the path names none.
         FileNotFoundError: no step has metrics, or none has this one.
         OSError: the run cannot be listed, or the metrics of a step cannot be read.
     """
+    if isinstance(location, Url) and location.is_hub:
+        return _in_hub(location)
     nickname = _parse(location)
     if nickname is None:
         return location
     # In a worker, as `open_reader`: this imports modules of formats.
     step = run_in_worker(lambda: _step(nickname))
     return location if step is None else step
+
+
+def _in_hub(url: Url) -> Location:
+    """Return the path in the cache of a file on the hub; the URL for a folder."""
+    from cordwood.storage.hub.hub_directory import fetch_if_file
+
+    return run_in_worker(lambda: fetch_if_file(url)) or url
 
 
 def is_nickname(location: Location) -> bool:
@@ -92,7 +102,7 @@ def _parse(location: Location) -> _Nickname | None:
         return None
     if isinstance(location, LocalPath):
         root: Location = LocalPath(match[1] or ("/" if text.startswith("/") else "."))
-    elif location.is_web or not (location.bucket or match[1]):
+    elif location.is_web or location.is_hub or not (location.bucket or match[1]):
         return None  # a web server lists nothing, and memory:// alone is no place
     else:
         root = location

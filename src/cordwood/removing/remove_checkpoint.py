@@ -16,6 +16,7 @@ from cordwood.formats.table import DEFAULT
 from cordwood.loading.detect_checkpoint import detect_checkpoint
 from cordwood.message_text import first_names
 from cordwood.removing.files_of_run import belongs_to_run
+from cordwood.storage.hub.hub_address import refuse_hub
 from cordwood.storage.locations import LocalPath, Location, Url, parse_location
 from cordwood.storage.paths import is_link, kind_at, parent_and_name, real_path
 from cordwood.storage.removal.killed_removals import (
@@ -184,6 +185,7 @@ def _is_checkpoint_file(location: Location) -> bool:
 
 
 def _plan_of_url(url: Url) -> RemovalPlan:
+    refuse_hub(url)
     if url.is_web:
         raise UnsupportedFormatError(f"{url.address}: {url.scheme}:// can only be read")
     from cordwood.storage.object_stores.list_objects import list_objects

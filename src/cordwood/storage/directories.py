@@ -98,6 +98,20 @@ def list_subdirectories(folder: str) -> set[str]:
     return {entry.name for entry in scan_directory(folder) if leads_to_directory(entry)}
 
 
+def file_sizes(folder: str) -> dict[str, int]:
+    """Return the sizes of the files in a directory, at any depth, by their paths in it.
+
+    Symbolic links to files are followed; broken ones are left out.
+    """
+    sizes = {}
+    for above, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(above, name)
+            with suppress(FileNotFoundError):
+                sizes[os.path.relpath(path, folder)] = os.stat(path).st_size
+    return sizes
+
+
 def scan_directory(folder: str | int) -> list[os.DirEntry[str]]:
     """Return the entries of a directory without stat calls; [] if there is no directory."""
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:

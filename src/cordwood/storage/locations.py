@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeGuard
 
 from cordwood.errors import UnsupportedFormatError
 
-SCHEMES = ("az", "file", "gs", "http", "https", "memory", "s3")
+SCHEMES = ("az", "file", "gs", "hf", "http", "https", "memory", "s3")
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _COLLAPSED = re.compile(rf"({'|'.join(SCHEMES)}):/(?!/)")  # a URL that was a pathlib object
@@ -53,13 +53,13 @@ class LocalPath:
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """The URL `scheme://bucket/key` of a place in an object store, or on a web server.
+    """The URL `scheme://bucket/key` of a place in an object store, on a web server or on the hub.
 
     It is no `os.PathLike`: a call of `os` for it is an error of types.
 
     Attributes:
         scheme: one of SCHEMES, but not "file".
-        bucket: the bucket, container or host; "" for memory://.
+        bucket: the bucket, container, host or organization; "" for memory://.
         key: no slash at either end; may be "".
         text: as the caller wrote it, for messages; "" for `address`. Equality disregards it.
     """
@@ -73,6 +73,11 @@ class Url:
     def is_web(self) -> bool:
         """True for a web server, which can only be read, and lists nothing."""
         return self.scheme in ("http", "https")
+
+    @property
+    def is_hub(self) -> bool:
+        """True for a model on the Hugging Face hub, which can only be read."""
+        return self.scheme == "hf"
 
     @property
     def address(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cordwood.errors import UnsupportedFormatError
+from cordwood.storage.hub.hub_address import refuse_hub
 from cordwood.storage.local_step_storage import LocalStepStorage
 from cordwood.storage.locations import LocalPath, Location
 from cordwood.storage.step_storage import StepStorage
@@ -19,10 +20,11 @@ def open_step_storage(
         rules: the naming rules of their format; its index makes a directory a finished step.
         timeout_seconds: the longest wait for the lock of the root; None: no limit.
 
-    Raises UnsupportedFormatError for the URL of a web server.
+    Raises UnsupportedFormatError for the URL of a web server, or of the hub.
     """
     if isinstance(root, LocalPath):
         return LocalStepStorage(root, rules, timeout_seconds=timeout_seconds)
+    refuse_hub(root)
     if root.is_web:
         raise UnsupportedFormatError(
             f"{root.address}: a web server lists no steps and can only be read: expected a path, "

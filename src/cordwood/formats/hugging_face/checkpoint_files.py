@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from cordwood.errors import CordwoodError
 from cordwood.formats.hugging_face.format import SHARD
+from cordwood.formats.hugging_face.weight_files import weight_files_at
 from cordwood.formats.hugging_face.weight_map import files_in_index
 from cordwood.storage.locations import Location
 
@@ -24,7 +25,7 @@ def foreign_files(location: Location, names: Sequence[str]) -> Collection[str]:
     """Return the files in a checkpoint that are no part of it, by their names and its index."""
     weights = {*_shards(names)}
     with suppress(CordwoodError, OSError):  # damaged: then the names alone decide
-        weights |= {*files_in_index(str(location))}
+        weights |= {*files_in_index(weight_files_at(location))}
     return {name for name in names if not _FILE.fullmatch(name)} - weights
 
 

@@ -6,18 +6,21 @@ https://huggingface.co/docs/huggingface_hub/package_reference/serialization.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
+from types import MappingProxyType
 
 from cordwood.errors import (
     CorruptionError,
     FormatError,
     IncompleteCheckpointError,
     NotACheckpointError,
+    StorageError,
 )
 from cordwood.formats.foreign_files import naming_foreign_file
 from cordwood.formats.format_protocol import Opened, OpenOptions
 from cordwood.formats.hugging_face.format import SHARD
+from cordwood.formats.hugging_face.weight_files import Opener, WeightFiles, weight_files_at
 from cordwood.formats.hugging_face.weight_map import (
     INDEX_NAME,
     SINGLE_NAME,
@@ -27,13 +30,13 @@ from cordwood.formats.hugging_face.weight_map import (
 from cordwood.formats.open_single_file import opened_file
 from cordwood.formats.safetensors.read_index import read_index as read_safetensors_index
 from cordwood.formats.table import Format
-from cordwood.index import LEAF, Index, Leaf, Node, Pieces, Source
+from cordwood.index import LEAF, Index, Leaf, Node, Pieces, Source, unreadable_leaf
 from cordwood.io.open_files import LocalFile, ReadableFile
 from cordwood.io.reopened_file import MAX_OPEN_FILES, ReopenedLocalFile
 from cordwood.message_text import counted, first_names
-from cordwood.storage.directories import list_names
-from cordwood.storage.locations import Location, require_local
-from cordwood.storage.paths import path_exists
+from cordwood.storage.locations import Location
+from cordwood.threads.thread_counts import reading_threads
+from cordwood.threads.thread_pool import map_in_threads
 
 _MAX_NAMED = 3  # files, in a message
 FORMAT = "safetensors-shards"
@@ -43,7 +46,9 @@ def open_item(format: Format, location: Location, item: str | None, options: Ope
     """Return all tensors of the files that the index names, as one flat dict.
 
     Without an index it is what `model.safetensors` holds, or the files of a complete
-    `model-*-of-N`. Symbolic links are followed: Hugging Face's own cache is made of them.
+    `model-*-of-N`. Symbolic links are followed: Hugging Face's own cache is made of them. Of a
+    model on the hub only the index and the headers are read; the tensors of files that are not in
+    the cache, while the hub cannot be reached, are leaves that cannot be read.
 
     Raises:
         IncompleteCheckpointError: a file that the index names is missing, or one of the N.
@@ -52,62 +57,76 @@ def open_item(format: Format, location: Location, item: str | None, options: Ope
         ValueError: an item is asked for.
     """
     del format, options
-    text = str(require_local(location))
+    directory = weight_files_at(location)
+    text = directory.name
     if item is not None:
         raise ValueError(f"{text}: prefix= is for directories of several trees; this one holds one")
-    index_name = find_index_name(text)
-    if index_name is None and path_exists(f"{text}/{SINGLE_NAME}"):
-        return _open_single(text)
+    index_name = find_index_name(directory)
+    if index_name is None and SINGLE_NAME in directory.names():
+        return _open_single(directory)
     weight_map: Mapping[str, str] = {}
     by_cordwood = False
     if index_name is None:
         name = text
-        shard_names = _complete_shards(text)
+        shard_names = _complete_shards(directory)
     else:
         name = f"{text}/{index_name}"
-        weight_map, by_cordwood = read_weight_map(name)
+        weight_map, by_cordwood = read_weight_map(directory, index_name)
         shard_names = list(dict.fromkeys(weight_map.values()))
-    kind = LocalFile if len(shard_names) <= MAX_OPEN_FILES else ReopenedLocalFile
+    opener = LocalFile if len(shard_names) <= MAX_OPEN_FILES else ReopenedLocalFile
+    shards: dict[str, ReadableFile] = {}
+    out_of_reach: dict[str, str] = {}
     with ExitStack() as stack:
-        shards = {
-            shard: stack.enter_context(_open_shard(kind, text, shard, weight_map, name))
-            for shard in shard_names
-        }
-        index = read_index(weight_map, shards, by_cordwood=by_cordwood, name=name)
+        for shard in shard_names:
+            try:
+                file = _open_shard(opener, directory, shard, weight_map, name)
+            except StorageError as e:
+                if index_name is None:
+                    raise
+                out_of_reach[shard] = str(e)
+            else:
+                shards[shard] = stack.enter_context(file)
+        index = read_index(
+            weight_map, shards, by_cordwood=by_cordwood, name=name, out_of_reach=out_of_reach
+        )
         stack.pop_all()
     return Opened(FORMAT, index, tuple(shards.values()))
 
 
-def _open_single(path: str) -> Opened:
+def _open_single(directory: WeightFiles) -> Opened:
     try:
-        file = LocalFile(f"{path}/{SINGLE_NAME}")
+        file = directory.open(SINGLE_NAME)
     except FileNotFoundError as e:
         raise IncompleteCheckpointError(
-            f"{path}: {SINGLE_NAME} is a link to a file that is not there: the download is not "
-            "complete; get that file"
+            f"{directory.name}: {SINGLE_NAME} is a link to a file that is not there: the download "
+            "is not complete; get that file"
         ) from e
     return opened_file(file, _read_single, name=FORMAT)
 
 
-def _read_single(file: ReadableFile) -> Index:
+def _read_shard(file: ReadableFile) -> Index:
     with naming_foreign_file(file, "a safetensors file"):
-        index = read_safetensors_index(file)
+        return read_safetensors_index(file)
+
+
+def _read_single(file: ReadableFile) -> Index:
+    index = _read_shard(file)
     return index._replace(naming="dotted") if is_flat(index) else index  # as of several files
 
 
 def _open_shard(
-    kind: Callable[[str], ReadableFile],
-    path: str,
+    opener: Opener,
+    directory: WeightFiles,
     shard: str,
     weight_map: Mapping[str, str],
     name: str,
 ) -> ReadableFile:
     try:
-        return kind(f"{path}/{shard}")
+        return directory.open(shard, opener)
     except FileNotFoundError as e:
         lost = [tensor for tensor, file in weight_map.items() if file == shard]
         listed = set(weight_map.values())
-        others = [each for each in _tensor_files(path) if each not in listed]
+        others = [each for each in _tensor_files(directory) if each not in listed]
         advice = "the download is not complete; get that file"
         if others:
             advice = (
@@ -117,21 +136,24 @@ def _open_shard(
             )
         where = f", which {name} names for {lost[0]!r:.200}" if lost else ""
         more = f" and {counted(len(lost) - 1, 'tensor')} more" if len(lost) > 1 else ""
-        raise IncompleteCheckpointError(f"{path} has no {shard}{where}{more}: {advice}") from e
+        raise IncompleteCheckpointError(
+            f"{directory.name} has no {shard}{where}{more}: {advice}"
+        ) from e
 
 
-def _tensor_files(path: str) -> list[str]:
-    return [name for name in list_names(path) if name.endswith(".safetensors")]
+def _tensor_files(directory: WeightFiles) -> list[str]:
+    return [name for name in directory.names() if name.endswith(".safetensors")]
 
 
-def _complete_shards(path: str) -> list[str]:
+def _complete_shards(directory: WeightFiles) -> list[str]:
     """Return the files of `model-*-of-N`, where there is no index.
 
     Raises IncompleteCheckpointError if one of them is missing, NotACheckpointError for files of
     several checkpoints.
     """
+    path = directory.name
     sets: dict[tuple[str, str], dict[int, str]] = {}
-    for name in _tensor_files(path):
+    for name in _tensor_files(directory):
         match = SHARD.fullmatch(name)
         if match is not None:
             sets.setdefault((match[1], match[3]), {})[int(match[2])] = name
@@ -159,6 +181,7 @@ def read_index(
     *,
     by_cordwood: bool,
     name: str,
+    out_of_reach: Mapping[str, str] = MappingProxyType({}),
 ) -> Index:
     """Return what the files hold together: a flat dict of numpy arrays under their names.
 
@@ -170,6 +193,7 @@ def read_index(
         shards: the files that it names, open; they become the sources, in this order.
         by_cordwood: whether `convert` wrote the index and the files.
         name: the index's, for errors.
+        out_of_reach: the other files that it names, with the reasons why they cannot be read.
 
     Raises:
         FormatError: a file is no safetensors file, a tensor is not where the index says, or two
@@ -180,9 +204,10 @@ def read_index(
     place: dict[str, str] = {}
     sources: list[Source] = []
     metadata: Mapping[str, str] = {}
-    for number, (shard, file) in enumerate(shards.items()):
-        with naming_foreign_file(file, "a safetensors file"):
-            index = read_safetensors_index(file)
+    is_distant = any(file.latency_bound for file in shards.values())
+    threads = reading_threads(latency_bound=True) if is_distant else 1
+    indexes = map_in_threads(_read_shard, [(file,) for file in shards.values()], threads=threads)
+    for number, ((shard, file), index) in enumerate(zip(shards.items(), indexes, strict=True)):
         if index.naming != "dotted" and not (by_cordwood and is_flat(index)):
             raise CorruptionError(
                 f"{file.name}: cordwood wrote this file, but its cordwood.json is missing: "
@@ -198,6 +223,10 @@ def read_index(
                     "of another checkpoint; remove it, and download the files again"
                 )
             leaf_of[tensor], place[tensor] = _moved(leaf, number), shard
+    for tensor, shard in weight_map.items():
+        if shard in out_of_reach and tensor not in leaf_of:
+            leaf_of[tensor] = unreadable_leaf((tensor,), out_of_reach[shard])
+            place[tensor] = shard
     lost = [tensor for tensor, shard in weight_map.items() if place.get(tensor) != shard]
     if lost:
         tensor = lost[0]

@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import FormatError, NotACheckpointError
-from cordwood.io.open_files import LocalFile, read_whole
-from cordwood.storage.directories import list_names
+from cordwood.formats.hugging_face.weight_files import WeightFiles
+from cordwood.io.open_files import read_whole
 
 INDEX_PATTERN = "*.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
@@ -21,31 +21,32 @@ WRITER = {"writer": "cordwood"}  # in the metadata of an index: its files are of
 MAX_NAME_BYTES = 255  # of a file, as file systems have it
 
 
-def find_index_name(path: str) -> str | None:
+def find_index_name(directory: WeightFiles) -> str | None:
     """Return the name of the index; None where there is none, but a single file."""
-    names = fnmatch.filter(list_names(path), INDEX_PATTERN)
+    names = fnmatch.filter(directory.names(), INDEX_PATTERN)
     if INDEX_NAME in names:
         return INDEX_NAME
     if len(names) > 1:
         raise NotACheckpointError(
-            f"{path} has {' and '.join(names)}: remove all but the one that is meant, or call it "
-            f"{INDEX_NAME}"
+            f"{directory.name} has {' and '.join(names)}: remove all but the one that is meant, or "
+            f"call it {INDEX_NAME}"
         )
     return names[0] if names else None
 
 
-def files_in_index(path: str) -> Collection[str]:
+def files_in_index(directory: WeightFiles) -> Collection[str]:
     """Return the names of the files that the index in a directory refers to; () without one.
 
     Raises FormatError, NotACheckpointError or LimitError if it cannot be read, and OSError.
     """
-    name = find_index_name(path)
-    return () if name is None else set(read_weight_map(f"{path}/{name}")[0].values())
+    name = find_index_name(directory)
+    return () if name is None else set(read_weight_map(directory, name)[0].values())
 
 
-def read_weight_map(name: str) -> tuple[Mapping[str, str], bool]:
+def read_weight_map(directory: WeightFiles, index_name: str) -> tuple[Mapping[str, str], bool]:
     """Return of each tensor the name of its file, and whether `convert` wrote the index."""
-    with LocalFile(name) as file:
+    name = f"{directory.name}/{index_name}"
+    with directory.open(index_name) as file:
         data = read_whole(file, limit_bytes=MAX_INDEX_BYTES)
     try:
         members = parse_json(data.decode(), f"{name}: the index")

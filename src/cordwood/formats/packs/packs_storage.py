@@ -1,4 +1,4 @@
-"""The storage of a directory of packs: a local directory, or one in an object store."""
+"""The storage of a directory of packs: on a disk, in an object store or on the hub."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from cordwood.formats.packs.cordwood_json import INDEX_NAME, MAX_INDEX_BYTES, de
 from cordwood.formats.packs.file_names import HUGGING_FACE_NAME, is_pack_name
 from cordwood.formats.step_names import MAX_STEPS_OPENED, sorted_steps
 from cordwood.message_text import counted, listed
+from cordwood.storage.hub.hub_address import hub_is_read_only
 from cordwood.storage.locations import LocalPath, Location, Url
 from cordwood.storage.paths import NOTHING_ON_THE_WEB
 from cordwood.storage.storage_protocol import NamingRules
@@ -35,6 +36,12 @@ def store_at(location: Location, *, to_save: bool = False) -> Storage:
         from cordwood.storage.local_storage import LocalStorage
 
         return LocalStorage(location, RULES)
+    if location.is_hub:
+        from cordwood.storage.hub.hub_storage import HubStorage
+
+        if to_save:
+            raise hub_is_read_only(location)
+        return HubStorage(location, RULES)
     if to_save and location.is_web:
         raise UnsupportedFormatError(
             f"{location.address}: {location.scheme}:// can only be read; expected a path, or a URL "

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from cordwood.errors import UnsupportedFormatError
+from cordwood.storage.hub.hub_address import refuse_hub
 from cordwood.storage.locations import Url
 from cordwood.storage.object_stores.azure_config import azure_config
 from cordwood.storage.object_stores.gcs_config import gcs_config
@@ -64,6 +65,7 @@ def open_bucket(url: Url, options: Mapping[str, Any]) -> OpenBucket:
 
     if url.scheme == "memory":
         return OpenBucket(_memory_store(), _memory_store(), where, stall)
+    refuse_hub(url)
     if url.is_web:
         client["allow_http"] = url.scheme == "http"
         base = f"{url.scheme}://{url.bucket}"

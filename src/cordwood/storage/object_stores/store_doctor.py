@@ -15,6 +15,7 @@ from contextlib import suppress
 from cordwood.errors import CordwoodError
 from cordwood.message_text import size_text
 from cordwood.storage.doctor import Finding
+from cordwood.storage.hub.hub_address import refuse_hub
 from cordwood.storage.locations import Url
 from cordwood.storage.object_stores.conditional_writes import find_problem_of_conditions
 from cordwood.storage.object_stores.list_objects import object_names
@@ -52,8 +53,9 @@ def examine_store(
         lag_seconds: the longest wait for a new object to be listed.
 
     Raises OSError if the store cannot be reached, or refuses both a listing and a write;
-    UnsupportedFormatError for wrong options.
+    UnsupportedFormatError for wrong options, and for a URL of the hub.
     """
+    refuse_hub(url)
     if url.is_web:
         return _examine_web_server(url, index_name)
     store = ObjectStore(url.child(f".cordwood-doctor-{new_save_id()}"))

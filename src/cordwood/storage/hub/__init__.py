@@ -1,0 +1,1 @@
+"""The Hugging Face hub, of which huggingface_hub fetches files into its cache."""
