@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from cordwood.encoding.tensor_names import tensor_names
 from cordwood.errors import NotACheckpointError, UnsupportedFormatError, UnsupportedLeafError
@@ -14,6 +14,7 @@ from cordwood.formats.format_protocol import SaveOptions, SavePlan
 from cordwood.formats.hugging_face.weight_map import INDEX_NAME, SINGLE_NAME, WRITER
 from cordwood.formats.safetensors.dtype_codes import stored_dtype
 from cordwood.formats.safetensors.plan_file import plan_file
+from cordwood.formats.table import Format
 from cordwood.index import ARRAY_KINDS, LEAF, Index, LeafSpec, Node, size_in_memory
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.page_cache import fits_page_cache
@@ -28,9 +29,6 @@ from cordwood.storage.paths import kind_at
 from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
 from cordwood.tree.flatten import FlatTree, flatten
 from cordwood.tree.leaves import describe_leaf
-
-if TYPE_CHECKING:
-    from cordwood.formats.table import Format
 
 
 def shard_name(number: int, count: int) -> str:
