@@ -85,6 +85,7 @@ FOR_EVERY_FORMAT = (
     "format_losses",
     "format_protocol",
     "load_format",
+    "new_directory",
     "open_single_file",
     "place",
     "refuse_other_tools",

@@ -293,7 +293,7 @@ def test_names_of_directories_that_are_like_those_of_numpys_files(
 
 def test_a_format_that_is_only_read(tmp_path: Path) -> None:
     message = (
-        r"c: orbax is read, and not written; expected one of 'safetensors', .*'zarr'.* as format="
+        r"c: ocdbt is read, and not written; expected one of 'safetensors', .*'zarr'.* as format="
     )
     with pytest.raises(UnsupportedFormatError, match=message):
-        cordwood.save(tmp_path / "c", TREE, format="orbax")
+        cordwood.save(tmp_path / "c", TREE, format="ocdbt")

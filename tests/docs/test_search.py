@@ -70,7 +70,7 @@ QUESTIONS = [
     ("backward compatibility", "docs/compatibility", "Every later version reads what this version"),
     ("alpha stability", "docs/compatibility", "Names may change"),
     # 15. Going back to Orbax/Flax?
-    ("going back orbax", "docs/how-to/orbax", "save the tree with Orbax"),
+    ("going back orbax", "docs/how-to/orbax", "`convert` writes a step as a checkpoint of Orbax"),
     ("back to flax", "docs/how-to/flax-checkpoints", "Convert a step to msgpack"),
     # 16. Are static fields checked?
     ("static fields", "docs/how-to/equinox", "Are static fields checked?"),

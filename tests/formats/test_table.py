@@ -40,6 +40,7 @@ from cordwood.formats.orbax import checkpoint_files as orbax_files
 from cordwood.formats.orbax import format as orbax_format
 from cordwood.formats.orbax import other_items, runs, saved_metrics, select_tree
 from cordwood.formats.orbax import read_index as read_orbax
+from cordwood.formats.orbax import write as write_for_orbax
 from cordwood.formats.packs import checkpoint_files as packs_files
 from cordwood.formats.packs import (
     copied_files,
@@ -70,11 +71,12 @@ READERS: Sequence[Reader] = (
 )
 WRITERS: Sequence[Writer] = (
     *(write_safetensors, write_msgpack, write_compressed, write_packs, write_zarr, write_for_hub),
+    write_for_orbax,
 )
 LISTERS: Sequence[IndexLister] = (safetensors_format, msgpack_format, list_index, read_zarr)
 ITEMS: Sequence[ItemLister] = (open_packs, read_zarr, select_tree)
 OTHER_ITEMS: Sequence[OtherItemReader] = (other_items,)
-LOSSES: Sequence[LossFinder] = (write_msgpack, write_for_hub)
+LOSSES: Sequence[LossFinder] = (write_msgpack, write_for_hub, write_for_orbax)
 COLLECTORS: Sequence[Collector] = (leftovers,)
 STORAGES: Sequence[DirectoryStorage] = (packs_storage,)
 RECORDS: Sequence[StepRecords] = (step_records,)
@@ -115,7 +117,7 @@ def test_the_modules_of_the_table_are_those_that_the_type_checker_sees(field: st
 def test_every_row_is_listed() -> None:
     assert set(ROWS) == {*FORMATS, *EXPORTS}
     names = [format.name for format in (*FORMATS, *EXPORTS)]
-    assert {name for name in names if names.count(name) > 1} == {"safetensors-shards"}
+    assert {name for name in names if names.count(name) > 1} == {"safetensors-shards", "orbax"}
 
 
 def test_a_format_says_how_it_is_recognised() -> None:

@@ -391,9 +391,8 @@ def _conversions() -> list[CrashCase]:
     cases = [_convert(name) for name in _FILES]
     cases += [_convert("d"), _convert("d", format="zarr"), _convert_trees("packs")]
     cases += [_convert_trees("zarr")]
-    for bytes_of_shard in (None, 1000):
-        cases.append(_export(bytes_of_shard))
-    return cases
+    cases += [_export("hugging_face"), _export("hugging_face", max_shard_bytes=1000)]
+    return [*cases, _export("orbax")]
 
 
 def _convert(path: str, **options: Any) -> CrashCase:
@@ -420,18 +419,13 @@ def _convert_trees(format: str) -> CrashCase:
     return CrashCase(f"convert two trees to {format}", prepare, call, trees)
 
 
-def _export(max_shard_bytes: int | None) -> CrashCase:
+def _export(format: str, **options: Any) -> CrashCase:
     def prepare(root: str) -> None:
         cw.save(f"{root}/source.safetensors", tree_of(2))
 
     def call(root: str) -> None:
-        cw.convert(
-            f"{root}/source.safetensors",
-            f"{root}/hub",
-            format="hugging_face",
-            max_shard_bytes=max_shard_bytes,
-        )
+        cw.convert(f"{root}/source.safetensors", f"{root}/new", format=format, **options)
 
-    name = f"convert to the hub's layout{'' if max_shard_bytes is None else ', in shards'}"
-    trees = _trees("source.safetensors", "hub")
+    name = f"convert to {format}{', in shards' if options else ''}"
+    trees = _trees("source.safetensors", "new")
     return CrashCase(name, prepare, call, trees, refusal=NotACheckpointError)

@@ -105,7 +105,8 @@ def convert(
         format: the name of the format to write, as in `save`. Also "hugging_face": a new
             directory of safetensors files as on the Hugging Face hub, `model.safetensors` or
             `model-00001-of-00004.safetensors` and so on with their index. It holds arrays only,
-            named by their key paths joined with dots.
+            named by their key paths joined with dots. And "orbax": a new checkpoint that Orbax
+            restores, in which tuples and fields are recorded as lists and keys.
         compression: with format="zarr", "zstd" or "blosc", as in `save`.
         metadata: strings to store beside the tree. None: those of the source.
         prefix: the tree of the source, as in `load`. None: all trees, each under its own prefix,

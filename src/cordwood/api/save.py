@@ -62,9 +62,10 @@ def save(
         format: the name of the format, for a file whose suffix does not give it. For a directory,
             "packs": a few safetensors files and an index; or "zarr": one zarr version 2 array per
             leaf, which eFormer and TensorStore read; or "hugging_face": a new directory as on the
-            Hugging Face hub, of arrays alone, named by their key paths joined with dots, which one
-            process writes. None: the suffix decides, or the checkpoint that is in the directory; a
-            new directory has the format "packs".
+            Hugging Face hub, of arrays alone, named by their key paths joined with dots; or
+            "orbax": a new checkpoint that Orbax restores. One process writes these two. None: the
+            suffix decides, or the checkpoint that is in the directory; a new directory has the
+            format "packs".
         compression: with format="zarr", "zstd", or "blosc", which is faster and compresses less;
             useful on slow disks. None: no compression; such chunks load at the speed of the disk.
         prefix: the name of this tree in a directory of several; trees of other prefixes stay.

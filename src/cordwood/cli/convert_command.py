@@ -55,7 +55,7 @@ Examples:
 @click.option("--force", "overwrite", is_flag=True, help="Replace the checkpoint at DESTINATION.")
 @click.option(
     "--format",
-    help="The format to write: safetensors, msgpack, packs, zarr, hugging_face, ...",
+    help="The format to write: safetensors, msgpack, packs, zarr, hugging_face, orbax, ...",
 )
 @click.option(
     "--max-shard-bytes",

@@ -83,7 +83,7 @@ def _named(text: str, format: str | None, *, exports: bool) -> Format | None:
     """Return the format that the caller has named; None where there is no name."""
     if format is None:
         return None
-    chosen = by_name(format)
+    chosen = next((each for each in EXPORTS if exports and each.name == format), by_name(format))
     directories = [each for each in directory_formats() if each.is_writable]
     directories += EXPORTS if exports else ()
     writable = [each.name for each in (*file_formats(writable=True), *directories)]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from cordwood.errors import UnsupportedLeafError
 from cordwood.formats.load_format import loss_finder_of
 from cordwood.formats.table import Format
-from cordwood.index import ARRAY_KINDS, Index, LeafSpec
+from cordwood.index import ARRAY_KINDS, Index, LeafSpec, Node
 from cordwood.keypath import DictKey, Key, KeyPath, format_path, path_label
 from cordwood.message_text import counted, first_names
 
@@ -30,34 +30,35 @@ def losses_in_a_state_dict(index: Index, metadata: Mapping[str, str]) -> list[st
 
     That arrays load as numpy arrays, and named tuples as dicts of their fields, is not counted.
     """
-    sequences: list[KeyPath] = []
-    keyed: list[KeyPath] = []
-    stack: list[KeyPath] = [()]
-    for node in index.structure:
-        path = stack.pop()
-        if node.kind in ("list", "tuple"):
-            sequences.append(path)
-        if any(isinstance(key, DictKey) for key in node.keys) and node.kind == "dict":
-            keyed.append(path)
-        keys: Sequence[Key] = node.keys or range(node.size)
-        stack.extend([(*path, key) for key in reversed(keys)])
-    weak = [leaf.key_path for leaf in index.leaves if leaf.weak_type]
+    sequences = [path for path, node in _nodes(index) if node.kind in ("list", "tuple")]
     losses = []
     if sequences:
         what = counted(len(sequences), "list or tuple", "lists and tuples")
         becomes = "becomes a dict" if len(sequences) == 1 else "become dicts"
         losses.append(f"{what} ({becomes} with the keys '0', '1' ...): {_listed(sequences)}")
-    if keyed:
-        what = counted(len(keyed), "dict")
-        losses.append(
-            f"{what} with keys that are not strings (they become strings): {_listed(keyed)}"
-        )
-    if weak:
-        losses.append(f"{counted(len(weak), 'weak type')}: {_listed(weak)}")
-    losses += _prng_keys(index)
+    losses += [*_keys_that_are_no_strings(index), *_weak_types(index), *_prng_keys(index)]
     if metadata:
         losses.append(f"{counted(len(metadata), 'string')} beside the tree: {', '.join(metadata)}")
     return losses
+
+
+def losses_in_an_orbax_tree(index: Index) -> list[str]:
+    """Return a line for each kind of thing that Orbax does not record, with key paths.
+
+    That jax arrays load as numpy arrays, if no target says otherwise, is not counted.
+    """
+    tuples = [path for path, node in _nodes(index) if node.kind == "tuple" and node.size]
+    fields = [path for path, node in _nodes(index) if node.kind in ("namedtuple", "object")]
+    scalars = [leaf.key_path for leaf in index.leaves if leaf.kind == "numpy_scalar"]
+    losses = []
+    for paths, noun, plural, becomes in (
+        (tuples, "tuple", "tuples", "a list without a target"),
+        (fields, "node with fields", "nodes with fields", "a dict without a target"),
+        (scalars, "numpy scalar", "numpy scalars", "an array of shape ()"),
+    ):
+        if paths:
+            losses.append(f"{counted(len(paths), noun, plural)} ({becomes}): {_listed(paths)}")
+    return [*losses, *_keys_that_are_no_strings(index), *_weak_types(index)]
 
 
 def losses_in_tensors(index: Index) -> list[str]:
@@ -95,6 +96,35 @@ def unstorable_error(spec: LeafSpec, max_dims: int, takes: str) -> UnsupportedLe
     if spec.kind != "opaque":
         problem = f"{len(spec.shape)} dimensions; {takes} fewer than {max_dims} (MAX_DIMS)"
     return UnsupportedLeafError(f"{name}: {problem}")
+
+
+def _nodes(index: Index) -> Iterator[tuple[KeyPath, Node]]:
+    """Return the nodes of a structure with their key paths."""
+    stack: list[KeyPath] = [()]
+    for node in index.structure:
+        path = stack.pop()
+        yield path, node
+        keys: Sequence[Key] = node.keys or range(node.size)
+        stack.extend([(*path, key) for key in reversed(keys)])
+
+
+def _keys_that_are_no_strings(index: Index) -> list[str]:
+    """Return a line about the dicts with such keys, if there are any."""
+    paths = [
+        path
+        for path, node in _nodes(index)
+        if node.kind == "dict" and any(isinstance(key, DictKey) for key in node.keys)
+    ]
+    if not paths:
+        return []
+    what = counted(len(paths), "dict")
+    return [f"{what} with keys that are not strings (they become strings): {_listed(paths)}"]
+
+
+def _weak_types(index: Index) -> list[str]:
+    """Return a line about the arrays of a weak type, if there are any."""
+    paths = [leaf.key_path for leaf in index.leaves if leaf.weak_type]
+    return [f"{counted(len(paths), 'weak type')}: {_listed(paths)}"] if paths else []
 
 
 def _prng_keys(index: Index) -> list[str]:

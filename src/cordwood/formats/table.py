@@ -224,6 +224,11 @@ HUGGING_FACE = Format(
     save_options=frozenset({"metadata", "max_shard_bytes", "files"}),
     losses="cordwood.formats.hugging_face.write",
 )
+ORBAX_EXPORT = ORBAX._replace(
+    writer="cordwood.formats.orbax.write",
+    save_options=frozenset({"metadata"}),
+    losses="cordwood.formats.orbax.write",
+)
 
 FORMATS: tuple[Format, ...] = (
     SAFETENSORS,
@@ -243,8 +248,8 @@ FORMATS: tuple[Format, ...] = (
     ZARR_TREE,
 )
 # Formats that `save` and `convert` write where they are named, and managers do not: they do not
-# hold all of a tree. A directory of one is recognised as another format.
-EXPORTS: tuple[Format, ...] = (HUGGING_FACE,)
+# hold all of a tree. A directory of one is recognised as a format that is only read.
+EXPORTS: tuple[Format, ...] = (HUGGING_FACE, ORBAX_EXPORT)
 # The format of a new directory where the caller names none, and of all of an object store.
 DEFAULT = PACKS
 

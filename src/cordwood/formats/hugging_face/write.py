@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cordwood.encoding.tensor_names import tensor_names
-from cordwood.errors import NotACheckpointError, UnsupportedFormatError, UnsupportedLeafError
+from cordwood.errors import UnsupportedLeafError
 from cordwood.formats.format_losses import losses_in_tensors, refuse_opaque
 from cordwood.formats.format_protocol import SaveOptions, SavePlan
 from cordwood.formats.hugging_face.weight_map import INDEX_NAME, SINGLE_NAME, WRITER
+from cordwood.formats.new_directory import put_in_place, require_one_process, require_vacant
 from cordwood.formats.safetensors.dtype_codes import stored_dtype
 from cordwood.formats.safetensors.plan_file import plan_file
 from cordwood.formats.table import Format
@@ -23,10 +23,8 @@ from cordwood.message_text import counted, first_names
 from cordwood.plan.file_plan import FilePlan
 from cordwood.plan.shards_by_size import shards_by_size
 from cordwood.processes.rendezvous import Rendezvous
-from cordwood.storage.directories import list_names
 from cordwood.storage.locations import LocalPath, Location, require_local
-from cordwood.storage.paths import kind_at
-from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
+from cordwood.storage.staging_directory import StagingDirectory
 from cordwood.tree.flatten import FlatTree, flatten
 from cordwood.tree.leaves import describe_leaf
 
@@ -46,12 +44,14 @@ class HubSave(NamedTuple):
     """A planned save of arrays as a directory for the hub.
 
     Attributes:
+        format: the row of directories for the hub.
         path: the directory.
         shards: the names of the files of arrays, each with its plan.
         beside: the contents of the other files, by name: first the index, if there is one.
         page_cache: True if the files may stay in the page cache.
     """
 
+    format: Format
     path: LocalPath
     shards: Sequence[tuple[str, FilePlan]]
     beside: Mapping[str, bytes]
@@ -77,13 +77,8 @@ def plan_save(
             (no `FlatTree`, of which `convert` has accepted the losses) holds more than arrays.
         UnsupportedFormatError: there are several processes.
     """
-    del format
     path = require_local(location)
-    if rendezvous.count > 1:
-        raise UnsupportedFormatError(
-            f"{path}: one process writes a directory for the hub, and there are "
-            f'{rendezvous.count}: save with format="packs", and convert that in one process'
-        )
+    require_one_process(format, path, rendezvous)
     flat = flatten(tree)
     specs = [describe_leaf(p, leaf) for p, leaf in zip(flat.paths, flat.leaves, strict=True)]
     arrays = [i for i, spec in enumerate(specs) if spec.kind in ARRAY_KINDS]
@@ -107,7 +102,7 @@ def plan_save(
     index = f"{json.dumps(content, indent=2, ensure_ascii=False)}\n".encode()
 
     beside = {INDEX_NAME: index, **options.files} if len(shards) > 1 else options.files
-    save = HubSave(path, tuple(zip(files, plans, strict=True)), beside, options.page_cache)
+    save = HubSave(format, path, tuple(zip(files, plans, strict=True)), beside, options.page_cache)
     return SavePlan(flat.leaves, save)
 
 
@@ -122,7 +117,7 @@ def write(save: HubSave, leaves: Leaves, rendezvous: Rendezvous) -> None:
             stage.write_planned(name, plan, leaves, direct=not cached)
         for name, data in save.beside.items():
             stage.create_file(name, [data])
-        stage.commit(_require_empty)
+        put_in_place(save.format, stage)
 
 
 def _require_arrays(specs: Sequence[LeafSpec], confused: Sequence[KeyPath]) -> None:
@@ -158,24 +153,7 @@ def _named(spec: LeafSpec, name: str) -> LeafSpec:
 
 def refuse_foreign(format: Format, location: Location) -> None:
     """Raise NotACheckpointError unless there is nothing, or an empty directory."""
-    del format
-    _require_vacant(require_local(location))
-
-
-def _require_vacant(path: str | os.PathLike[str]) -> None:
-    what = kind_at(path)
-    if what != "nothing" and (what != "a folder" or list_names(os.fspath(path))):
-        raise NotACheckpointError(
-            f"{os.fspath(path)} exists: a directory for the hub is not replaced or added to; "
-            "remove it, or write to another path"
-        )
-
-
-def _require_empty(old: str | None) -> DirectoryChange:
-    """Raise NotACheckpointError unless the directory to replace is empty; keep nothing of it."""
-    if old is not None:
-        _require_vacant(old)
-    return DirectoryChange()
+    require_vacant(format, require_local(location))
 
 
 def losses(format: Format, index: Index, metadata: Mapping[str, str]) -> list[str]:

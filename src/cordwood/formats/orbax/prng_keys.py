@@ -8,19 +8,19 @@ from cordwood.errors import FormatError
 from cordwood.formats.orbax.json_files import read_json
 from cordwood.storage.readable_directory import ReadableDirectory
 
-_FOLDER = "array_metadatas"
+KEYS_FOLDER = "array_metadatas"
 _PREFIX = "process_"
 
 
 def read_key_implementations(directory: ReadableDirectory) -> Mapping[str, str]:
     """Return the implementations of PRNG keys, by the names of leaves."""
     impls: dict[str, str] = {}
-    if not directory.has(_FOLDER):
+    if not directory.has(KEYS_FOLDER):
         return impls
-    for file in sorted(directory.sizes(_FOLDER)):
+    for file in sorted(directory.sizes(KEYS_FOLDER)):
         if not file.startswith(_PREFIX):
             continue
-        path = f"{_FOLDER}/{file}"
+        path = f"{KEYS_FOLDER}/{file}"
         members = read_json(directory, path)
         entries = members.get("array_metadatas") if type(members) is dict else None
         if type(entries) is not list:

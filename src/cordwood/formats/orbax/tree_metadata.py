@@ -16,7 +16,7 @@ TREE_NAME = "_METADATA"
 STORES_ZEROS = "store_array_data_equal_to_fill_value"  # a member of the file
 
 # Values of key_type: a position in a sequence; a dict key, field or attribute.
-_SEQUENCE, _MAPPING = 1, 2
+SEQUENCE, MAPPING = 1, 2
 _EMPTY: Mapping[str, Node] = {
     "None": Node("none"),
     "Dict": Node("dict"),
@@ -129,9 +129,9 @@ def _entry(entry: Any) -> tuple[list[tuple[str, bool]], _Value]:
     keys = []
     for item in entry["key_metadata"]:
         key, kind = (item.get("key"), item.get("key_type")) if type(item) is dict else (None, None)
-        if type(key) is not str or kind not in (_SEQUENCE, _MAPPING):
+        if type(key) is not str or kind not in (SEQUENCE, MAPPING):
             raise FormatError(f"key_metadata: expected a key and its key_type, found {item!r:.80}")
-        keys.append((key, kind == _SEQUENCE))
+        keys.append((key, kind == SEQUENCE))
     if len(keys) > MAX_DEPTH:
         raise LimitError(f"{len(keys)} keys; expected at most {MAX_DEPTH} (MAX_DEPTH)")
     in_aggregate = value_type in _STORED and metadata.get("skip_deserialize") is True

@@ -106,12 +106,13 @@ def plan_item(
                 raise unstorable_error(spec, MAX_DIMS, "this layout takes")
             logical = spec.dtype if stored_as(spec.dtype).disguised else ""
             leaf_type = LeafType(spec.kind, True, logical, spec.weak_type, spec.prng_impl)
-            arrays[i] = _plan_array(i, spec, shards[i].cuts, compression, zarrays, marked=covered)
+            arrays[i] = plan_array(i, spec, shards[i].cuts, compression, zarrays, marked=covered)
         leaf_types.append(types.setdefault(leaf_type, len(types)))
     ordered = [arrays[i] for i in jax_order(described.structure) if i in arrays]
     key_paths = [specs[array.leaf].key_path for array in ordered]
     paths = array_paths(key_paths, prefix)
-    files = _files_of(ordered, paths)
+    in_order = zip(ordered, paths, strict=True)
+    files = [file for array, path in in_order for file in files_of_array(array, path)]
     return ItemPlan(
         described,
         prefix,
@@ -127,7 +128,7 @@ def plan_item(
     )
 
 
-def _plan_array(
+def plan_array(
     leaf: int,
     spec: LeafSpec,
     cuts: Cuts,
@@ -136,7 +137,16 @@ def _plan_array(
     *,
     marked: bool,
 ) -> ArrayPlan:
-    """Return the plan of an array; `zarrays` keeps the metadata of those that are alike."""
+    """Return the plan of an array.
+
+    Args:
+        leaf: its position in the tree.
+        spec: its type.
+        cuts: the beginnings of its shards along each axis.
+        compression: "zstd", "blosc" or None.
+        zarrays: keeps the metadata of arrays that are alike.
+        marked: its metadata is to have cordwood's mark.
+    """
     stored = stored_as(spec.dtype)
     itemsize = dtypes.itemsize(spec.dtype)
     extents = chunk_shape(
@@ -153,12 +163,13 @@ def _plan_array(
     return ArrayPlan(leaf, shape, stored.dtype, extents, itemsize, zarrays[key], parts)
 
 
-def _files_of(arrays: Sequence[ArrayPlan], paths: Sequence[str]) -> list[PlannedFile]:
-    files: list[PlannedFile] = []
-    for array, path in zip(arrays, paths, strict=True):
-        files.append(SmallFile(f"{path}/{METADATA_NAME}", array.metadata))
-        files += [
-            ChunkFile(f"{path}/{name}", array.leaf, box, array.chunk_shape, array.itemsize)
+def files_of_array(array: ArrayPlan, path: str) -> list[PlannedFile]:
+    """Return the files of an array at a path; "" is the directory itself."""
+    prefix = f"{path}/" if path else ""
+    return [
+        SmallFile(prefix + METADATA_NAME, array.metadata),
+        *[
+            ChunkFile(prefix + name, array.leaf, box, array.chunk_shape, array.itemsize)
             for name, box in array.chunks
-        ]
-    return files
+        ],
+    ]
