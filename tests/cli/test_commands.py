@@ -599,6 +599,14 @@ def test_convert_names_what_would_be_lost(run: Run, tmp_path: Path) -> None:
     assert out.startswith("lost: 1 list or tuple (becomes a dict")
 
 
+def test_convert_writes_for_orbax(run: Run, tmp_path: Path) -> None:
+    cordwood.save(tmp_path / "a.safetensors", {"w": np.arange(4)})
+    code, _, _ = run("convert", tmp_path / "a.safetensors", tmp_path / "b", "--format", "orbax")
+    assert code == 0
+    assert cordwood.detect(tmp_path / "b").format == "orbax"
+    assert np.array_equal(cordwood.load(tmp_path / "b")["w"], np.arange(4))
+
+
 def test_steps_lists_each_step_with_its_state(run: Run, tmp_path: Path) -> None:
     root = tmp_path / "run"
     for step in (5, 20, 100):

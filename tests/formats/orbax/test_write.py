@@ -156,10 +156,10 @@ def test_a_step_of_orbax_made_from_one_of_cordwood(tmp_path: Path) -> None:
     with cordwood.CheckpointManager(tmp_path / "run", save=1) as manager:
         manager.save(10, tree, metrics={"loss": 0.5})
     cordwood.convert(tmp_path / "run" / "10", tmp_path / "back" / "10" / "default", format="orbax")
-    with ocp.CheckpointManager(tmp_path / "back") as theirs:
-        assert theirs.latest_step() == 10
+    with ocp.CheckpointManager(tmp_path / "back") as orbax_manager:
+        assert orbax_manager.latest_step() == 10
         assert_trees_equal(
-            as_numpy(theirs.restore(10, args=ocp.args.StandardRestore())), as_numpy(tree)
+            as_numpy(orbax_manager.restore(10, args=ocp.args.StandardRestore())), as_numpy(tree)
         )
 
 

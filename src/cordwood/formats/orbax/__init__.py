@@ -1,1 +1,1 @@
-"""Orbax checkpoints, read only: zarr arrays in files or in an OCDBT database (docs/format.md)."""
+"""Orbax checkpoints: zarr arrays in files or in an OCDBT database (docs/format.md)."""
