@@ -194,6 +194,7 @@ def test_a_leaf_that_orbax_cannot_hold_is_refused(tmp_path: Path, leaf: Any, rea
         ({"x" * 256: np.ones(1)}, "which cannot be"),
         ({"x\0": np.ones(1)}, "which cannot be"),
         ({"\ud800": np.ones(1)}, "which cannot be"),
+        ({"\ud800": jax.random.key(0)}, "which cannot be"),
         ({"checkpoint": np.ones(1)}, "a directory 'checkpoint', which cannot be"),
         ({"_METADATA": np.ones(1)}, "a directory '_METADATA', which cannot be"),
         ({"manifest": {"ocdbt": np.ones(1)}}, "a directory 'manifest.ocdbt', which cannot be"),

@@ -101,7 +101,9 @@ def encode_tree(structure: Structure, specs: Sequence[LeafSpec]) -> EncodedTree:
     if keys:
         implementations = [_key_metadata(name, leaf) for name, leaf in keys]
         files[f"{KEYS_FOLDER}/process_0"] = _encoded({"array_metadatas": implementations})
-        in_base64 = [base64.b64encode(name.encode()).decode() for name, _ in keys]
+        in_base64 = [
+            base64.b64encode(name.encode(errors="surrogatepass")).decode() for name, _ in keys
+        ]
         files[SHARDINGS_NAME] = _encoded(dict.fromkeys(in_base64, _ON_FIRST_DEVICE))
     return EncodedTree(list(names), files)
 
