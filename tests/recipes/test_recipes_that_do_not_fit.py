@@ -81,6 +81,21 @@ def test_shapes_that_do_not_fit_are_named_with_the_rule(
         cordwood.load(path, recipe=Recipe([EMBED, rule]))
 
 
+@pytest.mark.parametrize(
+    ("field", "reason"),
+    [
+        ("i+j", "has the indices i, j: expected one"),
+        ("i*i", "has to rise by the same step for each i"),
+        ("0-i", "has to rise by the same step for each i"),
+        ("i+first", "the size 'first' is not known"),
+    ],
+)
+def test_a_field_that_is_no_index(path: Path, field: str, reason: str) -> None:
+    rule = Rule(f"layers.{{{field}}}.{{j}}.w", "a b", "w", "i j a b", optional=True)
+    with pytest.raises(MismatchError, match=reason):
+        cordwood.load(path, recipe=Recipe([EMBED, rule]))
+
+
 def test_a_layer_in_the_middle_that_is_missing(tmp_path: Path) -> None:
     tree = {f"layers.{i}.w": np.ones(2) for i in (0, 1, 3, 4, 6, 7, 9)}
     cordwood.save(tmp_path / "t.safetensors", tree)

@@ -38,7 +38,7 @@ from cordwood.tree.leaves import DeferredArray, has_padding, without_padding
 
 _SMALL_BYTES = 256 << 10  # smaller leaves are read several at a time
 _BATCH_BYTES = 8 << 20
-_ARRANGED_BYTES = 96 << 20  # of a leaf of which each part is read from all over others
+_ARRANGED_BYTES = 48 << 20  # of a leaf of which each part is read from all over others
 _FEW_READS = 2  # of a leaf, each of all its sources: more are not worth it
 _KEPT_BYTES = 64 << 20  # of small leaves that were read and not taken yet
 

@@ -50,7 +50,10 @@ def map_index(index: Index, recipe: Recipe, *, where: str, partial: bool = False
     """
     if index.naming == "positions":
         raise MismatchError(f"{where} holds arrays without names, which a recipe needs")
-    rules = [DirectedRule(rule, recipe) for rule in recipe.active_rules()]
+    try:
+        rules = [DirectedRule(rule, recipe) for rule in recipe.active_rules()]
+    except ValueError as e:
+        raise MismatchError(f"the recipe {recipe.name!r} cannot be applied to {where}: {e}") from e
     matches = match_rules(recipe, rules, index.leaves, index.naming)
     problems = _unmatched(index, recipe, rules, matches, partial=partial)
     made, misfits = _made(index.leaves, recipe, rules, matches)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import NamedTuple
 
 from cordwood.index import Leaf, Naming
@@ -12,6 +11,7 @@ from cordwood.plan.path_patterns import path_name
 from cordwood.plan.path_spellings import plain_name
 from cordwood.recipes.axes import parse_axes
 from cordwood.recipes.expressions import Number, evaluate, expression_names
+from cordwood.recipes.name_matcher import NameMatcher
 from cordwood.recipes.recipe import Recipe
 from cordwood.recipes.rule import Rule
 from cordwood.recipes.templates import parse_template
@@ -29,14 +29,7 @@ class Side:
     def __init__(self, texts: Sequence[str], axes: str, separator: str) -> None:
         self.templates = [parse_template(text, separator=separator) for text in texts]
         self.axes = parse_axes(axes)
-
-    @cached_property
-    def patterns(self) -> list[re.Pattern[str]]:
-        return [template.regex() for template in self.templates]
-
-    @property
-    def has_any(self) -> bool:
-        return any(template.has_any for template in self.templates)
+        self.has_any = any(template.has_any for template in self.templates)
 
 
 class DirectedRule:
@@ -47,6 +40,8 @@ class DirectedRule:
         source, target: its sides.
         variables: the index variables in the names of both sides, or of the one side that there is.
         sizes: of axes, variables and everything else.
+
+    Raises ValueError for a name whose fields are no indices.
     """
 
     def __init__(self, rule: Rule, recipe: Recipe) -> None:
@@ -65,14 +60,17 @@ class DirectedRule:
         atoms = {*names.axes.atoms, *paths.axes.atoms}
         both = one | other if rule.is_ignoring else one & other
         self.variables = both | ((one | other) & atoms)
+        self._matchers = [
+            NameMatcher(template, self.variables, self.sizes) for template in self.source.templates
+        ]
 
     def match(self, name: str, rank: int) -> RuleMatch | None:
         """Return how the rule takes a leaf, by its plain name; None if it does not."""
         source = self.source
         if source.has_any and not source.axes.fits(rank):
             return None
-        for number, template in enumerate(source.templates):
-            result = template.match(source.patterns[number], name, self.variables, self.sizes)
+        for number, matcher in enumerate(self._matchers):
+            result = matcher.match(name)
             if result is not None:
                 return RuleMatch(number, *result)
         return None

@@ -48,46 +48,19 @@ class NameTemplate(NamedTuple):
         """True if `**` stands for any keys."""
         return any("**" in each for each in self.literals)
 
+    @property
+    def plain_literals(self) -> list[str]:
+        """The literals with keys joined by `/`, without quotes."""
+        return [each.replace(self.separator, "/").replace("'", "") for each in self.literals]
+
     def regex(self) -> re.Pattern[str]:
         """Return the regular expression of plain names; its groups are the integers, in order."""
-        plain = [each.replace(self.separator, "/").replace("'", "") for each in self.literals]
-        text = _INTEGER.join(map(re.escape, plain))
+        text = _INTEGER.join(map(re.escape, self.plain_literals))
         for escaped, group in _ANY_KEYS.items():
             if escaped in text:
                 text = text.replace(escaped, group, 1)
                 break
         return re.compile(text, re.DOTALL)
-
-    def match(
-        self,
-        pattern: re.Pattern[str],
-        name: str,
-        variables: frozenset[str],
-        sizes: Mapping[str, Number],
-    ) -> tuple[dict[str, int], str] | None:
-        """Return the index variables of a plain name, and what `**` stands for; None: no match.
-
-        Args:
-            pattern: the `regex` of the template.
-            name: a name in plain form: its keys joined by `/`.
-            variables: the index variables of the rule.
-            sizes: of everything else; a variable that has a size is below it.
-        """
-        match = pattern.fullmatch(name)
-        if match is None:
-            return None
-        rest = match.groupdict().get("rest") or ""
-        position = pattern.groupindex.get("rest")
-        numbers = [text for i, text in enumerate(match.groups(), 1) if i != position]
-        values: dict[str, int] = {}
-        for field, number in zip(self.fields, numbers, strict=True):
-            solved = solve_index(field, int(number), variables, sizes)
-            if solved is None:
-                return None
-            variable, value = solved
-            if variable and values.setdefault(variable, value) != value:
-                return None
-        return values, rest.strip("/")
 
     def render(self, values: Mapping[str, Number], rest: str) -> str:
         """Return the name for these index variables, and for what `**` stands for."""
@@ -117,28 +90,3 @@ def parse_template(text: str, *, separator: str) -> NameTemplate:
     for field in fields:
         require_expression(field)
     return NameTemplate(text, separator, literals, fields)
-
-
-def solve_index(
-    field: str, number: int, variables: frozenset[str], sizes: Mapping[str, Number]
-) -> tuple[str, int] | None:
-    """Return the variable of a field and its value; None if no value gives that number.
-
-    The variable is "" if the field has none: then its value has to be the number.
-
-    >>> solve_index("2*i+1", 7, frozenset("i"), {})
-    ('i', 3)
-    """
-    names = expression_names(field) & variables
-    if not names:
-        return ("", 0) if evaluate(field, sizes) == number else None
-    (name,) = names
-    first, second = (evaluate(field, {**sizes, name: value}) for value in (0, 1))
-    step = second - first
-    if step <= 0 or (number - first) % step or number < first:
-        return None
-    value = int((number - first) // step)
-    limit = sizes.get(name)
-    if (limit is not None and value >= limit) or evaluate(field, {**sizes, name: value}) != number:
-        return None
-    return name, value

@@ -14,7 +14,7 @@ from itertools import product
 
 import numpy as np
 
-from cordwood.index import Arranged, ArrangedPart, Box, Leaf
+from cordwood.index import Arranged, ArrangedPart, Box, Encoded, Leaf
 from cordwood.plan.load_plan import byte_strides
 from cordwood.plan.split_arrays import split_array
 from cordwood.sharding.boxes import shape_of
@@ -26,9 +26,14 @@ _LEAST_RUN_BYTES = 1 << 10  # of shorter ones, too many writes would be needed
 
 
 def is_worth_a_file(leaf: Leaf, item_bytes: int) -> bool:
-    """Return True if the parts of an arranged leaf are runs of many bytes in it."""
+    """Return True if the parts of an arranged leaf are runs of many bytes in it.
+
+    Chunks would have to be decoded again for each block of them: those are not worth it.
+    """
     storage = leaf.storage
     if not isinstance(storage, Arranged) or storage.copies:
+        return False
+    if any(isinstance(part.leaf.storage, Encoded) for part in storage.parts):
         return False
     return all(
         _run_bytes(shape_of(box), storage.shape, item_bytes) >= _LEAST_RUN_BYTES

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cordwood.formats.hugging_face.format import is_of_a_trainer
 from cordwood.formats.place import Match, Place
-from cordwood.formats.table import Format
+
+if TYPE_CHECKING:
+    from cordwood.formats.table import Format
 
 
 def matches(format: Format, place: Place) -> Match:

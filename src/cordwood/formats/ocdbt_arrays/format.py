@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cordwood.formats.place import Match, Place
-from cordwood.formats.table import Format
+
+if TYPE_CHECKING:
+    from cordwood.formats.table import Format
 
 _ORBAX = "_METADATA"  # a tree of Orbax, which has such a database too
 _OF_ONE_PROCESS = "ocdbt.process_"  # a directory of Orbax; it holds a part of the arrays

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cordwood.formats.orbax.orbax_directory import inspect_place
 from cordwood.formats.orbax.unfinished_saves import is_unfinished_directory
 from cordwood.formats.place import Match, Place
-from cordwood.formats.table import Format
+
+if TYPE_CHECKING:
+    from cordwood.formats.table import Format
 
 
 def matches(format: Format, place: Place) -> Match:
