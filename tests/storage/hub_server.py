@@ -35,12 +35,14 @@ class Hub:
         models: by their ids.
         requests: (method, path, Range header) of each request for a file.
         has_ranges: False for a server that answers each request with the whole file.
+        status: of all answers, in place of the usual one.
     """
 
     endpoint: str = ""
     models: dict[str, Model] = field(default_factory=dict)
     requests: list[tuple[str, str, str]] = field(default_factory=list)
     has_ranges: bool = True
+    status: int = 0
 
     def publish(self, model: str, files: Mapping[str, bytes], revision: str = "main") -> str:
         """Add a commit with these files, and let a revision be it; return its hash."""
@@ -82,6 +84,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def _answer(self) -> None:
+        if self.hub.status:
+            self._send(self.hub.status, {})
+            return
         names = [unquote(name) for name in urlsplit(self.path).path.strip("/").split("/")]
         is_api = names[:2] == ["api", "models"]
         if is_api:

@@ -23,7 +23,9 @@ from cordwood.errors import (
 )
 from cordwood.recipes import Recipe, Rule
 from cordwood.storage.hub.hub_address import HubAddress, parse_hub_url
+from cordwood.storage.hub.hub_requests import list_model
 from cordwood.storage.locations import Url, parse_location
+from tests.golden.orbax_checkpoints import GOLDEN as ORBAX
 from tests.storage.hub_server import Hub, hub_for_tests
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -197,6 +199,23 @@ def test_a_checkpoint_of_cordwood_is_read(hub: Hub, tmp_path: Path, format: str)
         assert cordwood.diff(tmp_path / "copy", tree).equal
 
 
+@pytest.mark.parametrize("layout", ["v0-zarr2-ocdbt", "v0-zarr3-files"])
+def test_a_checkpoint_of_orbax_is_read(hub: Hub, layout: str) -> None:
+    hub.publish_folder("org/orbax", ORBAX / layout)
+    assert cordwood.detect("hf://org/orbax").format == "orbax"
+    assert cordwood.diff("hf://org/orbax", ORBAX / layout).equal
+
+
+def test_a_path_that_leaves_the_model_is_not_listed(hub: Hub, tmp_path: Path) -> None:
+    (tmp_path / "secret.safetensors").write_bytes(safetensors_bytes(TENSORS))
+    up = "../" * 6 + str(tmp_path / "secret.safetensors")
+    hub.publish("org/hostile", {up: b"", "model.safetensors": safetensors_bytes(TENSORS)})
+    with pytest.raises(UnsupportedFormatError, match="none of them empty"):
+        cordwood.load(f"hf://org/hostile/{up}")
+    listing = list_model(HubAddress("org/hostile", "main", ""), "hf://org/hostile")
+    assert list(listing.sizes) == ["model.safetensors"]
+
+
 def test_a_pack_that_was_uploaded_in_part_is_refused(hub: Hub, tmp_path: Path) -> None:
     cordwood.save(tmp_path / "saved", TENSORS)
     (pack,) = (tmp_path / "saved").glob("data-*")
@@ -315,6 +334,14 @@ def test_a_model_in_the_cache_loads_while_the_hub_is_down(
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
     require_tensors(cordwood.load("hf://org/toy"))
     with pytest.raises(StorageError, match="the hub cannot be reached"):
+        cordwood.load("hf://org/other")
+
+
+def test_a_model_in_the_cache_loads_while_the_hub_fails(hub: Hub) -> None:
+    require_tensors(cordwood.load("hf://org/toy"))
+    hub.status = 500
+    require_tensors(cordwood.load("hf://org/toy"))
+    with pytest.raises(StorageError, match="the hub answered 500"):
         cordwood.load("hf://org/other")
 
 

@@ -49,8 +49,7 @@ class HubDirectory(Closable):
         return sorted(name for name, size in self.sizes(path).items() if size == FOLDER)
 
     def has(self, path: str) -> bool:
-        folder, _, name = path.rpartition("/")
-        return name in self.sizes(folder or ".")
+        return self._above + path in self._listing.sizes or bool(self.sizes(path))
 
     def names(self) -> Sequence[str]:
         """Return the names of all entries of the folder itself, sorted."""
@@ -98,6 +97,8 @@ class HubDirectory(Closable):
         return HubFile(self._address, self._listing.commit, path, size, opener)
 
     def folder(self, path: str) -> Self:
+        if not self.sizes(path):
+            self._require(path)
         return type(self)(self._url.child(path), self._listing)
 
     def _require(self, path: str) -> None:

@@ -11,6 +11,7 @@ from cordwood.errors import StorageError, UnsupportedFormatError
 
 _LOG_IN = "set HF_TOKEN to a token of an account that may read it, or run `hf auth login`"
 _UNAUTHORIZED = (401, 403)
+_SERVER_ERROR = 500  # and above
 
 
 def import_hub(name: str) -> ModuleType:
@@ -66,10 +67,10 @@ def hub_errors(name: str) -> Iterator[None]:
 
 
 def is_unreachable(name: str, error: Exception) -> bool:
-    """Return True for an error by which the hub has not answered, or may not be asked."""
+    """Return True for an error by which the hub has failed, not answered, or may not be asked."""
     errors = import_hub(name).errors
     if isinstance(error, errors.HfHubHTTPError):
-        return False
+        return bool(error.response.status_code >= _SERVER_ERROR)
     return isinstance(error, (errors.OfflineModeIsEnabled, errors.HfHubHTTPError.__bases__[0]))
 
 

@@ -40,7 +40,8 @@ def list_model(address: HubAddress, name: str) -> HubListing:
             if not is_unreachable(name, e):
                 raise
             return _list_cache(address, name, e)
-    return HubListing(info.sha, {each.rfilename: each.size or 0 for each in info.siblings or ()})
+    sizes = {each.rfilename: each.size or 0 for each in info.siblings or ()}
+    return HubListing(info.sha, {path: size for path, size in sizes.items() if _is_inside(path)})
 
 
 def fetch_file(address: HubAddress, commit: str, path: str, name: str) -> str:
@@ -91,6 +92,11 @@ def read_beginning(
     if len(data) < size_bytes:
         raise TruncatedError(f"{name}: expected {size_bytes} bytes, found {len(data)}")
     return bytes(data[:size_bytes])
+
+
+def _is_inside(path: str) -> bool:
+    """Return whether a path that the hub lists stays in the folder of the model in the cache."""
+    return not {"", ".", ".."}.intersection(path.split("/"))
 
 
 def _list_cache(address: HubAddress, name: str, error: Exception) -> HubListing:
