@@ -180,9 +180,9 @@ class ProcessError(CordwoodError, RuntimeError):
     """
 
 
-def newer_version_error(found: str, known: int) -> UnsupportedFormatError:
-    """Return the error for a file of a newer version: found is such as "version 2 is newer"."""
-    return UnsupportedFormatError(f"{found} than this cordwood reads ({known}); upgrade cordwood")
+def newer_version_error(text: str, newest: int) -> UnsupportedFormatError:
+    """Return the error for a file of a newer version; `text` is such as "version 2 is newer"."""
+    return UnsupportedFormatError(f"{text} than this cordwood reads ({newest}); upgrade cordwood")
 
 
 def no_prefix_message(prefixes: Sequence[str]) -> str:

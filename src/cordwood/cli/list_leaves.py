@@ -101,7 +101,7 @@ def _joined(paths: Sequence[KeyPath], looks: Sequence[_Look]) -> list[LeafRow]:
 
 def _looks_of_runs(leaves: LeafRuns) -> Sequence[_Look]:
     each = [
-        (*_dtype_and_size(spec), math.prod(cuts), 0, _told(cuts), "")
+        (*_dtype_and_size(spec), math.prod(cuts), 0, _cuts_if_split(cuts), "")
         for spec, cuts in zip(leaves.types, leaves.cuts, strict=True)
     ]
     looks: list[_Look] = []
@@ -137,10 +137,10 @@ def _dtype_and_size(leaf: Leaf | LeafSpec) -> tuple[str, int]:
 def _cuts(pieces: Sequence[Piece]) -> tuple[int, ...]:
     """Return the number of pieces along each axis, if they are boxes."""
     starts = [piece.where.start for piece in pieces if isinstance(piece.where, Box)]
-    return _told([len(set(axis)) for axis in zip(*starts, strict=True)])
+    return _cuts_if_split([len(set(axis)) for axis in zip(*starts, strict=True)])
 
 
-def _told(cuts: Sequence[int]) -> tuple[int, ...]:
+def _cuts_if_split(cuts: Sequence[int]) -> tuple[int, ...]:
     return tuple(cuts) if max(cuts, default=1) > 1 else ()
 
 

@@ -21,8 +21,8 @@ def require_newer(steps: Steps, number: int) -> Step | None:
     newest = older[0] if older else None
     whole = [each.step for each in entries if each.whole]
     if whole and whole[-1] == number:
-        there = [each for each in entries if each.step == number and each.whole]
-        commands = [each.removal_command for each in there if each.is_of_another_tool]
+        existing = [each for each in entries if each.step == number and each.whole]
+        commands = [each.removal_command for each in existing if each.is_of_another_tool]
         replace = f"call manager.delete({number}) first"
         if commands:
             replace = f"remove what another tool saved first: {'; '.join(commands)}"

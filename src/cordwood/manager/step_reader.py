@@ -273,8 +273,8 @@ class StepReader:
         for name, item in stateful.items():
             if name in restored.items:  # else it is kept: missing="keep"
                 set_state(item, restored.items[name])
-        rest = {name: value for name, value in restored.items.items() if name not in stateful}
-        return restored._replace(items=rest)
+        values = {name: value for name, value in restored.items.items() if name not in stateful}
+        return restored._replace(items=values)
 
     @contextmanager
     def pin(self, step: SupportsIndex) -> Iterator[str]:

@@ -96,7 +96,7 @@ class _Tables:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._left = len(data)  # nodes; each has more bytes than one, unless tables are shared
+        self._nodes_allowed = len(data)  # each has more bytes than one, unless tables are shared
 
     def nodes(self) -> list[Node]:
         """Return the nodes in pre-order."""
@@ -104,8 +104,8 @@ class _Tables:
         stack = [(self._follow(0), 0)]
         while stack:
             table, depth = stack.pop()
-            self._left -= 1
-            if depth > MAX_DEPTH or self._left < 0:
+            self._nodes_allowed -= 1
+            if depth > MAX_DEPTH or self._nodes_allowed < 0:
                 raise LimitError(f"{TREE_NAME}: it nests too deeply, or has more nodes than bytes")
             children = self._vector(table, _CHILDREN)
             nodes.append(self._node(table, len(children)))

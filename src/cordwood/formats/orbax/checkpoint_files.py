@@ -73,13 +73,13 @@ def _is_unlisted(
     items: Collection[str] | None,
     trees: Mapping[str, Collection[str] | None],
 ) -> bool:
-    first, slash, rest = name.partition("/")
+    first, slash, path = name.partition("/")
     if not slash:
         return False
     if "" not in trees:
         if items is not None and first not in items:
             return True
-        arrays, inner = trees.get(first), rest
+        arrays, inner = trees.get(first), path
     else:
         arrays, inner = trees[""], name
     parts = inner.split("/")

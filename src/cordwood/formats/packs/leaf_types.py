@@ -89,10 +89,10 @@ def parse_type(item: Any, *, where: str) -> PackedType:
     """Return the type whose JSON form is `item`. Raises FormatError."""
     if type(item) is not dict:
         raise FormatError(f"{where}: expected an object with a kind, found {item!r:.80}")
-    rest = {key: value for key, value in item.items() if key not in ("shape", "cuts")}
-    leaf_type = type_from_json(rest, where=where)
+    members = {key: value for key, value in item.items() if key not in ("shape", "cuts")}
+    leaf_type = type_from_json(members, where=where)
     if not leaf_type.tensor:
-        if rest != item:
+        if members != item:
             raise FormatError(f"{where}: a value has neither shape nor cuts: {item!r:.200}")
         return PackedType(leaf_type, 0, None)
     if (leaf_type.kind in _KINDS_WITH_DTYPE) != bool(leaf_type.dtype):

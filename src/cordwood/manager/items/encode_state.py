@@ -70,16 +70,16 @@ def decode_state(state: Mapping[str, Any]) -> Any:
 
 
 def _decode_arrays(encoded: list[Any]) -> Any:
-    kind, *rest = encoded
+    kind, *content = encoded
     if kind == "dict":
-        return {key: _decode_arrays(value) for key, value in rest[0]}
+        return {key: _decode_arrays(value) for key, value in content[0]}
     if kind in ("list", "tuple"):
-        elements = [_decode_arrays(value) for value in rest[0]]
+        elements = [_decode_arrays(value) for value in content[0]]
         return elements if kind == "list" else tuple(elements)
     if kind == "json":
-        return rest[0]
+        return content[0]
     if kind == "bytes":
-        return base64.b64decode(rest[0])
-    dtype, shape, data = rest
+        return base64.b64decode(content[0])
+    dtype, shape, data = content
     array = np.frombuffer(base64.b64decode(data), dtypes.to_numpy(dtype)).reshape(shape).copy()
     return array[()] if kind == "scalar" else array

@@ -47,7 +47,7 @@ class ObjectPool:
     def __init__(self, store: ObjectStore, rules: NamingRules) -> None:
         self._store = store
         self._rules = rules
-        self._kept: dict[str, tuple[Tag, frozenset[str]]] = {}  # of each index that was read
+        self._cache: dict[str, tuple[Tag, frozenset[str]]] = {}  # of each index that was read
 
     def references(self, index: bytes | None) -> frozenset[str]:
         """Return the objects of the pool that an index refers to, by their names below the root.
@@ -75,8 +75,8 @@ class ObjectPool:
             for each in list_objects_beside_pool(self._store, may_skip=self.is_no_step)
             if each.name.count("/") == 1 and each.name.endswith(f"/{index_name}")
         }
-        kept = {name: self._kept[name] for name in indexes if name in self._kept}
-        unread = [name for name, tag in indexes.items() if name not in kept or kept[name][0] != tag]
+        cache = {name: self._cache[name] for name in indexes if name in self._cache}
+        unread = [name for name in indexes if name not in cache or cache[name][0] != indexes[name]]
 
         def read(number: int) -> None:
             name = unread[number]
@@ -85,12 +85,12 @@ class ObjectPool:
                 references = self.references(stored.data or None)
             # One that was replaced after the listing is read again the next time.
             is_listed = stored.tag is not None and stored.tag.e_tag == indexes[name].e_tag
-            kept[name] = indexes[name] if is_listed else Tag(None), references
+            cache[name] = indexes[name] if is_listed else Tag(None), references
 
         threads = reading_threads(latency_bound=True)
         run_tasks(len(unread), threads=threads, make_worker=lambda: read)
-        self._kept = kept
-        return frozenset().union(*[references for _, references in kept.values()])
+        self._cache = cache
+        return frozenset().union(*[references for _, references in cache.values()])
 
     def remove(self, names: Collection[str]) -> list[str]:
         """Remove those objects of the pool that no index refers to; return their names.
@@ -144,7 +144,7 @@ class ObjectPool:
         if not dry_run:
             unused = self.remove(unused)
         used_folders = {name.rpartition("/")[0] for name in data - set(unused)}
-        rest = [
+        records = [
             name
             for name in objects
             if is_old(objects[name])
@@ -157,8 +157,8 @@ class ObjectPool:
             )
         ]
         if not dry_run:
-            self._store.delete(rest)
-        return sorted([*unused, *rest]), young
+            self._store.delete(records)
+        return sorted([*unused, *records]), young
 
 
 _DATA_PROCESS = re.compile(r"data-[0-9a-f]{16}-([0-9]{1,7})-[0-9]{1,3}\.safetensors")

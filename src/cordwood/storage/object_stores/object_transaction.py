@@ -115,7 +115,7 @@ class ObjectTransaction:
     def commit(self, update: Callable[[bytes | None], IndexChange]) -> None:
         rules, store = self._rules, self._store
         self._require_conditions()
-        (index, sidecars), gone = together(
+        (index, sidecars), missing_written = together(
             lambda: together(lambda: self._read(rules.index_name), self._read_sidecars),
             lambda: self._missing_objects(self._written),
         )
@@ -127,7 +127,7 @@ class ObjectTransaction:
             nonlocal old, change
             old, change = data, update(data)
             dropped.update(change.dropped)
-            self._require(change.added, gone)
+            self._require(change.added, missing_written)
             self._perhaps_committed = True  # the answer to the write may be lost
             return change.new_index
 
@@ -195,15 +195,15 @@ class ObjectTransaction:
     def _read_sidecars(self) -> dict[str, StoredObject | Exception]:
         return {name: self._try_read(name) for name in self._rules.sidecars}
 
-    def _require(self, added: Mapping[str, int], gone: Sequence[str]) -> None:
+    def _require(self, added: Mapping[str, int], missing_written: Sequence[str]) -> None:
         """Raise an error if `collect` has removed, or will remove, what was written.
 
         Args:
             added: the objects that the index refers to from now on.
-            gone: those that this process has written and that are missing.
+            missing_written: those that this process has written and that are missing.
         """
         others = set(added).difference(self._written)
-        missing = [*added.keys() & gone, *self._missing_objects(others)]
+        missing = [*added.keys() & missing_written, *self._missing_objects(others)]
         if missing:
             raise self._error(missing, "what was there before is untouched")
 

@@ -95,13 +95,13 @@ def _deletion(store: ObjectStore) -> Finding:
     """Remove all objects of the tests."""
     try:
         store.delete(_NAMES)
-        left = [name for name in _NAMES if store.size_of(name) is not None]
+        undeleted = [name for name in _NAMES if store.size_of(name) is not None]
         listed = [name for name in object_names(store) if name in _NAMES]
     except (OSError, CordwoodError) as e:
         text = f"{_text(e)}: saves work, the data that they replace stays, and so does {store.url}"
         return Finding("deletion", False, False, text)
-    if left:
-        text = f"the store reports it as done, but {store.url_of(left[0])} is still there"
+    if undeleted:
+        text = f"the store reports it as done, but {store.url_of(undeleted[0])} is still there"
         return Finding("deletion", False, False, text)
     if listed:
         text = f"{listed[0]} is still listed after it was deleted: managers may see deleted steps"
@@ -255,8 +255,8 @@ def _upload(store: ObjectStore, name: str, size: int) -> None:
     part = memoryview(os.urandom(PART_BYTES))
 
     def fill(number: int, _: Callable[[], bool]) -> memoryview:
-        rest = size - number * PART_BYTES
-        return part[:] if rest >= PART_BYTES else memoryview(bytes(rest))
+        size_bytes = size - number * PART_BYTES
+        return part[:] if size_bytes >= PART_BYTES else memoryview(bytes(size_bytes))
 
     upload_in_parts(
         store,
