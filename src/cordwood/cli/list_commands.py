@@ -24,11 +24,11 @@ from cordwood.cli.output import (
 from cordwood.errors import CordwoodError
 from cordwood.formats.step_record import KEY, decode_record
 from cordwood.message_text import counted, printable, size_text
+from cordwood.storage.locations import Location
 from cordwood.threads.garbage_collector import gc_paused
 
 if TYPE_CHECKING:
     from cordwood.manager.step_summaries import StepSummary
-    from cordwood.storage.locations import Location
 
 LS_EXAMPLES = """
 \b

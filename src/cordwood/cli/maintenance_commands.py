@@ -9,7 +9,7 @@ import click
 
 from cordwood.cli.arguments import LOCAL_PATH, PATH, SOURCE, format_option
 from cordwood.cli.output import columns, fail, json_option, print_answer, time_text
-from cordwood.errors import CordwoodError
+from cordwood.errors import CordwoodError, CorruptionError, IncompleteCheckpointError
 from cordwood.message_text import counted, size_text
 
 if TYPE_CHECKING:
@@ -82,7 +82,6 @@ def verify_command(
         raise click.UsageError(
             "--resume needs a full check: --sample draws a new sample in each call"
         )
-    from cordwood.errors import CorruptionError, IncompleteCheckpointError
     from cordwood.storage.locations import parse_location
     from cordwood.verifying.verify_checkpoints import VerifyOptions, verify_each
 
@@ -126,7 +125,6 @@ def _steps_in(location: Location, *, beside_a_tree: bool = False) -> list[Locati
 
     With `beside_a_tree`, return those in a directory that is a checkpoint itself.
     """
-    from cordwood.errors import CordwoodError
     from cordwood.loading.detect_checkpoint import detect_checkpoint
 
     try:

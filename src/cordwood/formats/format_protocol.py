@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from cordwood.formats.place import Match, Place
+from cordwood.formats.table import Format
 from cordwood.storage.locations import LocalPath, Location
 
 if TYPE_CHECKING:
     from cordwood.formats.step_record import Record
     from cordwood.formats.stored_item import ItemKind, StoredItem
-    from cordwood.formats.table import Format
     from cordwood.index import Box, Digests, Index, Leaf, LeafRuns, Source
     from cordwood.io.leaves_to_write import Leaves
     from cordwood.io.open_files import ReadableFile

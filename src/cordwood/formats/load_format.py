@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
-from cordwood.formats.place import Match
-from cordwood.formats.table import by_name
+from cordwood.formats.place import Match, Place
+from cordwood.formats.table import Format, by_name
+from cordwood.storage.locations import Location
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
     from cordwood.formats.format_protocol import (
         Collector,
         CompanionReader,
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
         StepsBeside,
         Writer,
     )
-    from cordwood.formats.place import Place
-    from cordwood.formats.table import Format
-    from cordwood.storage.locations import Location
 
 
 def match_of(format: Format, place: Place) -> Match:

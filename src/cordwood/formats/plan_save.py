@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from cordwood.formats.format_protocol import SaveOptions, SavePlan
 from cordwood.formats.load_format import writer_of
+from cordwood.formats.table import Format
 from cordwood.storage.locations import Location
 
 if TYPE_CHECKING:
-    from cordwood.formats.table import Format
     from cordwood.io.leaves_to_write import Leaves
     from cordwood.processes.rendezvous import Rendezvous
 

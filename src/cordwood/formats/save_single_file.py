@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cordwood.errors import CordwoodError, FileChangedError, NotACheckpointError
 from cordwood.formats.foreign_files import foreign_file
+from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import LocalFile, ReadableFile
+from cordwood.plan.file_plan import FilePlan
 from cordwood.storage.locations import LocalPath
 from cordwood.storage.paths import is_empty_file, kind_at
 from cordwood.storage.write_files import write_file
 
 if TYPE_CHECKING:
-    from cordwood.io.leaves_to_write import Leaves
-    from cordwood.plan.file_plan import FilePlan
     from cordwood.processes.rendezvous import Rendezvous
 
 

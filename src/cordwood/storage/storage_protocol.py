@@ -14,12 +14,11 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from cordwood.errors import StorageError
-from cordwood.index import HeaderDigest
+from cordwood.index import HeaderDigest, Source
 from cordwood.storage.locations import Location
 from cordwood.threads.wait_logger import WaitLogger
 
 if TYPE_CHECKING:  # listing a checkpoint needs the names in it, and not what its writers need
-    from cordwood.index import Source
     from cordwood.io.leaves_to_write import Leaves
     from cordwood.io.open_files import ReadableFile
     from cordwood.plan.cells import FileSizes

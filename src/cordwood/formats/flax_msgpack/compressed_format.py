@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from cordwood.formats.flax_msgpack.format import begins_tree
 from cordwood.formats.flax_msgpack.read_index import read_index
@@ -12,11 +12,9 @@ from cordwood.formats.flax_msgpack.value_size import ValueSize
 from cordwood.formats.format_protocol import Opened, OpenOptions
 from cordwood.formats.open_single_file import opened_file
 from cordwood.formats.place import Match, Place
+from cordwood.formats.table import Format
 from cordwood.io.open_files import LocalFile, ReadableFile
 from cordwood.storage.locations import LocalPath, Location, require_local
-
-if TYPE_CHECKING:
-    from cordwood.formats.table import Format
 
 Compression: TypeAlias = Literal["gz", "zst"]
 

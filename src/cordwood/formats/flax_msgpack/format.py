@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from cordwood.formats.flax_msgpack.read_index import read_index
 from cordwood.formats.format_protocol import IndexListing, Opened, OpenOptions
 from cordwood.formats.open_single_file import can_read, opened_file
 from cordwood.formats.place import Match, Place
+from cordwood.formats.table import Format
 from cordwood.io.open_files import LocalFile, ReadableFile
 from cordwood.storage.locations import LocalPath, Location
-
-if TYPE_CHECKING:
-    from cordwood.formats.table import Format
 
 PAIR = b"\x92"  # msgpack's first byte of a list of two, as records begin too
 _EMPTY_MAP = 0x80

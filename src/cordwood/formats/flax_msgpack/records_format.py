@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from cordwood.formats.flax_msgpack.format import PAIR
 from cordwood.formats.flax_msgpack.read_index import read_index as read_flax_index
 from cordwood.formats.flax_msgpack.read_records import begins_record, read_index
 from cordwood.formats.format_protocol import Opened, OpenOptions
 from cordwood.formats.open_single_file import can_read, open_file
 from cordwood.formats.place import Match, Place
+from cordwood.formats.table import Format
 from cordwood.storage.locations import Location, require_local
-
-if TYPE_CHECKING:
-    from cordwood.formats.table import Format
 
 
 def matches(format: Format, place: Place) -> Match:

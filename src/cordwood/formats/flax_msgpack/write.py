@@ -10,14 +10,14 @@ from cordwood.formats.flax_msgpack.read_index import read_index
 from cordwood.formats.format_losses import losses_in_a_state_dict
 from cordwood.formats.format_protocol import SaveOptions, SavePlan
 from cordwood.formats.save_single_file import SingleFileSave, refuse_foreign_file, write_single_file
+from cordwood.formats.table import Format
+from cordwood.index import Index
+from cordwood.plan.file_plan import FilePlan
 from cordwood.state_dict.state_dicts import to_state_dict
 from cordwood.storage.locations import Location, require_local
 from cordwood.tree.flatten import FlatTree, build_tree
 
 if TYPE_CHECKING:
-    from cordwood.formats.table import Format
-    from cordwood.index import Index
-    from cordwood.plan.file_plan import FilePlan
     from cordwood.processes.rendezvous import Rendezvous
 
 

@@ -14,14 +14,14 @@ from cordwood.formats.flax_msgpack.write import plan_tree
 from cordwood.formats.foreign_files import foreign_content
 from cordwood.formats.format_protocol import SaveOptions, SavePlan
 from cordwood.formats.save_single_file import refuse_foreign_file
+from cordwood.formats.table import Format
+from cordwood.io.leaves_to_write import Leaves
+from cordwood.io.open_files import ReadableFile
+from cordwood.plan.file_plan import FilePlan
 from cordwood.storage.locations import LocalPath, Location, require_local
 from cordwood.storage.write_stream import write_stream
 
 if TYPE_CHECKING:
-    from cordwood.formats.table import Format
-    from cordwood.io.leaves_to_write import Leaves
-    from cordwood.io.open_files import ReadableFile
-    from cordwood.plan.file_plan import FilePlan
     from cordwood.processes.rendezvous import Rendezvous
 
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
 from cordwood.formats.place import Match, Place
 from cordwood.formats.step_names import sorted_steps, step_in_name
-
-if TYPE_CHECKING:
-    from cordwood.formats.table import Format
+from cordwood.formats.table import Format
 
 SHARD = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.safetensors", re.DOTALL)
 _OF_A_TRAINER = re.compile(r"checkpoint-[0-9]+")  # a directory in the output of a Trainer

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from cordwood.formats.hugging_face.format import is_of_a_trainer
 from cordwood.formats.place import Match, Place
-
-if TYPE_CHECKING:
-    from cordwood.formats.table import Format
+from cordwood.formats.table import Format
 
 
 def matches(format: Format, place: Place) -> Match:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from cordwood.encoding.tensor_names import tensor_names
 from cordwood.errors import UnsupportedLeafError
@@ -14,6 +14,7 @@ from cordwood.formats.hugging_face.weight_map import INDEX_NAME, SINGLE_NAME, WR
 from cordwood.formats.new_directory import put_in_place, require_one_process, require_vacant
 from cordwood.formats.safetensors.dtype_codes import stored_dtype
 from cordwood.formats.safetensors.plan_file import plan_file
+from cordwood.formats.table import Format
 from cordwood.index import ARRAY_KINDS, LEAF, Index, LeafSpec, Node, size_in_memory
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.page_cache import fits_page_cache
@@ -26,9 +27,6 @@ from cordwood.storage.locations import LocalPath, Location, require_local
 from cordwood.storage.staging_directory import StagingDirectory
 from cordwood.tree.flatten import FlatTree, flatten
 from cordwood.tree.leaves import describe_leaf
-
-if TYPE_CHECKING:
-    from cordwood.formats.table import Format
 
 
 def shard_name(number: int, count: int) -> str:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from cordwood.formats.format_protocol import Opened, OpenOptions
 from cordwood.formats.numpy_files.npy_header import MAGIC
 from cordwood.formats.numpy_files.read_npy import read_index
 from cordwood.formats.open_single_file import can_read, open_file
 from cordwood.formats.place import Match, Place
+from cordwood.formats.table import Format
 from cordwood.storage.locations import Location, require_local
-
-if TYPE_CHECKING:
-    from cordwood.formats.table import Format
 
 
 def matches(format: Format, place: Place) -> Match:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from cordwood.errors import CordwoodError, FileChangedError
 from cordwood.formats.format_protocol import Opened, OpenOptions
@@ -11,11 +10,9 @@ from cordwood.formats.numpy_files.read_npz import read_index
 from cordwood.formats.numpy_files.zip_members import read_members
 from cordwood.formats.open_single_file import open_file
 from cordwood.formats.place import Match, Place
+from cordwood.formats.table import Format
+from cordwood.io.open_files import ReadableFile
 from cordwood.storage.locations import Location, require_local
-
-if TYPE_CHECKING:
-    from cordwood.formats.table import Format
-    from cordwood.io.open_files import ReadableFile
 
 _ZIP, _EMPTY_ZIP = b"PK", b"PK\5\6"
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from cordwood.formats.place import Match, Place
-
-if TYPE_CHECKING:
-    from cordwood.formats.table import Format
+from cordwood.formats.table import Format
 
 _ORBAX = "_METADATA"  # a tree of Orbax, which has such a database too
 _OF_ONE_PROCESS = "ocdbt.process_"  # a directory of Orbax; it holds a part of the arrays

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from cordwood.formats.orbax.orbax_directory import inspect_place
 from cordwood.formats.orbax.unfinished_saves import is_unfinished_directory
 from cordwood.formats.place import Match, Place
-
-if TYPE_CHECKING:
-    from cordwood.formats.table import Format
+from cordwood.formats.table import Format
 
 
 def matches(format: Format, place: Place) -> Match:

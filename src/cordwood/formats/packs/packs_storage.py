@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING
 
 from cordwood.errors import IncompleteCheckpointError, UnsupportedFormatError
 from cordwood.formats.packs.cordwood_json import INDEX_NAME, MAX_INDEX_BYTES, decode_index, names_in
@@ -13,10 +12,7 @@ from cordwood.message_text import counted, listed
 from cordwood.storage.hub.hub_address import hub_is_read_only
 from cordwood.storage.locations import LocalPath, Location, Url
 from cordwood.storage.paths import NOTHING_ON_THE_WEB
-from cordwood.storage.storage_protocol import NamingRules
-
-if TYPE_CHECKING:
-    from cordwood.storage.storage_protocol import Storage
+from cordwood.storage.storage_protocol import NamingRules, Storage
 
 RULES = NamingRules(
     INDEX_NAME,

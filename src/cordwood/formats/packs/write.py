@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from cordwood.errors import CordwoodError, NotACheckpointError, StorageError, UnsupportedLeafError
 from cordwood.formats.format_protocol import Linking, SaveOptions, SavePlan
@@ -19,6 +19,7 @@ from cordwood.formats.packs.shared_files import SharedFiles
 from cordwood.formats.packs.write_packs import share_unchanged, write_packs
 from cordwood.formats.packs.written_packs import WrittenPack
 from cordwood.formats.safetensors.plan_file import check_metadata
+from cordwood.formats.table import Format
 from cordwood.index import LeafSpec
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.message_text import first_names
@@ -31,9 +32,6 @@ from cordwood.storage.locations import Location
 from cordwood.storage.paths import new_save_id
 from cordwood.storage.storage_protocol import Storage, StorageTransaction
 from cordwood.tree.flatten import describe_tree
-
-if TYPE_CHECKING:
-    from cordwood.formats.table import Format
 
 _MAX_SHOWN = 3
 _MAX_PACKS = 99_999  # of a process, if the caller gives their size

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from cordwood.formats.format_protocol import IndexListing, Opened, OpenOptions
 from cordwood.formats.open_single_file import open_file
 from cordwood.formats.place import Match, Place
 from cordwood.formats.safetensors.read_header import MAX_HEADER_BYTES
 from cordwood.formats.safetensors.read_index import read_index
+from cordwood.formats.table import Format
 from cordwood.io.open_files import LocalFile
 from cordwood.storage.locations import LocalPath, Location, require_local
-
-if TYPE_CHECKING:
-    from cordwood.formats.table import Format
 
 
 def matches(format: Format, place: Place) -> Match:

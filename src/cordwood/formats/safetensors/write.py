@@ -8,12 +8,12 @@ from cordwood.formats.format_protocol import SaveOptions, SavePlan
 from cordwood.formats.safetensors.plan_file import plan_file
 from cordwood.formats.safetensors.read_header import read_header
 from cordwood.formats.save_single_file import SingleFileSave, refuse_foreign_file, write_single_file
+from cordwood.formats.table import Format
 from cordwood.storage.locations import Location, require_local
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe_leaf
 
 if TYPE_CHECKING:
-    from cordwood.formats.table import Format
     from cordwood.processes.rendezvous import Rendezvous
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
 from cordwood.formats.place import Match, Place
+from cordwood.formats.table import Format
 from cordwood.formats.zarr.array_files import ARRAY_METADATA, array_files
 from cordwood.storage.directories import contains_file
 from cordwood.storage.locations import Location
-
-if TYPE_CHECKING:
-    from cordwood.formats.table import Format
 
 _MAX_ENTRIES = 10_000  # of a directory that are searched for an array
 

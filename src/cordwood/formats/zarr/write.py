@@ -6,11 +6,12 @@ import errno
 import os
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from cordwood.errors import NotACheckpointError
 from cordwood.formats.format_protocol import SaveOptions, SavePlan
 from cordwood.formats.refuse_other_tools import refuse_other_tools
+from cordwood.formats.table import Format
 from cordwood.formats.zarr.commit_item import commit_item
 from cordwood.formats.zarr.existing_index import existing_index
 from cordwood.formats.zarr.fill_together import fill_together
@@ -26,9 +27,6 @@ from cordwood.storage.directories import scan_directory
 from cordwood.storage.locations import LocalPath, Location, require_local
 from cordwood.storage.staging_directory import StagingDirectory
 from cordwood.storage.write_chunk_files import WrittenFile
-
-if TYPE_CHECKING:
-    from cordwood.formats.table import Format
 
 _MAX_SHOWN = 3
 
