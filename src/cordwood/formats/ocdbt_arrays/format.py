@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from cordwood.formats.place import Match, Place
-from cordwood.formats.table import Format
+from cordwood.formats.table import ORBAX, Format
 
-_ORBAX = "_METADATA"  # a tree of Orbax, which has such a database too
 _OF_ONE_PROCESS = "ocdbt.process_"  # a directory of Orbax; it holds a part of the arrays
 
 
@@ -16,6 +15,7 @@ def matches(format: Format, place: Place) -> Match:
     if place.has("pytreedef.json"):
         return Match.YES
     is_part = place.location.name.startswith(_OF_ONE_PROCESS)
-    if is_part or not place.has(format.index_name) or place.has(_ORBAX):
+    # A tree of Orbax has such a database too.
+    if is_part or not place.has(format.index_name) or place.has(ORBAX.index_name):
         return Match.NO
     return Match.LIKELY
