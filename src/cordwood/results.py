@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cordwood.policies.retention_plan import PlannedStep as PlannedStep
     from cordwood.policies.retention_plan import RetentionPlan as RetentionPlan
     from cordwood.storage.object_stores.object_store_options import StorageOptions as StorageOptions
-    from cordwood.verifying.verification import Verification as Verification
+    from cordwood.verifying.verify_result import Verification as Verification
 
 _MODULE_OF = {
     "Conversion": "cordwood.converting.conversion",
@@ -42,7 +42,7 @@ _MODULE_OF = {
     "SaveReport": "cordwood.manager.save_report",
     "Stateful": "cordwood.manager.items.stateful",
     "StorageOptions": "cordwood.storage.object_stores.object_store_options",
-    "Verification": "cordwood.verifying.verification",
+    "Verification": "cordwood.verifying.verify_result",
 }
 
 __all__ = sorted(_MODULE_OF)

@@ -23,7 +23,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import cordwood
 from cordwood import CheckpointManager
 from cordwood.errors import CorruptionError
-from cordwood.formats.packs import compare_cells
+from cordwood.formats.packs import compare_with_file
 from cordwood.results import SaveReport
 from cordwood.storage import syscalls
 from cordwood.testing import assert_trees_equal
@@ -173,7 +173,7 @@ def test_hugging_faces_index_is_there_where_files_have_no_gaps(tmp_path: Path) -
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Record a 0 for each cell that is read, and the size of each file that is read whole."""
     seen: list[int] = []
-    look, read = compare_cells.find_difference, compare_cells.changed_cells
+    look, read = compare_with_file.find_difference, compare_with_file.changed_cells
 
     def looking(file: Any, cell: Any, value: Any) -> Any:
         seen.append(0)
@@ -262,7 +262,7 @@ def test_the_base_is_deleted_meanwhile(
     moment: str,
 ) -> None:
     save(tmp_path, 0)
-    plan = compare_cells.find_difference
+    plan = compare_with_file.find_difference
 
     def deleting(*arguments: Any) -> Any:
         actual = plan(*arguments)
@@ -448,7 +448,7 @@ def test_what_is_being_linked_is_not_garbage(
 ) -> None:
     """Neither gc of the new step nor a save that fails beside this one takes a link away."""
     save(tmp_path, 0)
-    real = compare_cells.changed_cells
+    real = compare_with_file.changed_cells
     removed: list[str] = []
 
     def meanwhile(*arguments: Any, **options: Any) -> set[int]:

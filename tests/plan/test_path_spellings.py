@@ -11,8 +11,9 @@ import pytest
 from cordwood.errors import MismatchError
 from cordwood.index import Naming
 from cordwood.keypath import DictKey, format_path, parse_path
-from cordwood.plan.path_patterns import match_patterns, path_name, rename_key_paths
+from cordwood.plan.path_patterns import match_patterns, path_name
 from cordwood.plan.path_spellings import is_jax_path, listed_form, plain_pattern
+from cordwood.plan.rename_paths import rename_key_paths
 from cordwood.tree.flatten import flatten
 
 TREE: dict[Any, Any] = {0: {"blocks": {0: {"w": 1}, 12: {"w": 2}}}, "0": 3, "head": [4, 5]}

@@ -8,8 +8,9 @@ import re
 
 import pytest
 
-from cordwood.plan.path_patterns import match_patterns, rename_key_paths
+from cordwood.plan.path_patterns import match_patterns
 from cordwood.plan.pattern_regex import pattern_regex
+from cordwood.plan.rename_paths import rename_key_paths
 
 
 def splits(pattern: list[str], keys: list[str]) -> list[list[str]]:

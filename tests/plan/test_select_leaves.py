@@ -11,7 +11,7 @@ from hypothesis import given
 from cordwood.errors import MismatchError
 from cordwood.index import Index, Inline, Leaf, Naming
 from cordwood.keypath import format_path
-from cordwood.plan.path_patterns import Rename
+from cordwood.plan.rename_paths import Rename
 from cordwood.plan.select_leaves import select_leaves
 from cordwood.testing.strategies import trees
 from cordwood.tree.flatten import build_tree, flatten

@@ -27,7 +27,8 @@ from cordwood.loading.checkpoint import Checkpoint, open_at
 from cordwood.loading.load_options import Cast
 from cordwood.loading.locate_step import locate_checkpoint
 from cordwood.message_text import printable
-from cordwood.plan.path_patterns import Rename, Select
+from cordwood.plan.path_patterns import Select
+from cordwood.plan.rename_paths import Rename
 from cordwood.plan.select_leaves import Transpose
 from cordwood.processes.key_value_store import SINGLE_PROCESS
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous

@@ -19,7 +19,8 @@ from cordwood.io.progress_bar import progress_display
 from cordwood.io.progress_of_parts import ProgressOfParts
 from cordwood.loading.checkpoint import Checkpoint
 from cordwood.loading.locate_step import locate_checkpoint
-from cordwood.plan.path_patterns import Rename, Select
+from cordwood.plan.path_patterns import Select
+from cordwood.plan.rename_paths import Rename
 from cordwood.recipes.recipe import Recipe
 from cordwood.storage.locations import Location, is_path, parse_location
 

@@ -11,7 +11,8 @@ from cordwood.io.progress import ProgressOption
 from cordwood.loading.load_options import Cast, Extra, LoadOptions, Missing, OpenAndReadOptions
 from cordwood.loading.load_tree import load_checkpoint
 from cordwood.loading.migrations import Migration
-from cordwood.plan.path_patterns import Rename, Select
+from cordwood.plan.path_patterns import Select
+from cordwood.plan.rename_paths import Rename
 from cordwood.plan.select_leaves import Transpose
 from cordwood.recipes.recipe import Recipe
 from cordwood.sharding.partition_rules import Rules

@@ -6,8 +6,8 @@ import os
 
 from cordwood.io.progress import ProgressOption
 from cordwood.storage.locations import parse_location
-from cordwood.verifying.verification import Verification
 from cordwood.verifying.verify_checkpoints import VerifyOptions, verify_checkpoint
+from cordwood.verifying.verify_result import Verification
 
 
 def verify(

@@ -35,7 +35,8 @@ from cordwood.io.progress_bar import progress_display
 from cordwood.loading.checkpoint import Checkpoint, open_at
 from cordwood.loading.unreadable_leaves import require_readable
 from cordwood.plan.keys_of_like import with_keys_of_like
-from cordwood.plan.path_patterns import Rename, Select, match_patterns, path_name
+from cordwood.plan.path_patterns import Select, match_patterns, path_name
+from cordwood.plan.rename_paths import Rename
 from cordwood.plan.split_arrays import Part, chunks_of
 from cordwood.recipes.recipe import Recipe
 from cordwood.sharding.boxes import element_count

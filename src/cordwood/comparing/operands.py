@@ -14,7 +14,7 @@ from cordwood.loading.arranged_arrays import arranged_array
 from cordwood.loading.checkpoint import Checkpoint
 from cordwood.loading.leaf_reader import LeafReader
 from cordwood.loading.stored_leaf import StoredLeaf
-from cordwood.plan.path_patterns import Rename
+from cordwood.plan.rename_paths import Rename
 from cordwood.plan.select_leaves import SelectedLeaves, select_leaves
 from cordwood.plan.split_arrays import Part, group_parts
 from cordwood.recipes.map_index import map_index, require_alone

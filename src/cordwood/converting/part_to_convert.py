@@ -17,7 +17,8 @@ from cordwood.loading.checkpoint import Checkpoint
 from cordwood.loading.load_options import Cast
 from cordwood.loading.unreadable_leaves import require_readable, unreadable_names
 from cordwood.message_text import counted, first_names
-from cordwood.plan.path_patterns import Rename, Select
+from cordwood.plan.path_patterns import Select
+from cordwood.plan.rename_paths import Rename
 from cordwood.plan.select_leaves import SelectedLeaves, Transpose, select_leaves
 from cordwood.recipes.map_index import map_selected, require_alone
 from cordwood.recipes.recipe import Recipe

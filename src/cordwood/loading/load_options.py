@@ -8,7 +8,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
 from cordwood.io.progress import ProgressOption
 from cordwood.io.progress_bar import require_progress_option
 from cordwood.loading.migrations import Migration, require_migrations
-from cordwood.plan.path_patterns import Rename, Select
+from cordwood.plan.path_patterns import Select
+from cordwood.plan.rename_paths import Rename
 from cordwood.plan.select_leaves import Transpose
 from cordwood.recipes.map_index import require_alone
 from cordwood.recipes.recipe import Recipe

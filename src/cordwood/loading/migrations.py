@@ -7,7 +7,8 @@ from typing import Any, Literal, TypedDict
 
 from cordwood.errors import MismatchError
 from cordwood.message_text import nearest_name
-from cordwood.plan.path_patterns import Rename, Select
+from cordwood.plan.path_patterns import Select
+from cordwood.plan.rename_paths import Rename
 from cordwood.plan.select_leaves import Transpose
 
 _MAX_LINES = 12  # of what each attempt failed with

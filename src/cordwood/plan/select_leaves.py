@@ -17,7 +17,8 @@ from cordwood.keypath import KeyPath, format_path, path_label
 from cordwood.message_text import first_lines, text_literal
 from cordwood.plan.arrangements import transposed_leaf
 from cordwood.plan.moved_structure import TreeEnd, items_of, moved_structure, same_path
-from cordwood.plan.path_patterns import Rename, Select, match_patterns, path_name, rename_key_paths
+from cordwood.plan.path_patterns import Select, match_patterns, path_name
+from cordwood.plan.rename_paths import Rename, rename_key_paths
 
 Axes: TypeAlias = tuple[int, ...]
 Transpose: TypeAlias = Select | Mapping[str, Sequence[int]]

@@ -29,7 +29,7 @@ from cordwood.storage.directories import size_on_disk
 from cordwood.storage.locations import Location, parse_local_path
 from cordwood.storage.retry_reading import ReplacedError, retry_reading
 from cordwood.storage.verify_record import VerifyRecord
-from cordwood.verifying.verification import Verification
+from cordwood.verifying.verify_result import Verification
 
 
 class VerifyOptions(NamedTuple):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from cordwood.errors import CorruptionError
-from cordwood.formats.packs import compare_cells
-from cordwood.formats.packs.compare_cells import (
+from cordwood.formats.packs import compare_with_file
+from cordwood.formats.packs.compare_with_file import (
     Difference,
     changed_cells,
     check_smallest_difference,
@@ -28,8 +28,8 @@ BLOCK = 64
 
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare_cells, "_UNIT_BYTES", 2 * BLOCK)
-    monkeypatch.setattr(compare_cells, "_PEEK_BYTES", 8)
+    monkeypatch.setattr(compare_with_file, "_UNIT_BYTES", 2 * BLOCK)
+    monkeypatch.setattr(compare_with_file, "_PEEK_BYTES", 8)
 
 
 def file_of(arrays: list[Array]) -> tuple[bytearray, Digests, list[StoredCell]]:
@@ -94,7 +94,7 @@ def test_damage_anywhere_is_found(at: int) -> None:
 
 def test_what_is_not_worth_a_link_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        compare_cells, "reading_threads", lambda latency_bound: 16 if latency_bound else 1
+        compare_with_file, "reading_threads", lambda latency_bound: 16 if latency_bound else 1
     )
     arrays = arrays_of([50 * BLOCK, 0, 30 * BLOCK])
     raw, digests, cells = file_of(arrays)

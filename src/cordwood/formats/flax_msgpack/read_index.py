@@ -17,7 +17,7 @@ from cordwood.errors import FormatError, LimitError, TruncatedError
 from cordwood.formats.flax_msgpack import wire
 from cordwood.formats.flax_msgpack.array_header import read_array_header
 from cordwood.formats.flax_msgpack.byte_window import ByteWindow
-from cordwood.formats.flax_msgpack.chunked_arrays import join_chunks
+from cordwood.formats.flax_msgpack.join_chunks import join_chunks
 from cordwood.formats.flax_msgpack.wire import Token, decode_text, read_token, trailing_bytes_error
 from cordwood.index import (
     LEAF,

@@ -14,7 +14,7 @@ import numpy as np
 
 from cordwood.errors import CorruptionError, FormatError
 from cordwood.formats.packs.base_files import BaseFile, read_item
-from cordwood.formats.packs.compare_cells import (
+from cordwood.formats.packs.compare_with_file import (
     Difference,
     changed_cells,
     check_smallest_difference,
