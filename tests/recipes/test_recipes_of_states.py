@@ -202,3 +202,14 @@ def test_unequal_parts_are_joined_and_cut(tmp_path: Path) -> None:
     cordwood.save(tmp_path / "tree", loaded)
     back = cordwood.load(tmp_path / "tree", recipe=recipe.inverse())
     cordwood.testing.assert_trees_equal(back, tree)
+
+
+def test_a_recipe_is_a_migration(tmp_path: Path) -> None:
+    """Steps from before the layers were stacked are loaded by it, and later ones as they are."""
+    new = state(scanned)
+    migrations: Any = [{"recipe": RECIPE}]
+    cordwood.save(tmp_path / "old", state(lambda tree: tree))
+    cordwood.save(tmp_path / "new", new)
+    for name in ("old", "new"):
+        loaded = cordwood.load(tmp_path / name, new, migrations=migrations)
+        cordwood.testing.assert_trees_equal(loaded, new)

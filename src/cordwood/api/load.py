@@ -129,7 +129,7 @@ def load(
             it. `shardings` takes precedence over `rules`, and `rules` over the shardings of
             `like`. Each process reads only what its own devices need, and reads it once.
         migrations: other options for checkpoints that were saved before the tree changed, each a
-            dict of select, rename, transpose, cast, missing, extra and strict:
+            dict of select, rename, transpose, recipe, cast, missing, extra and strict:
             `[{"rename": {"opt/**": "opt/1/**"}}]`. They are tried in order, and only if the
             checkpoint does not fit `like` without them; each takes the place of the same options
             of the call. The log (INFO) says which one was used.

@@ -10,6 +10,7 @@ from cordwood.message_text import nearest_name
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.rename_paths import Rename
 from cordwood.plan.select_leaves import Transpose
+from cordwood.recipes.recipe import Recipe
 
 _MAX_LINES = 12  # of what each attempt failed with
 
@@ -20,6 +21,7 @@ class Migration(TypedDict, total=False):
     select: Select | None
     rename: Rename | None
     transpose: Transpose | None
+    recipe: Recipe | None
     cast: Any
     missing: Literal["error", "keep"]
     extra: Literal["error", "ignore"]
