@@ -53,6 +53,10 @@ class RuleArrangement:
         rule: the rule.
         reverse: True if the sources are its paths.
         options: for rules with arithmetic.
+
+    Attributes:
+        free: the indices in the names of both sides.
+        unstacked: the indices in the names of the target that are axes of the source.
     """
 
     def __init__(self, rule: DirectedRule, *, reverse: bool, options: ArithmeticOptions) -> None:
@@ -63,15 +67,19 @@ class RuleArrangement:
         source_names = frozenset().union(*[each.names for each in source.templates])
         target_names = frozenset().union(*[each.names for each in target.templates])
         self._stacked = sorted(rule.variables & source_names & {*target.axes.atoms})
-        self._unstacked = sorted(rule.variables & target_names & {*source.axes.atoms})
-        self._free = sorted(rule.variables & source_names & target_names)
+        self.unstacked = sorted(rule.variables & target_names & {*source.axes.atoms})
+        self.free = tuple(sorted(rule.variables & source_names & target_names))
         self._joins = bool(rule.rule.cat) and len(source.templates) > 1
         self._cuts = bool(rule.rule.cat) and len(target.templates) > 1
         both = {*source.axes.atoms, *target.axes.atoms}
         self._is_parallel = len(source.templates) > 1 and not rule.rule.cat and LIST not in both
 
     def make(
-        self, taken: Sequence[Taken], leaves: Sequence[Leaf], inferred: Mapping[str, int]
+        self,
+        taken: Sequence[Taken],
+        leaves: Sequence[Leaf],
+        inferred: Mapping[str, int],
+        lengths: Mapping[tuple[str, str], int],
     ) -> Iterator[Made]:
         """Yield the leaves that the rule makes of those that it takes.
 
@@ -79,13 +87,14 @@ class RuleArrangement:
             taken: what it takes.
             leaves: of the index.
             inferred: sizes that other rules have found, for axes that are not known otherwise.
+            lengths: of stacked axes by root and index, as far as the whole tree tells.
 
         Raises:
             UnknownSizesError: sizes of axes are missing.
             RuleError: the shapes of leaves do not fit, or some leaves are missing.
         """
         # Leaves of any axes may differ in their axes for each index that runs on both sides.
-        apart = self._free if self._rule.source.axes.has_any else []
+        apart = self.free if self._rule.source.axes.has_any else []
         groups: dict[tuple[str, str, tuple[int, ...]], list[Taken]] = {}
         for each in taken:
             indices = tuple([each.match.variables[name] for name in apart])
@@ -95,7 +104,7 @@ class RuleArrangement:
                 raise RuleError(
                     f"it scales or adds, which is for parameters, and not for the moments in {root}"
                 )
-            yield from self._make_group(root, rest, group, leaves, inferred)
+            yield from self._make_group(root, rest, group, leaves, inferred, lengths)
 
     def sizes(self, taken: Sequence[Taken], leaves: Sequence[Leaf]) -> dict[str, int]:
         """Return the sizes that the shapes of the leaves tell, as far as they do."""
@@ -139,6 +148,7 @@ class RuleArrangement:
         group: Sequence[Taken],
         leaves: Sequence[Leaf],
         inferred: Mapping[str, int],
+        lengths: Mapping[tuple[str, str], int],
     ) -> Iterator[Made]:
         rule = self._rule
         first = leaves[group[0].number]
@@ -162,8 +172,7 @@ class RuleArrangement:
                     )
         for name in self._stacked:
             top = max(each.match.variables[name] for each in group) + 1
-            limit = rule.sizes.get(name)
-            sizes[name] = top if limit is None else int(limit)
+            sizes[name] = int(rule.sizes.get(name, lengths.get((root, name), top)))
         if LIST in target.atoms:
             sizes[LIST] = len(rule.source.templates)
         for name in rule.rule.cat:
@@ -221,9 +230,9 @@ class RuleArrangement:
         rule = self._rule
         by_free: dict[tuple[int, ...], list[Taken]] = {}
         for each in group:
-            key = tuple([each.match.variables[name] for name in self._free])
+            key = tuple([each.match.variables[name] for name in self.free])
             by_free.setdefault(key, []).append(each)
-        ranges = [range(solved.sizes[name]) for name in self._unstacked]
+        ranges = [range(solved.sizes[name]) for name in self.unstacked]
         count = len(by_free) * math.prod(map(len, ranges)) * len(rule.target.templates)
         if count > MAX_MADE:
             raise RuleError(f"it makes {count} leaves: expected at most {MAX_MADE}")
@@ -238,8 +247,8 @@ class RuleArrangement:
                     continue
                 self._require_all(sources, solved)
                 for indices in product(*ranges):
-                    unstacked = dict(zip(self._unstacked, indices, strict=True))
-                    values = {**rule.sizes, **dict(zip(self._free, free, strict=True)), **unstacked}
+                    unstacked = dict(zip(self.unstacked, indices, strict=True))
+                    values = {**rule.sizes, **dict(zip(self.free, free, strict=True)), **unstacked}
                     name = template.render(values, rest)
                     yield self._made(root, name, sources, leaves, solved, unstacked, position)
 

@@ -22,10 +22,10 @@ from cordwood.recipes.arrange_rule import (
     RuleError,
     UnknownSizesError,
 )
+from cordwood.recipes.index_ranges import AppliedRule, IndexRanges
 from cordwood.recipes.match_rules import (
     DirectedRule,
     RuleMatches,
-    Taken,
     match_rules,
     plain_leaf_name,
 )
@@ -56,7 +56,7 @@ def map_index(index: Index, recipe: Recipe, *, where: str, partial: bool = False
         raise MismatchError(f"the recipe {recipe.name!r} cannot be applied to {where}: {e}") from e
     matches = match_rules(recipe, rules, index.leaves, index.naming)
     problems = _unmatched(index, recipe, rules, matches, partial=partial)
-    made, misfits = _made(index.leaves, recipe, rules, matches)
+    made, misfits = _made(index.leaves, recipe, rules, matches, partial=partial)
     if problems or misfits:
         name = f"the recipe {recipe.name!r}" if recipe.name else "the recipe"
         lines = first_lines([*problems, *misfits], _MAX_LINES)
@@ -101,38 +101,47 @@ def _made(
     recipe: Recipe,
     rules: Sequence[DirectedRule],
     matches: RuleMatches,
+    *,
+    partial: bool,
 ) -> tuple[list[Made], list[str]]:
     """Return the leaves that the rules make, and a line for each rule that does not fit."""
     options = ArithmeticOptions(recipe.store_dtype, recipe.lossy)
-    arrangements = [
-        (rule, RuleArrangement(rule, reverse=recipe.reverse, options=options), taken)
+    applied = [
+        AppliedRule(rule, RuleArrangement(rule, reverse=recipe.reverse, options=options), taken)
         for rule, taken in zip(rules, matches.taken, strict=True)
         if taken and rule.target.templates
     ]
+    ranges = IndexRanges([] if partial else applied, leaves)
+    lengths = ranges.lengths()
     made: list[Made] = []
     problems: list[str] = []
     inferred: Mapping[str, int] | None = None
-    for rule, arrangement, taken in arrangements:
+    for each in applied:
+        rule, arrangement, taken = each
+        misfits = [] if partial else list(ranges.problems(each))
+        problems += [f"rule {rule.rule}: {text}" for text in misfits]
+        if misfits:
+            continue
         try:
             try:
-                made += arrangement.make(taken, leaves, {})
+                made += arrangement.make(taken, leaves, {}, lengths)
                 continue
             except UnknownSizesError:
                 if inferred is None:
-                    inferred = _inferred(arrangements, leaves)
-            made += arrangement.make(taken, leaves, inferred)
+                    inferred = _inferred(applied, leaves)
+            made += arrangement.make(taken, leaves, inferred, lengths)
         except RuleError as e:
             problems.append(f"rule {rule.rule}: {e}")
     return made, problems
 
 
 def _inferred(
-    arrangements: Sequence[tuple[DirectedRule, RuleArrangement, Sequence[Taken]]],
+    rules: Sequence[AppliedRule],
     leaves: Sequence[Leaf],
 ) -> dict[str, int]:
     """Return the sizes that the shapes of other leaves tell, where all of them agree."""
     sizes: dict[str, set[int]] = {}
-    for _, arrangement, taken in arrangements:
+    for _, arrangement, taken in rules:
         try:
             solved = arrangement.sizes(taken, leaves)
         except ValueError:
@@ -154,7 +163,7 @@ def _unmatched(
     names = [plain_leaf_name(leaf, index.naming, recipe) for leaf in index.leaves]
     templates = [template.text for rule in rules for template in rule.source.templates]
     shown = [format_path(leaf.key_path) for leaf in index.leaves]
-    lines = []
+    lines = [] if partial else _unmatched_roots(recipe, names, matches)
     alike: dict[str, list[int]] = {}
     for number in matches.untaken:
         alike.setdefault(_DIGITS.sub("0", names[number]), []).append(number)
@@ -170,6 +179,18 @@ def _unmatched(
         if not (taken or optional) and rule.source.templates:
             text = " + ".join([template.text for template in rule.source.templates])
             lines.append(f"rule {text}: it takes nothing{_nearest(text, shown)}")
+    return lines
+
+
+def _unmatched_roots(recipe: Recipe, names: Sequence[str], matches: RuleMatches) -> list[str]:
+    """Return a line for each root that is no container of a leaf."""
+    containers = {name[: at.start()]: None for name in names for at in re.finditer("/", name)}
+    lines = []
+    for root in recipe.roots:
+        if root not in matches.roots:
+            others = [each.split("/")[-1] if "**/" in root else each for each in containers]
+            nearest = _nearest(root.removeprefix("**/"), others)
+            lines.append(f"root {root}: no leaf is below it{nearest}")
     return lines
 
 

@@ -98,6 +98,7 @@ class RuleMatches(NamedTuple):
     taken: list[list[Taken]]  # by rule
     untaken: list[int]  # leaves below a root that no rule takes
     others: list[int]  # leaves below no root
+    roots: set[str]  # the patterns of the recipe that have leaves
 
 
 def plain_leaf_name(leaf: Leaf, naming: Naming, recipe: Recipe) -> str:
@@ -113,11 +114,13 @@ def match_rules(
     recipe: Recipe, rules: Sequence[DirectedRule], leaves: Sequence[Leaf], naming: Naming
 ) -> RuleMatches:
     """Return the leaves that each rule takes. A leaf may be taken by several, unless by `**`."""
-    result = RuleMatches([[] for _ in rules], [], [])
-    roots = [re.compile(_root_regex(root)) for root in recipe.roots]
+    result = RuleMatches([[] for _ in rules], [], [], set())
+    roots = {root: re.compile(_root_regex(root)) for root in recipe.roots}
     for number, leaf in enumerate(leaves):
         name = plain_leaf_name(leaf, naming, recipe)
-        match = next(filter(None, [root.fullmatch(name) for root in roots]), None)
+        below = {pattern: match for pattern in roots if (match := roots[pattern].fullmatch(name))}
+        result.roots.update(below)
+        match = next(iter(below.values()), None)
         if match is None:
             result.others.append(number)
             continue

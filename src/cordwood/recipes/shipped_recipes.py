@@ -89,6 +89,8 @@ def find_recipe(
     recipe = _recipe(name, to, CONTAINERS.get(to, "") if container is None else container)
     if config is not None:
         recipe = _for_model(recipe, table.get("models", {}), config.get("architectures") or ())
+        checked = Recipe(recipe.rules, sizes={**recipe.sizes, **table.get("checked", {})})
+        recipe = recipe.replace(sizes={**recipe.sizes, **checked.with_config(config).values})
         recipe = recipe.with_config(config)
     missing = _missing_numbers(recipe)
     if missing:
@@ -101,7 +103,10 @@ def find_recipe(
 
 @cache
 def read_table(family: str) -> Any:
-    """Return the table of a family: title, notes, sizes, and the rules by target."""
+    """Return the table of a family: title, notes, sizes, and the rules by target.
+
+    The sizes in "checked" are those that shapes tell too: a file has to have them.
+    """
     data = pkgutil.get_data("cordwood.recipes", f"families/{family}.json")
     return json.loads(data or b"")
 
