@@ -179,3 +179,57 @@ def test_arithmetic_is_for_floating_arrays(tmp_path: Path) -> None:
     cordwood.save(tmp_path / "i.safetensors", {"i": np.arange(3)})
     with pytest.raises(MismatchError, match="for floating arrays, found int64"):
         cordwood.load(tmp_path / "i.safetensors", recipe=Recipe([Rule("i", "d", "i", "d", add=1)]))
+
+
+@pytest.mark.parametrize(("stored", "helps"), [("bfloat16", "float32"), ("float32", "float64")])
+def test_the_dtype_that_an_error_advises_is_exact(stored: str, helps: str, tmp_path: Path) -> None:
+    import ml_dtypes
+
+    path = tmp_path / "norm.safetensors"
+    dtype = ml_dtypes.bfloat16 if stored == "bfloat16" else np.float32
+    weight = np.linspace(-0.1, 0.1, 1000).astype(dtype)
+    cordwood.save(path, {"norm": weight})
+    recipe = Recipe([Rule("norm", "d", "scale", "d", add=1)])
+    with pytest.raises(LossError, match=rf'recipe.replace\(store_dtype="{helps}"\)'):
+        cordwood.load(path, recipe=recipe)
+    wide = recipe.replace(store_dtype=helps)
+    cordwood.save(tmp_path / "tree", cordwood.load(path, recipe=wide))
+    back = cordwood.load(tmp_path / "tree", recipe=wide.inverse().replace(store_dtype=stored))
+    np.testing.assert_array_equal(back["norm"], weight)
+
+
+@pytest.mark.parametrize("second", [np.arange(3.0), np.ones(3)])
+def test_two_names_for_one_path_are_refused(second: np.ndarray, tmp_path: Path) -> None:
+    path = tmp_path / "t.safetensors"
+    cordwood.save(path, {"a": np.arange(3.0), "b": second})
+    recipe = Recipe([Rule("a", "x", "c", "x"), Rule("b", "x", "c", "x")])
+    with pytest.raises(MismatchError, match=r"makes c of .* twice, once as .* of a and .* of b"):
+        cordwood.load(path, recipe=recipe)
+
+
+def test_a_condition_without_a_number_is_refused(path: Path) -> None:
+    recipe = Recipe([Rule("**", paths="**", when="1 - tied"), Rule("**", when="tied")])
+    for some in (recipe, recipe.with_config({"tide": 0}), recipe.with_config({"tied": None})):
+        with pytest.raises(MismatchError, match=r"the condition needs 'tied'.*with_config"):
+            cordwood.load(path, recipe=some)
+    assert cordwood.load(path, recipe=recipe.with_config({"tied": False}))
+    for value in ("no", [0], float("nan")):
+        with pytest.raises(ValueError, match="config: tied: expected a number, true or false"):
+            recipe.with_config({"tied": value})
+    with pytest.raises(TypeError, match=r"contents of a config\.json"):
+        recipe.with_config("config.json")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "bool", "complex64"])
+def test_results_of_arithmetic_are_stored_as_floats(dtype: str) -> None:
+    with pytest.raises(ValueError, match=f"floating dtype such as 'float32', found '{dtype}'"):
+        Recipe([EMBED], store_dtype=dtype)
+
+
+def test_rules_of_another_type_are_named() -> None:
+    with pytest.raises(TypeError, match="rules: expected a list of Rules, found Rule"):
+        Recipe(EMBED)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"rules: expected Rule\(names.*of type tuple"):
+        Recipe([("a", "x", "b", "x")])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="roots: expected a list of strings, found 'params'"):
+        Recipe([EMBED], roots="params")

@@ -100,27 +100,42 @@ def apply_arithmetic(array: np.ndarray, leaf: Leaf) -> np.ndarray:
     storage = leaf.storage
     if not isinstance(storage, Arranged) or storage.arithmetic is None:
         return array
-    arithmetic = storage.arithmetic
-    result = np.empty(array.shape, dtypes.to_numpy(leaf.dtype))
+    result, lost = _converted(array, storage.arithmetic, dtypes.to_numpy(leaf.dtype))
+    if lost:
+        exact = next(
+            (
+                f'recipe.replace(store_dtype="{name}") stores them exactly, '
+                for name in ("float32", "float64")
+                if not _converted(array, storage.arithmetic, dtypes.to_numpy(name))[1]
+            ),
+            "",
+        )
+        arithmetic = storage.arithmetic
+        raise LossError(
+            f"{path_label(leaf.key_path)}: of {array.size} elements of {dtype_as_stored(leaf)}, "
+            f"{lost} ({100 * lost / array.size:.1f} %) would not come back: they are multiplied "
+            f"by {arithmetic.scale:g}, then {arithmetic.add:g} is added, and the result is rounded "
+            f"to {leaf.dtype}. {exact}recipe.replace(lossy=True) accepts the loss"
+        )
+    return result
+
+
+def _converted(
+    array: np.ndarray, arithmetic: Arithmetic, dtype: np.dtype
+) -> tuple[np.ndarray, int]:
+    """Return the elements after the arithmetic, and how many would not come back."""
+    result = np.empty(array.shape, dtype)
     elements, results = array.reshape(-1), result.reshape(-1)
     lost = 0
     for start in range(0, elements.size, _BLOCK_ELEMENTS):
         block = elements[start : start + _BLOCK_ELEMENTS]
         converted = results[start : start + _BLOCK_ELEMENTS]
-        converted[...] = _computed(block, arithmetic, result.dtype)
+        converted[...] = _computed(block, arithmetic, dtype)
         if not arithmetic.lossy:
             inverse = arithmetic._replace(inverse=not arithmetic.inverse)
             back = _computed(converted, inverse, block.dtype)
             lost += int(np.count_nonzero((back != block) & ((back == back) | (block == block))))
-    if lost:
-        raise LossError(
-            f"{path_label(leaf.key_path)}: of {elements.size} elements of {dtype_as_stored(leaf)}, "
-            f"{lost} ({100 * lost / elements.size:.1f} %) would not come back: they are multiplied "
-            f"by {arithmetic.scale:g}, then {arithmetic.add:g} is added, and the result is rounded "
-            f'to {leaf.dtype}. recipe.replace(store_dtype="float32") stores them exactly, '
-            "recipe.replace(lossy=True) accepts the loss"
-        )
-    return result
+    return result, lost
 
 
 def _computed(block: np.ndarray, arithmetic: Arithmetic, dtype: np.dtype) -> np.ndarray:

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from cordwood.errors import MismatchError
-from cordwood.index import LEAF, Index, Leaf, Naming, Node
+from cordwood.index import LEAF, Index, Leaf, Naming, Node, leaf_text
 from cordwood.keypath import KeyPath, format_path, parse_path
 from cordwood.message_text import counted, first_lines
 from cordwood.plan.arrangements import as_arranged
@@ -270,10 +270,12 @@ def _without_copies(
             unique[path] = each
             continue
         one, two = other.leaf, each.leaf
-        if (one.shape, one.dtype, one.kind) != (two.shape, two.dtype, two.kind):
+        alike = (one.shape, one.dtype, one.kind) == (two.shape, two.dtype, two.kind)
+        if not (recipe.reverse and alike):
             raise MismatchError(
                 f"the recipe makes {format_path(path)} of {where} twice, once as "
-                f"{one.dtype}{list(one.shape)} and once as {two.dtype}{list(two.shape)}"
+                f"{leaf_text(one)} of {format_path(one.key_path)} and once as {leaf_text(two)} of "
+                f"{format_path(two.key_path)}; a tie is one name with two paths"
             )
         storage = as_arranged(one)
         copies = (*storage.copies, as_arranged(two))

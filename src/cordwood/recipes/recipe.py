@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
 from cordwood import dtypes
+from cordwood.errors import MismatchError
 from cordwood.keypath import parse_path
 from cordwood.recipes.expressions import Number, evaluate, expression_names, require_expression
 from cordwood.recipes.recipe_json import parse_recipe, recipe_json
@@ -48,15 +50,22 @@ class Recipe:
     reverse: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("rules", "roots"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name, kind in (("rules", "Rules"), ("roots", "strings")):
+            value = getattr(self, name)
+            if isinstance(value, str) or not isinstance(value, Iterable):
+                raise TypeError(f"recipe: {name}: expected a list of {kind}, found {value!r:.80}")
+            object.__setattr__(self, name, tuple(value))
         prefixes = {prefix: tuple(others) for prefix, others in self.prefixes.items()}
         object.__setattr__(self, "prefixes", prefixes)
         where = f"recipe {self.name!r}" if self.name else "recipe"
-        if not 0 < len(self.rules) <= MAX_RULES or not all(
-            isinstance(rule, Rule) for rule in self.rules
-        ):
-            raise ValueError(f"{where}: expected 1 to {MAX_RULES} rules")
+        for rule in self.rules:
+            if not isinstance(rule, Rule):
+                raise TypeError(
+                    f"{where}: rules: expected Rule(names, axes, paths, path_axes), found "
+                    f"{rule!r:.80} of type {type(rule).__name__}"
+                )
+        if not 0 < len(self.rules) <= MAX_RULES:
+            raise ValueError(f"{where}: expected 1 to {MAX_RULES} rules, found {len(self.rules)}")
         if len(self.sizes) > MAX_SIZES:
             raise ValueError(f"{where}: expected at most {MAX_SIZES} sizes")
         for size in self.sizes.values():
@@ -66,8 +75,11 @@ class Recipe:
             if "*" in root.replace("**/", ""):
                 raise ValueError(f"{where}: root {root!r}: only **/ at its beginning is a pattern")
             parse_path(root.removeprefix("**/"))
-        if self.store_dtype is not None:
-            dtypes.parse(self.store_dtype)
+        if self.store_dtype is not None and not dtypes.is_floating(dtypes.parse(self.store_dtype)):
+            raise ValueError(
+                f"{where}: store_dtype is for arrays that are scaled or added to: expected a "
+                f"floating dtype such as 'float32', found {self.store_dtype!r}"
+            )
 
     def inverse(self) -> Recipe:
         """Return the recipe from the other tree to this one."""
@@ -83,8 +95,23 @@ class Recipe:
         Args:
             config: the contents of the file; the numbers in a mapping in it are named with a dot:
                 `text_config.hidden_size`. A number in `sizes` is the default of that name.
+
+        Raises ValueError if an expression needs a value of the configuration that is no number.
         """
+        if not isinstance(config, Mapping):
+            raise TypeError(
+                "with_config: expected the contents of a config.json as a dict, found "
+                f"{type(config).__name__}"
+            )
         texts = {name: size for name, size in self.sizes.items() if isinstance(size, str)}
+        conditions = [rule.when for rule in self.rules if rule.when is not None]
+        for name in frozenset().union(*map(expression_names, [*texts.values(), *conditions])):
+            value = config.get(name)
+            is_number = isinstance(value, int | float) and math.isfinite(value)
+            if value is not None and not is_number:
+                raise ValueError(
+                    f"config: {name}: expected a number, true or false, found {value!r:.80}"
+                )
         return replace(self, sizes=_resolved({**self.sizes, **_numbers(config), **texts}))
 
     @cached_property
@@ -116,13 +143,23 @@ class Recipe:
         return parse_recipe(cls, text, name=name)
 
     def active_rules(self) -> list[Rule]:
-        """Return the rules without those whose `when` is 0."""
+        """Return the rules without those whose `when` is 0.
+
+        Raises MismatchError if a condition has names without a number.
+        """
         return [rule for rule in self.rules if self._holds(rule)]
 
     def _holds(self, rule: Rule) -> bool:
-        if rule.when is None or not expression_names(rule.when) <= self.values.keys():
+        if rule.when is None:
             return True
-        return bool(evaluate(rule.when, self.values))
+        try:
+            return bool(evaluate(rule.when, self.values))
+        except KeyError as e:
+            name = f"recipe {self.name!r}" if self.name else "recipe"
+            raise MismatchError(
+                f"{name}, rule {rule}: the condition needs {e.args[0]!r}, which has no number: "
+                "give the contents of the config.json by with_config, or a number in sizes"
+            ) from e
 
     def __str__(self) -> str:
         arrow = "paths to names" if self.reverse else "names to paths"

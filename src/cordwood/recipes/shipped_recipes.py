@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from cordwood.recipes.expressions import evaluate, expression_names
 from cordwood.recipes.recipe import Recipe
 
 FAMILIES = (
@@ -151,7 +152,14 @@ def _for_model(
 def _missing_numbers(recipe: Recipe) -> list[str]:
     """Return the names in a config that rules need and that have no number."""
     unsolved = {name: size for name, size in recipe.sizes.items() if isinstance(size, str)}
-    texts = [str(rule) for rule in recipe.active_rules()]
+    rules = [
+        rule
+        for rule in recipe.rules
+        if rule.when is None
+        or not expression_names(rule.when) <= recipe.values.keys()
+        or evaluate(rule.when, recipe.values)
+    ]
+    texts = [str(rule) for rule in rules]
     words = {word for text in texts for word in re.findall(r"[A-Za-z_][\w.]*", text)}
     return sorted({size.split(" | ")[-1] for name, size in unsolved.items() if name in words})
 
