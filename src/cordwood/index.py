@@ -203,6 +203,7 @@ class Arranged(NamedTuple):
     padding: tuple[Box, ...] = ()  # boxes of zeros, which may overlap
     arithmetic: Arithmetic | None = None
     copies: tuple[Arranged, ...] = ()  # others that have to be equal
+    dropped: tuple[Arranged, ...] = ()  # padding that is left out, which has to be zeros
 
     @property
     def pieces(self) -> tuple[Piece, ...]:

@@ -152,6 +152,29 @@ def _constants(arithmetic: Arithmetic, dtype: np.dtype) -> tuple[float, float]:
     return float(np.float32(arithmetic.scale)), float(np.float32(arithmetic.add))
 
 
+def dropped_leaf(padding: Arranged) -> Leaf:
+    """Return padding that a recipe leaves out as a leaf of its own."""
+    (part,) = padding.parts
+    return part.leaf._replace(kind="numpy", shape=padding.shape, storage=padding)
+
+
+def require_zeros(leaf: Leaf, padding: Arranged, array: np.ndarray) -> None:
+    """Raise LossError unless padding that a recipe leaves out is zeros, or what it adds to them."""
+    assert isinstance(leaf.storage, Arranged)
+    arithmetic = leaf.storage.arithmetic
+    is_lost = array != 0
+    if arithmetic is not None:
+        is_lost &= array != np.asarray(arithmetic.add).astype(array.dtype)
+    lost = int(np.count_nonzero(is_lost))
+    if lost:
+        raise LossError(
+            f"{path_label(leaf.key_path)}: of {array.size} elements of padding in "
+            f"{path_label(padding.parts[0].leaf.key_path)}, which the recipe leaves out, {lost} "
+            f"({100 * lost / array.size:.1f} %) are not zero. recipe.replace(lossy=True) accepts "
+            "the loss"
+        )
+
+
 def require_equal(leaf: Leaf, arrays: Sequence[np.ndarray], copies: Sequence[np.ndarray]) -> None:
     """Raise MismatchError unless arrays that a recipe joins into one are equal, bit for bit."""
     for array, copy in zip(arrays, copies, strict=True):

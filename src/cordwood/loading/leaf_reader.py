@@ -16,7 +16,14 @@ from cordwood import dtypes
 from cordwood.formats.format_protocol import Opened
 from cordwood.index import MAX_DIMS, Arranged, Box, Encoding, Inline, Leaf, Piece, Pieces, Span
 from cordwood.io.source_digests import SourceDigests, block_bytes
-from cordwood.loading.arranged_arrays import apply_arithmetic, as_view, fill_arrays, require_equal
+from cordwood.loading.arranged_arrays import (
+    apply_arithmetic,
+    as_view,
+    dropped_leaf,
+    fill_arrays,
+    require_equal,
+    require_zeros,
+)
 from cordwood.plan.arrangements import (
     arranged_sources,
     dtype_as_stored,
@@ -182,6 +189,10 @@ class LeafReader:
                 for copy in leaf.storage.copies:
                     other = leaf._replace(storage=copy)
                     require_equal(leaf, parts, self.read([other], {0: some}, verify=verify))
+                for padding in leaf.storage.dropped:
+                    if any(not any(box.start) for box in some):  # once for all parts of a leaf
+                        (array,) = self.read([dropped_leaf(padding)], {}, verify=verify)
+                        require_zeros(leaf, padding, array)
             result += parts
         return result
 

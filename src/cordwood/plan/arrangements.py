@@ -323,7 +323,8 @@ def arranged_sources(leaf: Leaf) -> list[Leaf]:
     """Return the leaves that an arranged leaf is made of, those of its copies included."""
     storage = leaf.storage
     assert isinstance(storage, Arranged)
-    return [part.leaf for each in (storage, *storage.copies) for part in each.parts]
+    every = (storage, *storage.copies, *storage.dropped)
+    return [part.leaf for each in every for part in each.parts]
 
 
 def in_order(leaf: Leaf) -> Leaf:
@@ -332,7 +333,9 @@ def in_order(leaf: Leaf) -> Leaf:
     So a stack of layers is read as if it were stored so. Any other leaf stays as it is.
     """
     storage = leaf.storage
-    if not isinstance(storage, Arranged) or storage.arithmetic or storage.copies:
+    if not isinstance(storage, Arranged) or storage.arithmetic:
+        return leaf
+    if storage.copies or storage.dropped:  # which are read to be compared
         return leaf
     item = dtypes.itemsize(leaf.dtype)
     pieces: list[Piece] = []
@@ -400,7 +403,8 @@ def source_of_view(leaf: Leaf) -> Leaf | None:
     if not isinstance(storage, Arranged) or len(storage.parts) != 1:
         return None
     (part,) = storage.parts
-    whole = part.box == whole_box(storage.shape) and not (storage.padding or storage.copies)
+    is_compared = bool(storage.copies or storage.dropped)
+    whole = part.box == whole_box(storage.shape) and not (storage.padding or is_compared)
     is_split = len(storage.shape) > len(leaf.shape) or storage.arithmetic is not None
     return part.leaf if whole and not is_split else None
 
@@ -418,4 +422,5 @@ def _with_storages(arranged: Arranged, storages: Mapping[int, LeafStorage]) -> A
         for part in arranged.parts
     ]
     copies = [_with_storages(copy, storages) for copy in arranged.copies]
-    return arranged._replace(parts=tuple(parts), copies=tuple(copies))
+    dropped = [_with_storages(each, storages) for each in arranged.dropped]
+    return arranged._replace(parts=tuple(parts), copies=tuple(copies), dropped=tuple(dropped))

@@ -321,7 +321,13 @@ class RuleArrangement:
         split = tuple([sizes[atom] for atom in atoms])
         arithmetic = self._arithmetic(solved.sizes, first.dtype)
         shape = solved.target.shape(sizes)
-        storage = Arranged(split, tuple(made), tuple(padding), arithmetic)
+        dropped = [
+            each
+            for number in numbers
+            if self._reverse and not self._options.lossy
+            for each in self._dropped(leaves[number], solved, unstacked)
+        ]
+        storage = Arranged(split, tuple(made), tuple(padding), arithmetic, dropped=tuple(dropped))
         if shape == first.shape and _is_whole(storage):
             return Made(root, name, first, numbers[0])
         if first.kind == "prng_key" or not first.dtype:
@@ -373,6 +379,25 @@ class RuleArrangement:
                 tuple([ends[atom][0] for atom in target]), tuple([ends[atom][1] for atom in target])
             ),
         )
+
+    def _dropped(
+        self, leaf: Leaf, solved: _Solved, unstacked: Mapping[str, int]
+    ) -> Iterator[Arranged]:
+        """Yield the padding of a leaf that is left out, for each axis that has some."""
+        atoms = solved.source.atoms
+        sizes = {**solved.sizes, **solved.padded, LIST: len(self._rule.target.templates)}
+        sizes |= {name: sum(parts.values()) for name, parts in solved.parts.items()}
+        for padded, size in solved.padded.items():
+            if size == solved.sizes[padded]:
+                continue
+            starts = {**unstacked, padded: solved.sizes[padded]}
+            start = tuple([starts.get(atom, 0) for atom in atoms])
+            stop = [unstacked[atom] + 1 if atom in unstacked else sizes[atom] for atom in atoms]
+            shape = tuple([last - first for first, last in zip(start, stop, strict=True)])
+            axes = tuple(range(len(atoms)))
+            whole = Box((0,) * len(atoms), shape)
+            split = tuple([sizes[atom] for atom in atoms])
+            yield Arranged(shape, (ArrangedPart(leaf, split, start, axes, whole),))
 
     def _arithmetic(self, sizes: Mapping[str, int], dtype: str) -> Arithmetic | None:
         rule = self._rule.rule
