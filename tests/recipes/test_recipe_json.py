@@ -39,6 +39,7 @@ def with_rule(**fields: object) -> str:
     [
         ("[]", "is no recipe"),
         ('{"cordwood_recipe": 2, "rules": []}', "is no recipe"),
+        ('{"cordwood_recipe": true, "rules": []}', "is no recipe"),
         ('{"cordwood_recipe": 1}', "rules: expected a list"),
         ('{"cordwood_recipe": 1, "rules": []}', "expected 1 to"),
         ('{"cordwood_recipe": 1, "rules": [3]}', r"rules\[0\]: expected an object"),
@@ -65,6 +66,8 @@ def with_rule(**fields: object) -> str:
         (with_rule(names="a" * 2000), "2000 characters"),
         (with_rule(names=[f"a.{i}" for i in range(5000)]), "at most 4096 names"),
         (with_rule(pad={"x": 3}), "is no axis of the rule"),
+        (with_rule(paths="a//b"), "a//b"),
+        (with_rule(path_axes="d"), "i is in the names of one side only"),
         (with_rule(cat={"d": [1]}), "cat: expected a size"),
         (with_rule(path_axes="i d L"), "a list of names beside an axis L"),
     ],

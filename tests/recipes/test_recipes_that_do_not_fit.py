@@ -68,6 +68,10 @@ def test_every_name_that_does_not_match_is_named_with_the_nearest(path: Path) ->
             "pad: b has 3 elements, more than 2",
         ),
         (
+            Rule("layers.{i}.w", "a b", "w", "i a b", pad={"b": 10**15}),
+            "pad: 1000000000000000 for b, which has 3 elements: expected at most 65536 more",
+        ),
+        (
             Rule("layers.{i}.w", "a b", "w", "i a b", scale="h"),
             "the size 'h' of scale or add is not known",
         ),

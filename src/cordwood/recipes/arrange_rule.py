@@ -17,6 +17,8 @@ from cordwood.recipes.rule import LIST
 
 MAX_MADE = 1 << 20  # leaves that one rule makes
 
+MAX_PADDING = 1 << 16  # elements along an axis, unless it has more
+
 _SHOWN = 3
 _MOMENTS = ("mu", "nu")
 
@@ -191,6 +193,11 @@ class RuleArrangement:
                 raise UnknownSizesError(f"the size of {name} without its padding is not known")
             if padded < natural:
                 raise RuleError(f"pad: {name} has {natural} elements, more than {padded}")
+            if padded > max(2 * natural, natural + MAX_PADDING):
+                raise RuleError(
+                    f"pad: {padded} for {name}, which has {natural} elements: expected at most "
+                    f"{MAX_PADDING} more, or twice as many"
+                )
             sizes[name] = int(natural)
         yield from self._make_leaves(
             root, rest, group, leaves, _Solved(source, target, sizes, parts, self._padded())

@@ -71,6 +71,13 @@ class Recipe:
         for size in self.sizes.values():
             if isinstance(size, str):
                 require_expression(size)
+        for rule in self.rules:
+            lone = rule.lone_indices - self.sizes.keys()
+            if lone:
+                raise ValueError(
+                    f"{where}, rule {rule}: {', '.join(sorted(lone))} is in the names of one side "
+                    "only: expected it in the names or the axes of the other side, or in sizes"
+                )
         for root in self.roots:
             if "*" in root.replace("**/", ""):
                 raise ValueError(f"{where}: root {root!r}: only **/ at its beginning is a pattern")

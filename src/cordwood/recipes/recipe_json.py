@@ -46,7 +46,8 @@ def parse_recipe(kind: type[T], text: str | bytes, *, name: str) -> T:
     if len(data) > MAX_BYTES:
         raise FormatError(f"{name}: a recipe of {len(data)} bytes: expected at most {MAX_BYTES}")
     content = parse_json(data, name)
-    if not isinstance(content, dict) or content.pop("cordwood_recipe", None) != VERSION:
+    version = content.pop("cordwood_recipe", None) if isinstance(content, dict) else None
+    if type(version) is not int or version != VERSION:
         raise FormatError(
             f'{name} is no recipe: expected an object with "cordwood_recipe": {VERSION}'
         )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
+from cordwood.keypath import parse_path
 from cordwood.recipes.axes import ANY, AxisNames, parse_axes
-from cordwood.recipes.expressions import require_expression
+from cordwood.recipes.expressions import expression_names, require_expression
 from cordwood.recipes.templates import NameTemplate, parse_template
 
 LIST = "L"  # the axis of several names or paths
@@ -80,6 +81,21 @@ class Rule:
         """True if the rule says what has no counterpart."""
         return not (self.name_list and self.path_list)
 
+    @property
+    def lone_indices(self) -> set[str]:
+        """The names in braces of one side, without one that the other has or that has a size."""
+        if self.is_ignoring:
+            return set()
+        separator = separator_of(self.name_list)
+        names = parse_template(self.name_list[0], separator=separator)
+        paths = parse_template(self.path_list[0], separator="/")
+        lone: set[str] = set()
+        for one, other, axes in ((names, paths, self.path_axes), (paths, names, self.axes)):
+            used = {*other.names, *parse_axes(axes).atoms, *self.sizes}
+            some = [expression_names(field) for field in one.fields]
+            lone.update(*[each for each in some if not each & used])
+        return lone
+
     def __str__(self) -> str:
         """Return the rule as a line: `a.{i}.w [d f] <-> a/w [i f d]`, and its options."""
         names, paths = " + ".join(self.name_list), " + ".join(self.path_list)
@@ -105,6 +121,8 @@ class Rule:
             raise ValueError("expected names, paths or both")
         if max(len(names), len(paths)) > MAX_NAMES:
             raise ValueError(f"expected at most {MAX_NAMES} names")
+        for path in paths:
+            parse_path("0".join(path.literals))
         options = [self.scale, self.add, self.when, *self.sizes.values(), *self.pad.values()]
         for each in (*options, *[size for some in self.cat.values() for size in some]):
             if each is not None:
