@@ -37,7 +37,7 @@ def llama_without(folder: Path, part: str) -> Path:
     return saved(folder / "model.safetensors", tensors)
 
 
-@pytest.mark.parametrize("to", ["flax", "maxtext", "tunix"])
+@pytest.mark.parametrize("to", ["flax", "maxtext", "tunix", "easydel"])
 @pytest.mark.parametrize("layer", [0, LAST])
 @pytest.mark.parametrize("part", ["", "input_layernorm.weight", "self_attn.k_proj.weight"])
 def test_a_shipped_recipe_names_what_is_missing(
