@@ -351,6 +351,18 @@ def test_a_failed_copy_copies_only_the_missing_files_when_repeated(tmp_path: Pat
         assert_trees_equal(cordwood.load(target), values)
 
 
+def test_a_copy_removes_what_a_killed_one_left_beside_a_whole_file(tmp_path: Path) -> None:
+    cordwood.save(tmp_path / "a", tree())
+    cordwood.copy(tmp_path / "a", tmp_path / "b")
+    (tmp_path / "b" / "cordwood.json").unlink()
+    (tmp_path / "b" / "model.safetensors.index.json").unlink()
+    temporary = tmp_path / "b" / f".{data_file(tmp_path / 'b').name}.cordwood-{'0' * 16}.tmp"
+    temporary.write_bytes(b"killed")
+    (tmp_path / "b" / f".notes.cordwood-{'0' * 16}.tmp").write_bytes(b"mine")
+    assert cordwood.copy(tmp_path / "a", tmp_path / "b").files == 0
+    assert [each.name[:6] for each in (tmp_path / "b").glob(".*")] == [".notes"]
+
+
 def test_gc_removes_an_interrupted_copy(tmp_path: Path) -> None:
     cordwood.save(tmp_path / "a", tree())
     cordwood.copy(tmp_path / "a", tmp_path / "b")

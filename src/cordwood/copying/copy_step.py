@@ -13,6 +13,7 @@ from cordwood.formats.load_format import copier_of, storage_of, writer_of
 from cordwood.formats.place import Place
 from cordwood.formats.table import DEFAULT
 from cordwood.index import Source
+from cordwood.storage.atomic_file import remove_stale_temporaries
 from cordwood.storage.locations import LocalPath, Location
 from cordwood.storage.retry_reading import ReplacedError, retry_reading
 from cordwood.storage.storage_protocol import MissingDataError, Storage
@@ -112,6 +113,9 @@ class Copier:
         unshared = [each for each in missing if each not in linked]
         copier.write_files(origin, content, destination, unshared)
         if not is_complete or linked:
+            if isinstance(destination, LocalPath):  # a copy that was killed may have left some
+                for each in content.files.keys() - set(missing):
+                    remove_stale_temporaries(str(destination), each)
             with target.transaction(others_commit=False) as save:
                 unlinked = [
                     each for each in linked if not save.link(str(self._held[each][0]), each)
