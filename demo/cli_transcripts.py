@@ -56,6 +56,10 @@ A value without statistics (a str, bytes, times, PRNG keys) is printed. Of more 
 beginning is read and printed, with a line that says so; `--json` then has `"complete": false` and
 `size_bytes`.
 """,
+    "Convert to another format": """
+`--recipe` converts to the layout of another library, with the sizes in `--config`, and `--inverse`
+goes back: [how-to/recipes.md](how-to/recipes.md#as-a-file).
+""",
     "Remove a checkpoint or a run": """
 Of a checkpoint of the hub, the weights are those that its index or the names `model-*-of-N` tell. A
 `README.md`, a `LICENSE` and other files of weights may be yours: they are named, and nothing is
