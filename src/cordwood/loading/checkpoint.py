@@ -18,7 +18,6 @@ from cordwood.loading.open_reader import open_reader
 from cordwood.loading.stored_leaf import StoredLeaf
 from cordwood.message_text import absent_leaf, counted, printable, size_text
 from cordwood.plan.path_spellings import plain_name, plain_pattern
-from cordwood.recipes.map_index import map_index, require_alone
 from cordwood.recipes.recipe import Recipe
 from cordwood.storage.locations import LocalPath, Location
 
@@ -35,6 +34,8 @@ def open_at(
     """Open a checkpoint, as `open`."""
     options = OpenOptions(max_bytes, scratch=scratch)
     if recipe is not None:
+        from cordwood.recipes.map_index import map_index, require_alone
+
         require_alone(recipe)
 
     def read() -> Checkpoint:

@@ -11,7 +11,6 @@ from cordwood.loading.migrations import Migration, require_migrations
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.rename_paths import Rename
 from cordwood.plan.select_leaves import Transpose
-from cordwood.recipes.map_index import require_alone
 from cordwood.recipes.recipe import Recipe
 from cordwood.sharding.partition_rules import Rules
 
@@ -104,6 +103,8 @@ class LoadOptions(NamedTuple):
             attempt.require_valid(like)
         to, cast, missing, extra = self.to, self.cast, self.missing, self.extra
         if self.recipe is not None:
+            from cordwood.recipes.map_index import require_alone
+
             require_alone(self.recipe, rename=self.rename, transpose=self.transpose)
         if to not in (None, "jax", "numpy"):
             raise ValueError(f'to={to!r}: expected "jax", "numpy" or None')

@@ -30,7 +30,6 @@ from cordwood.loading.restore_targets import restore_targets
 from cordwood.loading.unreadable_leaves import require_readable
 from cordwood.plan.keys_of_like import with_keys_of_like
 from cordwood.plan.select_leaves import SelectedLeaves, select_leaves
-from cordwood.recipes.map_index import map_selected
 from cordwood.storage.locations import Location
 from cordwood.storage.retry_reading import ReplacedError, retry_reading
 from cordwood.threads.garbage_collector import gc_paused
@@ -135,6 +134,8 @@ def _matched_by(
 def _selected(reader: LeafReader, options: LoadOptions) -> SelectedLeaves:
     select, rename, transpose = options.select, options.rename, options.transpose
     if options.recipe is not None:
+        from cordwood.recipes.map_index import map_selected
+
         return map_selected(reader.index, options.recipe, select=select, where=reader.path)
     if select is None and not rename and transpose is None:
         return SelectedLeaves(reader.index, ())

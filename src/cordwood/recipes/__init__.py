@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from cordwood.recipes.explain_recipe import explain_recipe
-from cordwood.recipes.recipe import Recipe
-from cordwood.recipes.rule import Rule
-from cordwood.recipes.shipped_recipes import find_recipe
+from typing import TYPE_CHECKING
 
-__all__ = ["Recipe", "Rule", "explain_recipe", "find_recipe"]
+from cordwood.public_names import lazy_names
+
+if TYPE_CHECKING:
+    from cordwood.recipes.explain_recipe import explain_recipe as explain_recipe
+    from cordwood.recipes.recipe import Recipe as Recipe
+    from cordwood.recipes.rule import Rule as Rule
+    from cordwood.recipes.shipped_recipes import find_recipe as find_recipe
+
+_MODULE_OF = {
+    "Recipe": "cordwood.recipes.recipe",
+    "Rule": "cordwood.recipes.rule",
+    "explain_recipe": "cordwood.recipes.explain_recipe",
+    "find_recipe": "cordwood.recipes.shipped_recipes",
+}
+
+__all__ = sorted(_MODULE_OF)
+
+__getattr__, __dir__ = lazy_names(__name__, _MODULE_OF)
