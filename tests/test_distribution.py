@@ -65,7 +65,7 @@ def test_an_sdist_has_what_builds_a_wheel() -> None:
     files = {file.distribution_path for file in included}
     assert {f"src/{each}" for each in package_files()} <= files
     # The builder adds the others by itself.
-    assert set(SDIST_FILES) - files <= {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml"}
+    assert set(SDIST_FILES) - files <= {"LICENSE", "PKG-INFO", "pyproject.toml"}
 
 
 def test_the_package_knows_its_version() -> None:
