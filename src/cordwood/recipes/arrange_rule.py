@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from cordwood import dtypes
 from cordwood.index import ARRAY_KINDS, Arithmetic, Arranged, ArrangedPart, Box, Leaf
@@ -14,6 +14,8 @@ from cordwood.recipes.axes import AxisNames, solve_sizes
 from cordwood.recipes.expressions import Number, evaluate
 from cordwood.recipes.match_rules import DirectedRule, Taken
 from cordwood.recipes.rule import LIST
+
+T = TypeVar("T")
 
 MAX_MADE = 1 << 20  # leaves that one rule makes
 
@@ -29,6 +31,13 @@ class RuleError(ValueError):
 
 class UnknownSizesError(RuleError):
     """The sizes of axes do not follow from the shapes."""
+
+
+def missing_names(missing: Sequence[T], name_of: Callable[[T], str]) -> str:
+    """Return the first names of what is missing, as the beginning of a sentence."""
+    names = ", ".join(map(name_of, missing[:_SHOWN]))
+    more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+    return f"{names}{more} {'are' if len(missing) > 1 else 'is'} missing"
 
 
 class Made(NamedTuple):
@@ -181,7 +190,7 @@ class RuleArrangement:
             if self._joins:
                 missing = set(range(len(rule.source.templates))) - parts[name].keys()
                 if missing:
-                    raise RuleError(f"{self._missing([((), n) for n in missing], group)} missing")
+                    raise RuleError(self._missing([((), n) for n in missing], group))
             else:
                 known = self._parts_of(name, {**sizes, **inferred})
                 if known is None:
@@ -275,23 +284,23 @@ class RuleArrangement:
         expected = set(product(product(*ranges), range(positions)))
         missing = sorted(expected - counts.keys())
         if missing:
-            raise RuleError(f"{self._missing(missing, sources)} missing")
+            raise RuleError(self._missing(missing, sources))
         if max(counts.values()) > 1:
             raise RuleError("two leaves have the same name for it")
 
     def _missing(
         self, missing: Sequence[tuple[tuple[int, ...], int]], sources: Sequence[Taken]
     ) -> str:
-        """Return the names of missing leaves, as part of a sentence."""
+        """Return a sentence on missing leaves, by their indices and positions."""
         match = sources[0].match
-        names = []
-        for indices, position in list(missing)[:_SHOWN]:
-            template = self._rule.source.templates[position]
+
+        def name_of(each: tuple[tuple[int, ...], int]) -> str:
+            indices, position = each
             stacked = dict(zip(self._stacked, indices, strict=False))
             values = {**self._rule.sizes, **match.variables, **stacked}
-            names.append(template.render(values, match.rest))
-        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-        return f"{', '.join(names)}{more} {'are' if len(missing) > 1 else 'is'}"
+            return self._rule.source.templates[position].render(values, match.rest)
+
+        return missing_names(missing, name_of)
 
     def _made(
         self,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
+from math import prod
 from typing import NamedTuple
 
 from cordwood.index import Leaf
-from cordwood.recipes.arrange_rule import MAX_MADE, RuleArrangement
+from cordwood.recipes.arrange_rule import MAX_MADE, RuleArrangement, missing_names
 from cordwood.recipes.match_rules import DirectedRule, Taken
-
-_SHOWN = 3
 
 Values = tuple[int, ...]  # of some indices, in the order of their names
 
@@ -71,10 +71,10 @@ class IndexRanges:
         for (root, position, _), some in by_place.items():
             missing = self._missing(rule, root, some)
             if missing:
-                names = _names(rule, root, position, some[0], missing)
+                names = missing_names(missing, partial(_name, rule, root, position, some[0]))
                 indices = ", ".join(rule.arrangement.free)
                 yield (
-                    f"{names} missing, as the recipe's other rules or its sizes have more values "
+                    f"{names}, as the recipe's other rules or its sizes have more values "
                     f"of {indices}; a rule with fewer needs an index of another name, or "
                     "optional=True"
                 )
@@ -95,12 +95,9 @@ class IndexRanges:
         free = rule.arrangement.free
         present = {tuple([each.match.variables[name] for name in free]) for each in taken}
         ranges = [self._range(rule.rule.sizes, root, name) for name in free]
-        if all(name in rule.rule.sizes for name in free):
-            count = 1
-            for values in ranges:
-                count *= len(values)
-            if count <= MAX_MADE:
-                return sorted(set(product(*ranges)) - present)
+        is_known = all(name in rule.rule.sizes for name in free)
+        if is_known and prod(map(len, ranges)) <= MAX_MADE:
+            return sorted(set(product(*ranges)) - present)
         missing = self._together[root, free] - present
         first = min(present)
         for i, values in enumerate(ranges):
@@ -112,17 +109,10 @@ class IndexRanges:
         return range(int(sizes[name])) if name in sizes else self._values[root, name]
 
 
-def _names(
-    rule: AppliedRule, root: str, position: int, taken: Taken, missing: Sequence[Values]
-) -> str:
-    """Return the names of missing leaves, as part of a sentence."""
+def _name(rule: AppliedRule, root: str, position: int, taken: Taken, values: Values) -> str:
+    """Return the name of a leaf like one that a rule takes, with other indices."""
     template = rule.rule.source.templates[position]
-    names = []
-    for values in missing[:_SHOWN]:
-        indices = dict(zip(rule.arrangement.free, values, strict=True))
-        name = template.render(
-            {**rule.rule.sizes, **taken.match.variables, **indices}, taken.match.rest
-        )
-        names.append(f"{root}{template.separator}{name}" if root else name)
-    more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-    return f"{', '.join(names)}{more} {'are' if len(missing) > 1 else 'is'}"
+    indices = dict(zip(rule.arrangement.free, values, strict=True))
+    sizes = {**rule.rule.sizes, **taken.match.variables, **indices}
+    name = template.render(sizes, taken.match.rest)
+    return f"{root}{template.separator}{name}" if root else name

@@ -53,14 +53,13 @@ def map_index(index: Index, recipe: Recipe, *, where: str, partial: bool = False
     try:
         rules = [DirectedRule(rule, recipe) for rule in recipe.active_rules()]
     except ValueError as e:
-        raise MismatchError(f"the recipe {recipe.name!r} cannot be applied to {where}: {e}") from e
+        raise MismatchError(f"the {recipe.label} cannot be applied to {where}: {e}") from e
     matches = match_rules(recipe, rules, index.leaves, index.naming)
     problems = _unmatched(index, recipe, rules, matches, partial=partial)
     made, misfits = _made(index.leaves, recipe, rules, matches, partial=partial)
     if problems or misfits:
-        name = f"the recipe {recipe.name!r}" if recipe.name else "the recipe"
         lines = first_lines([*problems, *misfits], _MAX_LINES)
-        raise MismatchError(f"{name} does not fit {where}:\n{lines}")
+        raise MismatchError(f"the {recipe.label} does not fit {where}:\n{lines}")
     return _placed(index, recipe, made, matches.others, where=where)
 
 

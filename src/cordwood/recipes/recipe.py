@@ -57,7 +57,7 @@ class Recipe:
             object.__setattr__(self, name, tuple(value))
         prefixes = {prefix: tuple(others) for prefix, others in self.prefixes.items()}
         object.__setattr__(self, "prefixes", prefixes)
-        where = f"recipe {self.name!r}" if self.name else "recipe"
+        where = self.label
         for rule in self.rules:
             if not isinstance(rule, Rule):
                 raise TypeError(
@@ -121,6 +121,11 @@ class Recipe:
                 )
         return replace(self, sizes=_resolved({**self.sizes, **_numbers(config), **texts}))
 
+    @property
+    def label(self) -> str:
+        """The words for it in messages: recipe 'llama'; recipe alone if it has no name."""
+        return f"recipe {self.name!r}" if self.name else "recipe"
+
     @cached_property
     def values(self) -> Mapping[str, Number]:
         """The sizes that are numbers, or expressions of numbers."""
@@ -162,10 +167,9 @@ class Recipe:
         try:
             return bool(evaluate(rule.when, self.values))
         except KeyError as e:
-            name = f"recipe {self.name!r}" if self.name else "recipe"
             raise MismatchError(
-                f"{name}, rule {rule}: the condition needs {e.args[0]!r}, which has no number: "
-                "give the contents of the config.json by with_config, or a number in sizes"
+                f"{self.label}, rule {rule}: the condition needs {e.args[0]!r}, which has no "
+                "number: give the contents of the config.json by with_config, or a number in sizes"
             ) from e
 
     def __str__(self) -> str:
