@@ -10,10 +10,11 @@ from typing import NamedTuple, TypeVar
 
 from cordwood import dtypes
 from cordwood.index import ARRAY_KINDS, Arithmetic, Arranged, ArrangedPart, Box, Leaf
-from cordwood.recipes.axes import AxisNames, solve_sizes
-from cordwood.recipes.expressions import Number, evaluate
 from cordwood.recipes.match_rules import DirectedRule, Taken
+from cordwood.recipes.parse_axes import AxisNames
 from cordwood.recipes.rule import LIST
+from cordwood.recipes.size_expressions import Number, evaluate
+from cordwood.recipes.solve_axis_sizes import solve_axis_sizes
 
 T = TypeVar("T")
 
@@ -125,7 +126,7 @@ class RuleArrangement:
             axes = self._rule.source.axes
             if leaf.kind in ARRAY_KINDS and axes.fits(len(leaf.shape)):
                 groups = axes.expanded(len(leaf.shape)).groups
-                sizes |= solve_sizes(groups, leaf.shape, self._known(each, {}))
+                sizes |= solve_axis_sizes(groups, leaf.shape, self._known(each, {}))
         odd = {*self._rule.rule.cat, *(self._rule.rule.pad if self._reverse else ()), LIST}
         return {name: size for name, size in sizes.items() if name not in odd and "." not in name}
 
@@ -226,9 +227,9 @@ class RuleArrangement:
         if len(axes.groups) != len(leaf.shape):
             raise RuleError(f"expected {len(axes.groups)} axes, found the shape {list(leaf.shape)}")
         try:
-            solved = solve_sizes(axes.groups, leaf.shape, self._known(taken, {}))
+            solved = solve_axis_sizes(axes.groups, leaf.shape, self._known(taken, {}))
             if not {*axes.atoms} <= solved.keys():
-                solved = solve_sizes(axes.groups, leaf.shape, self._known(taken, inferred))
+                solved = solve_axis_sizes(axes.groups, leaf.shape, self._known(taken, inferred))
         except ValueError as e:
             raise RuleError(f"the shape {list(leaf.shape)} does not fit: {e}") from e
         missing = [atom for atom in axes.atoms if atom not in solved]

@@ -9,11 +9,11 @@ from typing import NamedTuple
 from cordwood.index import Leaf, Naming
 from cordwood.plan.path_patterns import path_name
 from cordwood.plan.path_spellings import plain_name
-from cordwood.recipes.axes import parse_axes
-from cordwood.recipes.expressions import Number, evaluate, expression_names
 from cordwood.recipes.name_matcher import NameMatcher
+from cordwood.recipes.parse_axes import parse_axes
 from cordwood.recipes.recipe import Recipe
 from cordwood.recipes.rule import Rule
+from cordwood.recipes.size_expressions import Number, evaluate, expression_names
 from cordwood.recipes.templates import parse_template
 
 

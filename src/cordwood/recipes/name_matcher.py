@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from cordwood.recipes.expressions import Number, evaluate, expression_names
+from cordwood.recipes.size_expressions import Number, evaluate, expression_names
 from cordwood.recipes.templates import NameTemplate
 
 

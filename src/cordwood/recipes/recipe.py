@@ -11,9 +11,9 @@ from typing import Any, Self
 from cordwood import dtypes
 from cordwood.errors import MismatchError
 from cordwood.keypath import parse_path
-from cordwood.recipes.expressions import Number, evaluate, expression_names, require_expression
 from cordwood.recipes.recipe_json import parse_recipe, recipe_json
 from cordwood.recipes.rule import Rule, separator_of
+from cordwood.recipes.size_expressions import Number, evaluate, expression_names, require_expression
 
 MAX_RULES = 10_000
 MAX_SIZES = 10_000

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from cordwood.keypath import parse_path
-from cordwood.recipes.axes import ANY, AxisNames, parse_axes
-from cordwood.recipes.expressions import expression_names, require_expression
+from cordwood.recipes.parse_axes import ANY, AxisNames, parse_axes
+from cordwood.recipes.size_expressions import expression_names, require_expression
 from cordwood.recipes.templates import NameTemplate, parse_template
 
 LIST = "L"  # the axis of several names or paths

@@ -11,8 +11,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from cordwood.recipes.expressions import evaluate, expression_names
 from cordwood.recipes.recipe import Recipe
+from cordwood.recipes.size_expressions import evaluate, expression_names
 
 FAMILIES = (
     "bert",

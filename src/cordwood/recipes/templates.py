@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from cordwood.recipes.expressions import Number, evaluate, expression_names, require_expression
+from cordwood.recipes.size_expressions import Number, evaluate, expression_names, require_expression
 
 _FIELD = re.compile(r"\{([^{}]*)\}")
 _INTEGER = "(0|[1-9][0-9]{0,8})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 _TOKEN = re.compile(r"\s*(?:([A-Za-z_]\w*)|(\.\.\.)|([()1]))")
@@ -96,33 +96,3 @@ def parse_axes(text: str) -> AxisNames:
     if len(axes.groups) > MAX_AXES or len(axes.atoms) > MAX_AXES:
         raise ValueError(f"axes {text!r}: expected at most {MAX_AXES}")
     return axes
-
-
-def solve_sizes(
-    groups: Sequence[Sequence[str]], shape: Sequence[int], sizes: Mapping[str, int]
-) -> dict[str, int]:
-    """Return the sizes of the atoms of an array, as far as the shape and known sizes tell.
-
-    Raises ValueError if the shape contradicts the sizes.
-
-    >>> solve_sizes((("n", "h"), ("d",)), (64, 32), {"h": 16})
-    {'h': 16, 'n': 4, 'd': 32}
-    """
-    result: dict[str, int] = {}
-    for group, size in zip(groups, shape, strict=True):
-        known, missing = 1, []
-        for atom in group:
-            if atom in sizes:
-                result[atom] = sizes[atom]
-                known *= sizes[atom]
-            else:
-                missing.append(atom)
-        shown = f"({' '.join(group)})" if len(group) != 1 else group[0]
-        if not missing and known != size:
-            values = ", ".join([f"{atom} = {sizes[atom]}" for atom in group])
-            raise ValueError(f"expected {known} for {shown} ({values}), found {size}")
-        if len(missing) == 1:
-            if known == 0 or size % known:
-                raise ValueError(f"{size} for {shown} is no multiple of {known}")
-            result[missing[0]] = size // known
-    return result

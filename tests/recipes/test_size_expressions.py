@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cordwood.recipes.expressions import MAX_DEPTH, MAX_LENGTH, evaluate, expression_names
+from cordwood.recipes.size_expressions import MAX_DEPTH, MAX_LENGTH, evaluate, expression_names
 
 VALUES = {"h": 64, "d": 2048, "text_config.n": 8}
 
