@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     )
     from cordwood.state_dict.state_dicts import from_state_dict as from_state_dict
     from cordwood.state_dict.state_dicts import to_state_dict as to_state_dict
-    from cordwood.storage.object_stores.object_store_options import (
+    from cordwood.storage.object_stores.storage_options import (
         storage_options as storage_options,
     )
 
@@ -98,7 +98,7 @@ _NAMES_OF = {
     "cordwood.sharding.partition_rules": "match_partition_rules",
     "cordwood.state_dict.state_dicts": "from_state_dict to_state_dict",
     "cordwood.state_dict.handlers": "register_serialization_state",
-    "cordwood.storage.object_stores.object_store_options": "storage_options",
+    "cordwood.storage.object_stores.storage_options": "storage_options",
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 _SUBMODULES = (

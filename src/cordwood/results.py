@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cordwood.manager.save_report import SaveReport as SaveReport
     from cordwood.policies.retention_plan import PlannedStep as PlannedStep
     from cordwood.policies.retention_plan import RetentionPlan as RetentionPlan
-    from cordwood.storage.object_stores.object_store_options import StorageOptions as StorageOptions
+    from cordwood.storage.object_stores.storage_options import StorageOptions as StorageOptions
     from cordwood.verifying.verify_result import Verification as Verification
 
 _MODULE_OF = {
@@ -41,7 +41,7 @@ _MODULE_OF = {
     "RetentionPlan": "cordwood.policies.retention_plan",
     "SaveReport": "cordwood.manager.save_report",
     "Stateful": "cordwood.manager.items.stateful",
-    "StorageOptions": "cordwood.storage.object_stores.object_store_options",
+    "StorageOptions": "cordwood.storage.object_stores.storage_options",
     "Verification": "cordwood.verifying.verify_result",
 }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cordwood.dtypes import DTYPES
 from cordwood.encoding.cordwood_metadata import HEADER_START, VERSION, VERSION_KEY
-from cordwood.encoding.json_structure import MAX_KEY_DEPTH
+from cordwood.encoding.json_tree_structure import MAX_KEY_DEPTH
 from cordwood.encoding.tensor_names import MAX_NAME_BYTES
 from cordwood.formats.numpy_files import npy_header, read_eqx
 from cordwood.formats.numpy_files.read_npz import MAX_RATIO

@@ -200,7 +200,7 @@ def test_a_run_goes_on_from_an_older_step_after_delete_after(tmp_path: Path) -> 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS])
 def test_a_pin_needs_write_permission(tmp_path: Path, code: int) -> None:
     save(tmp_path, 1)
-    writable_open = "cordwood.storage.local_step_storage.WritableFile.open"
+    writable_open = "cordwood.storage.step_pins.WritableFile.open"
     refused = patch(writable_open, side_effect=OSError(code, "no"))
     with (
         refused,

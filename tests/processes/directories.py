@@ -19,9 +19,9 @@ from jax.sharding import PartitionSpec as P
 
 import cordwood
 from cordwood import tree_deserialize_leaves, tree_serialize_leaves
-from cordwood.processes import begin_together, rendezvous
-from cordwood.processes.join_rendezvous import Joining
+from cordwood.processes import begin_shared_save, rendezvous
 from cordwood.processes.key_value_store import current_processes
+from cordwood.processes.wait_for_arrivals import Arrival
 from cordwood.storage import syscalls
 from cordwood.testing import assert_trees_equal
 from tests.alarms import alarms
@@ -31,7 +31,7 @@ from tests.processes.spread_trees import SPECS, mesh, reference, spread
 def hasten(silence_seconds: float, probe_seconds: float) -> None:
     """Have processes notice sooner that others are dead or see other directories."""
     rendezvous.SILENCE_SECONDS = silence_seconds
-    begin_together.PROBE_SECONDS = probe_seconds
+    begin_shared_save.PROBE_SECONDS = probe_seconds
 
 
 def save_differing(path: str, what: str, **options: Any) -> None:
@@ -218,9 +218,9 @@ def save_interrupted(path: str, process: int, **options: Any) -> str:
     """
     tree = spread(reference(1), 2)
     processes, stopped = current_processes(), f"stopped {path}"
-    arrive = Joining.arrive
+    arrive = Arrival.arrive
 
-    def interrupted(rendezvous: Joining, check: Callable[[], None]) -> str:
+    def interrupted(rendezvous: Arrival, check: Callable[[], None]) -> str:
         signal.setitimer(signal.ITIMER_REAL, 0.1)
         return arrive(rendezvous, check)
 
@@ -229,7 +229,7 @@ def save_interrupted(path: str, process: int, **options: Any) -> str:
             assert processes.get(stopped, 300) is not None
             cordwood.save(path, tree, **options)
             return "saved"
-        with alarms(), patch.object(Joining, "arrive", interrupted):
+        with alarms(), patch.object(Arrival, "arrive", interrupted):
             cordwood.save(path, tree, **options)
     except BaseException as e:  # noqa: BLE001  (looked at by the test)
         if processes.index == process:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cordwood.errors import ProcessError
-from cordwood.processes.begin_together import begin_together
+from cordwood.processes.begin_shared_save import begin_shared_save
 from cordwood.processes.key_value_store import SINGLE_PROCESS, Processes
 from cordwood.processes.rendezvous import Rendezvous
 from tests.deaths import SILENCE_SECONDS, die_at_any_call
@@ -58,7 +58,7 @@ def save(
     with Rendezvous(
         processes, "save x", timeout_seconds=100, silence_seconds=silence_seconds
     ) as rendezvous:
-        save_id, base = begin_together(
+        save_id, base = begin_shared_save(
             rendezvous,
             disk,
             path="x",
@@ -139,7 +139,7 @@ def test_a_process_dies_at_any_call() -> None:
 
 
 def test_a_directory_that_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cordwood.processes.begin_together.PROBE_SECONDS", 0.1)
+    monkeypatch.setattr("cordwood.processes.begin_shared_save.PROBE_SECONDS", 0.1)
     disks = [Disk(), Disk(), Disk()]
     disks[2] = disks[0]
     outcomes = run_processes(COUNT, lambda processes: save(processes, disks[processes.index]))

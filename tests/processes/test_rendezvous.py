@@ -10,8 +10,8 @@ import pytest
 
 from cordwood.errors import ProcessError
 from cordwood.processes.key_value_store import SINGLE_PROCESS, Processes, current_processes
+from cordwood.processes.process_error_texts import process_names
 from cordwood.processes.rendezvous import Rendezvous
-from cordwood.processes.rendezvous_texts import process_names
 from cordwood.threads.stop_check import stop_check
 from tests.deaths import SILENCE_SECONDS, die_at_any_call
 from tests.processes.fake_processes import Died, FakeProcesses, Outcome, Store, run_processes

@@ -17,7 +17,7 @@ from cordwood.storage import syscalls
 from cordwood.storage.directories import remove_tree
 from cordwood.storage.local_step_storage import LocalStepStorage
 from cordwood.storage.locations import LocalPath
-from cordwood.storage.staging_directory import StagingDirectory
+from cordwood.storage.staging.staging_directory import StagingDirectory
 from tests.children import run_python
 
 TREE = {"a": {"b": np.arange(6.0)}, "c": np.ones(3)}

@@ -16,10 +16,10 @@ import cordwood
 from cordwood import storage_options
 from cordwood.errors import StorageError
 from cordwood.storage.object_stores import (
-    gcs_config,
+    gcs_settings,
     multipart_upload,
     object_uploads,
-    s3_config,
+    s3_settings,
 )
 from cordwood.storage.object_stores.bucket_cache import BUCKETS
 from cordwood.testing import assert_trees_equal
@@ -75,8 +75,8 @@ def test_the_environment_names_an_s3_endpoint_as_boto3_reads_it(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert s3_config.s3_endpoint() == endpoint
-    assert s3_config.s3_region() == region
+    assert s3_settings.s3_endpoint() == endpoint
+    assert s3_settings.s3_region() == region
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_the_environment_names_a_gcs_emulator(
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
     if host is not None:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", host)
-    assert gcs_config.gcs_endpoint() == expected
+    assert gcs_settings.gcs_endpoint() == expected
 
 
 def test_a_bucket_holds_a_checkpoint_itself(web: WebStore) -> None:

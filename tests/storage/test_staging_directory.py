@@ -16,11 +16,11 @@ from cordwood.errors import NotACheckpointError, StorageError
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.plan.file_plan import PlannedFile, SmallFile
 from cordwood.storage import syscalls
-from cordwood.storage.collect_stages import collect_stages
 from cordwood.storage.directories import count_files, remove_tree
 from cordwood.storage.local_directory import LocalDirectory
 from cordwood.storage.paths import locate_directory, stale_stages
-from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
+from cordwood.storage.staging.collect_stages import collect_stages
+from cordwood.storage.staging.staging_directory import DirectoryChange, StagingDirectory
 from cordwood.storage.storage_protocol import Transaction
 from cordwood.storage.write_chunk_files import WrittenFile
 from cordwood.threads.run_in_worker import run_in_worker
@@ -499,7 +499,7 @@ def test_a_failed_removal_is_not_reported_as_removed(
     stage = tmp_path / ".100.cordwood-0123456789abcdef.stage"
     stage.mkdir()
     with monkeypatch.context() as patch:
-        patch.setattr("cordwood.storage.collect_stages.remove_tree", lambda path: None)
+        patch.setattr("cordwood.storage.staging.collect_stages.remove_tree", lambda path: None)
         assert collect_stages(tmp_path / "100", dry_run=False) == []
     assert collect_stages(tmp_path / "100", dry_run=True) == [str(stage)]
     assert collect_stages(tmp_path / "100", dry_run=False) == [str(stage)]

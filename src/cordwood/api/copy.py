@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 
-from cordwood.copying.copy_checkpoint import copy_checkpoint
+from cordwood.copying.copy_checkpoint_or_run import copy_checkpoint_or_run
 from cordwood.copying.copy_report import CopyReport
 from cordwood.io.progress import ProgressOption
 from cordwood.io.progress_bar import progress_display
@@ -91,7 +91,7 @@ def copy(
     wait_for_saves(str(origin))
     wait_for_saves(str(target))
     with after_interrupted_saves(str(target)), progress_display(progress, "copying") as report:
-        copied = copy_checkpoint(origin, target, verify=verify, report=report)
+        copied = copy_checkpoint_or_run(origin, target, verify=verify, report=report)
     return CopyReport(
         str(origin),
         str(target),

@@ -11,12 +11,12 @@ from cordwood.formats.load_format import collector_of, storage_of
 from cordwood.formats.place import Place
 from cordwood.formats.step_names import step_in_name
 from cordwood.formats.table import DEFAULT
-from cordwood.storage.collect_stages import collect_stages
 from cordwood.storage.hub.hub_address import refuse_hub
 from cordwood.storage.locations import LocalPath, Location, Url, parse_location
 from cordwood.storage.open_step_storage import open_step_storage
 from cordwood.storage.paths import is_folder, locate_directory, parent_and_name
 from cordwood.storage.removal.killed_removals import finish_removals
+from cordwood.storage.staging.collect_stages import collect_stages
 from cordwood.threads.run_in_worker import run_in_worker
 
 

@@ -10,7 +10,7 @@ from cordwood.errors import MismatchError
 from cordwood.io.progress import ProgressOption
 from cordwood.loading.load_options import Cast, Extra, LoadOptions, Missing, OpenAndReadOptions
 from cordwood.loading.load_tree import load_checkpoint
-from cordwood.loading.migrations import Migration
+from cordwood.loading.migration_options import Migration
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.rename_paths import Rename
 from cordwood.plan.select_leaves import Transpose

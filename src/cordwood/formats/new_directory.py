@@ -11,7 +11,7 @@ from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directories import list_names
 from cordwood.storage.locations import LocalPath
 from cordwood.storage.paths import kind_at
-from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
+from cordwood.storage.staging.staging_directory import DirectoryChange, StagingDirectory
 
 
 def require_one_process(format: Format, path: LocalPath, rendezvous: Rendezvous) -> None:

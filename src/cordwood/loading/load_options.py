@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 from cordwood.io.progress import ProgressOption
 from cordwood.io.progress_bar import require_progress_option
-from cordwood.loading.migrations import Migration, require_migrations
+from cordwood.loading.migration_options import Migration, require_migrations
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.rename_paths import Rename
 from cordwood.plan.select_leaves import Transpose

@@ -1,57 +1,50 @@
-"""The option `migrations`: other options of a load, where a checkpoint does not fit `like`."""
+"""The trial of `migrations=`, where a checkpoint does not fit `like`: one after another."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from collections.abc import Sequence
+from typing import Any
 
 from cordwood.errors import MismatchError
-from cordwood.message_text import nearest_name
-from cordwood.plan.path_patterns import Select
-from cordwood.plan.rename_paths import Rename
-from cordwood.plan.select_leaves import Transpose
-from cordwood.recipes.recipe import Recipe
+from cordwood.loading.leaf_reader import LeafReader
+from cordwood.loading.load_options import LoadOptions
+from cordwood.loading.matching.match_result import Matching
+from cordwood.loading.migration_options import Migration
+from cordwood.loading.select_and_match import select_and_match
+from cordwood.plan.select_leaves import SelectedLeaves
+from cordwood.threads.log import log
 
 _MAX_LINES = 12  # of what each attempt failed with
 
 
-class Migration(TypedDict, total=False):
-    """Options of a load by which an older checkpoint fits `like`."""
+def match_or_migrate(
+    reader: LeafReader, like: Any, options: LoadOptions
+) -> tuple[SelectedLeaves, Matching, LoadOptions]:
+    """Return the leaves to load, what to make of them, and the options by which they fit `like`.
 
-    select: Select | None
-    rename: Rename | None
-    transpose: Transpose | None
-    recipe: Recipe | None
-    cast: Any
-    missing: Literal["error", "keep"]
-    extra: Literal["error", "ignore"]
-    strict: bool
-
-
-def require_migrations(migrations: Sequence[Migration], *, has_like: bool) -> None:
-    """Raise TypeError or ValueError unless the value is a list of dicts of such options."""
-    if isinstance(migrations, Mapping | str) or not isinstance(migrations, Sequence):
-        raise TypeError(
-            f"migrations: expected a list of dicts of options, found {migrations!r:.80}"
-        )
-    if migrations and not has_like:
-        raise ValueError("migrations are tried where a checkpoint does not fit `like`: pass one")
-    for number, migration in enumerate(migrations):
-        if not isinstance(migration, Mapping):
-            raise TypeError(
-                f"migrations[{number}]: expected a dict of options, found {migration!r:.80}"
+    Migrations are tried in order, if the checkpoint does not fit without them. No array is read.
+    """
+    problems = []
+    for number, attempt in enumerate(options.attempts(), start=-1):
+        try:
+            result = select_and_match(reader, like, attempt)
+        except MismatchError as e:
+            problems.append(e)
+            continue
+        if number >= 0:
+            log.info(
+                "%s does not fit as it is, and is loaded by migrations[%d] = %.200r",
+                reader.path,
+                number,
+                options.migrations[number],
             )
-        for name in migration:
-            if name not in Migration.__annotations__:
-                close = nearest_name(str(name), list(Migration.__annotations__))
-                hint = f"; did you mean {close!r}?" if close is not None else ""
-                raise TypeError(
-                    f"migrations[{number}]: expected some of "
-                    f"{', '.join(Migration.__annotations__)}, found {name!r}{hint}"
-                )
+        return *result, attempt
+    if options.migrations:
+        raise _migration_error(reader.path, options.migrations, problems)
+    raise problems[0]
 
 
-def migration_error(
+def _migration_error(
     name: str, migrations: Sequence[Migration], problems: Sequence[MismatchError]
 ) -> MismatchError:
     """Return the error of a checkpoint that fits neither as it is nor by any migration.

@@ -21,8 +21,8 @@ from cordwood.manager.missing_steps import finished_step
 from cordwood.manager.restore_request import RestoreRequest
 from cordwood.manager.steps import Steps
 from cordwood.message_text import printable
+from cordwood.processes.process_error_texts import process_names
 from cordwood.processes.rendezvous import Rendezvous
-from cordwood.processes.rendezvous_texts import process_names
 from cordwood.threads.log import log
 
 _TO_THE_CALLER = 4  # frames from a warning to the caller of `CheckpointManager.restore`

@@ -23,7 +23,7 @@ from cordwood.threads.run_in_worker import run_in_worker
 class RendezvousState:
     """The state that a process keeps from one rendezvous to the next.
 
-    See `cordwood.processes.join_rendezvous`.
+    See `cordwood.processes.wait_for_arrivals`.
 
     Attributes:
         incarnation: random bytes of this process; a process that is started in its place has

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from cordwood.encoding.digests import digest_of
 from cordwood.errors import ProcessError
-from cordwood.processes.join_rendezvous import WAKE_SECONDS
 from cordwood.processes.key_value_store import Processes, current_processes
 from cordwood.processes.rendezvous import Rendezvous
+from cordwood.processes.wait_for_arrivals import WAKE_SECONDS
 from cordwood.threads.wait_logger import WaitLogger
 
 _CLEAR_EVERY = 64  # decisions

@@ -6,7 +6,7 @@ keys: process 0 for the values of the others, the others for the answer. A proce
 announces that, and its announcement takes the place of the answer. Every process sends heartbeats,
 so that the others notice if it dies without an announcement.
 
-The processes come together by `join_rendezvous.Joining`, which returns a namespace. Its keys:
+The processes come together by `wait_for_arrivals.Arrival`, which returns a namespace. Its keys:
 
     values/<round>/<process>    the value that a process sends
     answer/<round>              the answer of process 0
@@ -25,11 +25,11 @@ from contextlib import suppress
 from typing import Any, Self, TypeVar
 
 from cordwood.errors import ProcessError
+from cordwood.processes.encode_messages import encode_text
 from cordwood.processes.heartbeats import Heartbeats
-from cordwood.processes.join_rendezvous import WAKE_SECONDS, Joining
 from cordwood.processes.key_value_store import Processes
-from cordwood.processes.rendezvous_messages import encode_text
-from cordwood.processes.rendezvous_texts import process_names, silence_text
+from cordwood.processes.process_error_texts import process_names, silence_text
+from cordwood.processes.wait_for_arrivals import WAKE_SECONDS, Arrival
 from cordwood.threads.latch import Latch
 from cordwood.threads.started_thread import StartedThread
 from cordwood.threads.stop_check import current_stop_check, never_stop, stop_check
@@ -77,11 +77,11 @@ class Rendezvous:
         self._timeout = timeout_seconds
         self._silence = SILENCE_SECONDS if silence_seconds is None else silence_seconds
         # Only where there are other processes:
-        self._joining: Joining
+        self._arrival: Arrival
         self._heartbeats: Heartbeats
         if processes.count > 1:
             self._heartbeats = Heartbeats()
-            self._joining = Joining(
+            self._arrival = Arrival(
                 processes,
                 purpose,
                 background=background,
@@ -110,7 +110,7 @@ class Rendezvous:
             try:
                 if self._processes.index == 0:
                     _delete_finished(self._processes)
-                self._namespace = self._joining.arrive(self.poll)
+                self._namespace = self._arrival.arrive(self.poll)
             except BaseException as e:
                 self.leave(e)
                 raise
@@ -223,7 +223,7 @@ class Rendezvous:
                 wait_logger.end()
                 self._processes.delete(prefix)
                 if self._round == 1:
-                    self._joining.delete_answer()
+                    self._arrival.delete_answer()
                 return [json.loads(values[process]) for process in self._others]
             late = [each for each in missing if time_now - progress[each][1] > self._timeout]
             if late:
@@ -264,8 +264,8 @@ class Rendezvous:
         number = 0
         while not self._ended.is_set:
             try:
-                if self._namespace is None:  # `Joining.arrive` looks for failures by itself
-                    self._joining.send_heartbeat(number)
+                if self._namespace is None:  # `Arrival.arrive` looks for failures by itself
+                    self._arrival.send_heartbeat(number)
                 else:
                     heartbeat = f"{number} {self._steps}".encode()
                     self._processes.put(self._key("heartbeats", self._processes.index), heartbeat)
@@ -322,7 +322,7 @@ class Rendezvous:
                 text = f"process {index} failed to {self._purpose}: {what}"
             message = encode_text(text)
             if self._namespace is None:
-                self._joining.announce_failure(text)
+                self._arrival.announce_failure(text)
             elif index == 0:
                 self._processes.put(self._key("answer", self._round), _FAILURE + message)
                 self._processes.put(self._key("finished", 0), b"")

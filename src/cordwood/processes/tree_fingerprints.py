@@ -17,8 +17,8 @@ from cordwood.errors import ProcessError
 from cordwood.index import LeafSpec, Structure
 from cordwood.keypath import path_label
 from cordwood.message_text import counted, first_lines
+from cordwood.processes.process_error_texts import process_names
 from cordwood.processes.rendezvous import Rendezvous
-from cordwood.processes.rendezvous_texts import process_names
 from cordwood.sharding.boxes import ShardGrid
 
 if TYPE_CHECKING:

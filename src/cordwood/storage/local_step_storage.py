@@ -10,16 +10,14 @@ Only what cordwood wrote is ever removed: `storage.entry_content` decides that, 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import stat
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import AbstractContextManager, suppress
 
-from cordwood.errors import CordwoodError, UnsupportedFormatError
+from cordwood.errors import CordwoodError
 from cordwood.storage import syscalls
-from cordwood.storage.atomic_file import WritableFile
 from cordwood.storage.directories import may_remove, scan_directory, sync_directory
 from cordwood.storage.entry_content import (
     EntryContent,
@@ -29,11 +27,12 @@ from cordwood.storage.entry_content import (
 )
 from cordwood.storage.entry_kinds import is_removed, leads_to_directory, leads_to_file
 from cordwood.storage.locations import LocalPath
-from cordwood.storage.locks.file_locks import NO_LOCK_ERRORS, is_locked, unlock
+from cordwood.storage.locks.file_locks import is_locked
 from cordwood.storage.locks.lock_files import locked
 from cordwood.storage.paths import LOCK_NAME, temporary_path
 from cordwood.storage.read_small_file import read_small_file
 from cordwood.storage.removal.killed_removals import finish_removals
+from cordwood.storage.step_pins import pin_directory
 from cordwood.storage.step_storage import Removal, StepEntry, StoredRecord, refusal_text
 from cordwood.storage.storage_protocol import NamingRules
 from cordwood.storage.syscalls import open_directory_fd
@@ -257,36 +256,8 @@ class LocalStepStorage:
         names = [each.name for each in scan_directory(self._path_of(entry))]
         return any(name.startswith(".") and ".cordwood-" in name for name in names)
 
-    @contextmanager
-    def pin(self, entry: str) -> Iterator[None]:
-        # It looks like a temporary index file of a running save: leftover ones are removed.
-        held = WritableFile(temporary_path(self._path_of(entry), self._index_name))
-
-        def take() -> None:
-            with self._locked():
-                held.open()
-                try:
-                    syscalls.current().flock(held.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:  # another process tests if it belongs to a running save
-                    held.lock()
-                except OSError as e:
-                    if e.errno not in NO_LOCK_ERRORS:
-                        raise
-                    raise UnsupportedFormatError(
-                        f"{self._path_of(entry)}: the file system has no locks to pin a step by "
-                        f"({os.strerror(e.errno)}): copy it, or keep it by a policy"
-                    ) from e
-
-        def release() -> None:
-            held.remove()
-            unlock(held.fd)
-
-        try:
-            run_in_worker(take)
-            yield
-        finally:
-            if held.fd >= 0:
-                run_in_worker(release)
+    def pin(self, entry: str) -> AbstractContextManager[None]:
+        return pin_directory(self._path_of(entry), self._index_name, root_lock=self._locked())
 
     def remove_leftovers(self) -> None:
         paths = [each.path for each in scan_directory(self._root) if self._is_left(each.name)]

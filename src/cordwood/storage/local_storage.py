@@ -11,7 +11,6 @@ from cordwood.index import Source
 from cordwood.io.open_files import ReadableFile
 from cordwood.io.reopened_file import MAX_OPEN_FILES
 from cordwood.plan.cells import FileSizes
-from cordwood.storage.collect_stages import collect_stages
 from cordwood.storage.directories import sync_directory
 from cordwood.storage.entry_content import data_files_in
 from cordwood.storage.local_directory import LocalDirectory, open_directory_files
@@ -30,6 +29,7 @@ from cordwood.storage.paths import (
     temporary_pattern,
 )
 from cordwood.storage.read_small_file import read_small_file
+from cordwood.storage.staging.collect_stages import collect_stages
 from cordwood.storage.storage_protocol import Garbage, NamingRules, SidecarsOf
 from cordwood.storage.syscalls import open_directory_fd
 

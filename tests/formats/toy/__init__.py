@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cordwood import dtypes
-from cordwood.encoding.json_structure import structure_from_json, structure_to_json
+from cordwood.encoding.json_tree_structure import structure_from_json, structure_to_json
 from cordwood.encoding.json_values import decode_value, encode_value
 from cordwood.errors import FormatError, IncompleteCheckpointError, NotACheckpointError
 from cordwood.formats.format_losses import refuse_opaque
@@ -40,7 +40,7 @@ from cordwood.storage.directories import list_names
 from cordwood.storage.local_directory import FileOwningDirectory, LocalDirectory
 from cordwood.storage.locations import LocalPath, Location, require_local
 from cordwood.storage.paths import path_exists
-from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
+from cordwood.storage.staging.staging_directory import DirectoryChange, StagingDirectory
 from cordwood.storage.storage_protocol import Garbage
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe_leaf

@@ -18,10 +18,10 @@ from cordwood.formats.zarr.fill_together import fill_together
 from cordwood.formats.zarr.plan_item import ItemPlan
 from cordwood.index import Box
 from cordwood.plan.file_plan import ChunkFile, PlannedFile, SmallFile
-from cordwood.processes import begin_together
+from cordwood.processes import begin_shared_save
 from cordwood.processes.key_value_store import SINGLE_PROCESS, Processes
 from cordwood.processes.rendezvous import Rendezvous
-from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
+from cordwood.storage.staging.staging_directory import DirectoryChange, StagingDirectory
 from cordwood.storage.write_chunk_files import WrittenFile
 from cordwood.threads.stop_check import StoppedError
 from cordwood.tree.flatten import describe_tree
@@ -172,7 +172,7 @@ def test_the_death_of_process_0_leaves_the_old_directory(tmp_path: Path) -> None
 
 
 def test_directories_that_are_not_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(begin_together, "PROBE_SECONDS", 0.1)
+    monkeypatch.setattr(begin_shared_save, "PROBE_SECONDS", 0.1)
     for index in range(COUNT):
         (tmp_path / f"{index}").mkdir()
 

@@ -26,7 +26,7 @@ from cordwood.errors import (
     PrefixError,
 )
 from cordwood.storage.local_directory import LocalDirectory
-from cordwood.storage.staging_directory import StagingDirectory
+from cordwood.storage.staging.staging_directory import StagingDirectory
 from cordwood.testing import assert_trees_equal
 from cordwood.testing import strategies as some
 from tests.formats.zarr.zarr_trees import stored_index

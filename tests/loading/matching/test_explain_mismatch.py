@@ -15,7 +15,7 @@ from cordwood.loading.matching.match_containers import (
     NoneInCheckpoint,
     NoneInLike,
 )
-from cordwood.loading.matching.match_problems import (
+from cordwood.loading.matching.mismatch_kinds import (
     AbsentLeaf,
     ExtraLeaf,
     LeafInLike,

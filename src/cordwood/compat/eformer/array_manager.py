@@ -26,7 +26,7 @@ from cordwood.loading.load_target import Target
 from cordwood.loading.restore_targets import restore_targets
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.local_directory import LocalDirectory
-from cordwood.storage.staging_directory import StagingDirectory
+from cordwood.storage.staging.staging_directory import StagingDirectory
 from cordwood.storage.write_chunk_files import WrittenFile, adopt_files
 from cordwood.threads.run_in_worker import run_in_worker
 from cordwood.tree.leaves import is_jax_array

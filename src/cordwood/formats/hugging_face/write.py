@@ -24,7 +24,7 @@ from cordwood.plan.file_plan import FilePlan
 from cordwood.plan.shards_by_size import shards_by_size
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.locations import LocalPath, Location, require_local
-from cordwood.storage.staging_directory import StagingDirectory
+from cordwood.storage.staging.staging_directory import StagingDirectory
 from cordwood.tree.flatten import FlatTree, flatten
 from cordwood.tree.leaves import describe_leaf
 

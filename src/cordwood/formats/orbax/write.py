@@ -35,7 +35,7 @@ from cordwood.plan.cells import merge_small_shards
 from cordwood.plan.file_plan import PlannedFile, SmallFile
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.locations import LocalPath, Location, require_local
-from cordwood.storage.staging_directory import StagingDirectory
+from cordwood.storage.staging.staging_directory import StagingDirectory
 from cordwood.tree.flatten import describe_tree
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cordwood.encoding.json_structure import structure_to_json
+from cordwood.encoding.json_leaf_types import encode_runs
+from cordwood.encoding.json_tree_structure import structure_to_json
 from cordwood.encoding.json_values import encode_value
-from cordwood.encoding.leaf_table import encode_runs
 from cordwood.formats.packs.item import GAP
 from cordwood.formats.packs.leaf_types import PackedType, to_json, type_of
 from cordwood.formats.packs.packed_tree import PackedTree

@@ -10,8 +10,8 @@ from math import prod
 from typing import Any, NamedTuple
 
 from cordwood import dtypes
+from cordwood.encoding.json_leaf_types import BYTE_KINDS, LeafType, type_from_json, type_to_json
 from cordwood.encoding.json_values import VALUE_KINDS
-from cordwood.encoding.leaf_table import BYTE_KINDS, LeafType, type_from_json, type_to_json
 from cordwood.errors import FormatError, LimitError
 from cordwood.formats.format_losses import unstorable_error
 from cordwood.formats.packs.grid import Grid, parse_axis

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cordwood.encoding.json_structure import structure_from_json
-from cordwood.encoding.leaf_table import parse_runs
+from cordwood.encoding.json_leaf_types import parse_runs
+from cordwood.encoding.json_tree_structure import structure_from_json
 from cordwood.errors import FormatError
 from cordwood.formats.format_protocol import IndexListing
 from cordwood.formats.packs.cordwood_json import INDEX_NAME, MAX_INDEX_BYTES, decode_index

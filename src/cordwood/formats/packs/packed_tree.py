@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cordwood.encoding.leaf_table import BYTE_KINDS
+from cordwood.encoding.json_leaf_types import BYTE_KINDS
 from cordwood.encoding.tensor_names import tensor_names
 from cordwood.formats.packs.grid import Grid
 from cordwood.formats.packs.leaf_types import Tensor, tensor_of

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from cordwood.encoding.digests import DIGEST_BYTES
-from cordwood.encoding.json_structure import structure_from_json
-from cordwood.encoding.leaf_table import parse_runs, parse_values
+from cordwood.encoding.json_leaf_types import parse_runs, parse_values
+from cordwood.encoding.json_tree_structure import structure_from_json
 from cordwood.errors import FormatError, LimitError
 from cordwood.formats.packs.cordwood_json import INDEX_NAME, decode_index
 from cordwood.formats.packs.file_names import PACK_NAME

@@ -24,7 +24,7 @@ from cordwood.index import LeafSpec
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.message_text import first_names
 from cordwood.plan.cells import FileSizes, cell_bytes_of_leaves
-from cordwood.processes.begin_together import begin_together
+from cordwood.processes.begin_shared_save import begin_shared_save
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.processes.tree_fingerprints import tree_fingerprints
 from cordwood.storage.atomic_file import storage_error
@@ -143,7 +143,7 @@ def write(save: PacksSave, leaves: Leaves, rendezvous: Rendezvous) -> None:
         save_id, base = save.save_id or new_save_id(), "" if linking is None else linking.base
         if rendezvous.count > 1:
             described = [each.described for each in trees]
-            save_id, base = begin_together(
+            save_id, base = begin_shared_save(
                 rendezvous,
                 transaction,
                 path=store.name,

@@ -21,9 +21,10 @@ from cordwood.encoding.cordwood_metadata import (
     encode_digests,
     finish_header,
 )
+from cordwood.encoding.cordwood_structure import encode_structure
 from cordwood.encoding.digests import BLOCK_BYTES
+from cordwood.encoding.json_leaf_types import BYTE_KINDS, LeafType
 from cordwood.encoding.json_values import VALUE_KINDS, encode_value
-from cordwood.encoding.leaf_table import BYTE_KINDS, LeafType, encode_table
 from cordwood.encoding.tensor_names import tensor_names
 from cordwood.errors import LimitError, UnsupportedLeafError
 from cordwood.formats.safetensors.dtype_codes import stored_dtype
@@ -84,7 +85,7 @@ def plan_file(
     tensors, tensor_forms, values, types, leaf_types = _group_leaves(specs)
     names, changed = tensor_names([specs[i].key_path for i in tensors])
     renamed = [(tensors[i], names[i]) for i in changed]
-    table = encode_table(structure, types, leaf_types, renamed, values)
+    table = encode_structure(structure, types, leaf_types, renamed, values)
     # In the order of the file; ties keep the order of leaves.
     order = sorted(range(len(tensors)), key=[form.sort_key for form in tensor_forms].__getitem__)
     forms = [tensor_forms[i] for i in order]

@@ -15,8 +15,9 @@ from cordwood.encoding.cordwood_metadata import (
     decode_digests,
     split_metadata,
 )
+from cordwood.encoding.cordwood_structure import LeafTable, parse_structure
 from cordwood.encoding.digests import check_coverage
-from cordwood.encoding.leaf_table import BYTE_KINDS, LeafTable, LeafType, parse_table
+from cordwood.encoding.json_leaf_types import BYTE_KINDS, LeafType
 from cordwood.encoding.tensor_names import dotted_name, dotted_names
 from cordwood.errors import FormatError
 from cordwood.formats.safetensors.dtype_codes import stored_dtype
@@ -89,7 +90,7 @@ def _read_index(file: ReadableFile) -> Index:
         return _foreign(file, tensors, metadata)
     digests = decode_digests(cordwood[DATA_DIGESTS], len(header.raw))
     check_coverage("the data", file.size_bytes, digests)
-    table = parse_table(cordwood[STRUCTURE], tensor_count=len(tensors.names))
+    table = parse_structure(cordwood[STRUCTURE], tensor_count=len(tensors.names))
     return Index(
         FORMAT,
         table.structure,

@@ -23,7 +23,7 @@ from cordwood.formats.zarr.tensorstore_index import (
     prefixes_of,
     put_item,
 )
-from cordwood.storage.staging_directory import DirectoryChange, StagingDirectory
+from cordwood.storage.staging.staging_directory import DirectoryChange, StagingDirectory
 from cordwood.storage.write_chunk_files import WrittenFile
 
 _CHUNK_NAME = re.compile(r"[0-9]+(\.[0-9]+)*")

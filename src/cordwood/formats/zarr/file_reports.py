@@ -14,7 +14,7 @@ from cordwood.encoding.digests import BLOCK_BYTES, DIGEST_BYTES, block_count, di
 from cordwood.errors import CorruptionError, LimitError, StorageError
 from cordwood.plan.file_plan import PlannedFile
 from cordwood.storage.local_directory import LocalDirectory
-from cordwood.storage.staging_directory import StagingDirectory
+from cordwood.storage.staging.staging_directory import StagingDirectory
 from cordwood.storage.write_chunk_files import WrittenFile
 
 _REPORT = "report.{}"  # never the path of an array: a dot in a name becomes a slash

@@ -16,10 +16,10 @@ from cordwood.formats.zarr.file_reports import read_report, write_report
 from cordwood.formats.zarr.plan_item import ItemPlan
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.plan.file_plan import PlannedFile
-from cordwood.processes.begin_together import begin_together
+from cordwood.processes.begin_shared_save import begin_shared_save
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.processes.tree_fingerprints import tree_fingerprints
-from cordwood.storage.staging_directory import StagingDirectory
+from cordwood.storage.staging.staging_directory import StagingDirectory
 from cordwood.storage.write_chunk_files import WrittenFile
 
 
@@ -53,7 +53,7 @@ def fill_together(
     try:
         with rendezvous, stage.explain_errors(stage.asked, what="directory"):
             if rendezvous.count > 1:
-                begin_together(
+                begin_shared_save(
                     rendezvous,
                     stage,
                     path=stage.asked,

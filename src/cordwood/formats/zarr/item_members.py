@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from cordwood.encoding.cordwood_metadata import decode_digests, encode_digests
+from cordwood.encoding.cordwood_structure import LeafTable, parse_structure
 from cordwood.encoding.digests import BLOCK_BYTES, DIGEST_BYTES, MAX_BLOCK_BYTES
-from cordwood.encoding.leaf_table import LeafTable, parse_table
 from cordwood.errors import FormatError, LimitError
 from cordwood.index import Digests
 
@@ -59,7 +59,7 @@ def parse_item(item: object, *, array_count: int) -> ItemMembers:
         raise FormatError("expected structure to be a string and metadata an object")
     if not all(type(value) is str for value in metadata.values()):
         raise FormatError("metadata: expected strings")
-    table = parse_table(structure, tensor_count=array_count)
+    table = parse_structure(structure, tensor_count=array_count)
     arrays = [leaf for leaf, leaf_type in enumerate(table.leaf_types()) if leaf_type.tensor]
     order = item.get("order", arrays)
     if type(order) is not list or not all(type(leaf) is int for leaf in order):

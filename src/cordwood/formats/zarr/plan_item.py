@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from cordwood import dtypes
 from cordwood.encoding.cordwood_metadata import check_metadata_strings
+from cordwood.encoding.cordwood_structure import encode_structure
+from cordwood.encoding.json_leaf_types import LeafType
 from cordwood.encoding.json_values import VALUE_KINDS, encode_value
-from cordwood.encoding.leaf_table import LeafType, encode_table
 from cordwood.formats.format_losses import unstorable_error
 from cordwood.formats.zarr.array_metadata import MAX_DIMS
 from cordwood.formats.zarr.array_paths import array_paths
@@ -119,7 +120,7 @@ def plan_item(
         metadata,
         compression,
         covered,
-        encode_table(described.structure, types, leaf_types, (), values),
+        encode_structure(described.structure, types, leaf_types, (), values),
         ordered,
         key_paths,
         paths,

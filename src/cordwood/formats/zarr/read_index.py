@@ -9,7 +9,7 @@ from functools import partial
 
 from cordwood import dtypes
 from cordwood.encoding.digests import DIGEST_BYTES, block_count, digest_of
-from cordwood.encoding.leaf_table import LeafType
+from cordwood.encoding.json_leaf_types import LeafType
 from cordwood.errors import CorruptionError, FormatError, IncompleteCheckpointError, StorageError
 from cordwood.formats.format_protocol import IndexListing, Opened, OpenOptions
 from cordwood.formats.table import Format

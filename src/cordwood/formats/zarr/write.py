@@ -25,7 +25,7 @@ from cordwood.plan.file_plan import ChunkFile
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directories import scan_directory
 from cordwood.storage.locations import LocalPath, Location, require_local
-from cordwood.storage.staging_directory import StagingDirectory
+from cordwood.storage.staging.staging_directory import StagingDirectory
 from cordwood.storage.write_chunk_files import WrittenFile
 
 _MAX_SHOWN = 3

@@ -7,16 +7,25 @@ from functools import partial
 
 from cordwood.errors import MismatchError
 from cordwood.keypath import KeyPath, path_label
-from cordwood.loading.matching.match_hints import (
+from cordwood.loading.matching.match_names import SEPARATORS, match_name
+from cordwood.loading.matching.match_types import is_abstract
+from cordwood.loading.matching.mismatch_hints import (
     NO_COMMON_NAME,
     RENAME_ADVICE,
     counter_hint,
     equinox_hint,
     optimizer_hint,
 )
-from cordwood.loading.matching.match_names import SEPARATORS, match_name
-from cordwood.loading.matching.match_problems import AbsentLeaf, Mismatch, NothingInCommon
-from cordwood.loading.matching.match_types import is_abstract
+from cordwood.loading.matching.mismatch_kinds import AbsentLeaf, Mismatch, NothingInCommon
+from cordwood.loading.matching.mismatch_lines import (
+    IGNORES,
+    KEEPS,
+    MAX_LINES,
+    Line,
+    covering_lines,
+    merge_lines,
+    mismatch_lines,
+)
 from cordwood.loading.matching.moved_positions import positions_hint
 from cordwood.loading.matching.nestings import (
     Nesting,
@@ -24,15 +33,6 @@ from cordwood.loading.matching.nestings import (
     find_nestings,
     find_parts_of_like,
     nesting_hint,
-)
-from cordwood.loading.matching.problem_lines import (
-    IGNORES,
-    KEEPS,
-    MAX_LINES,
-    Line,
-    covering_lines,
-    merge_lines,
-    problem_lines,
 )
 from cordwood.message_text import counted, first_lines, first_names
 from cordwood.tree.leaves import describe_leaf, is_static_leaf
@@ -49,7 +49,7 @@ def explain(mismatch: Mismatch | NothingInCommon, name: str) -> MismatchError:
         return _nothing_in_common(mismatch, name)
     absent = [each for each in mismatch.problems if isinstance(each, AbsentLeaf)]
     nestings = _nestings_of_like(mismatch, absent)
-    lines = merge_lines(problem_lines(mismatch, nestings), covering_lines(mismatch))
+    lines = merge_lines(mismatch_lines(mismatch, nestings), covering_lines(mismatch))
     first = ""
     if mismatch.is_disjoint and not nestings and not any(each.is_left_out for each in absent):
         first, lines = _first_line(lines)

@@ -16,7 +16,7 @@ from cordwood.loading.matching.explain_mismatch import mismatch_error
 from cordwood.loading.matching.match_names import match_name
 from cordwood.loading.matching.match_result import Matching, keeping_others
 from cordwood.loading.matching.match_types import as_cast, dtypes_of_cast, fits, make_target
-from cordwood.loading.matching.problem_lines import misfit_text
+from cordwood.loading.matching.mismatch_lines import misfit_text
 from cordwood.message_text import counted
 from cordwood.tree.flatten import flatten, unflatten
 from cordwood.tree.leaves import describe_leaf

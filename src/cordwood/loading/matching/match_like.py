@@ -18,7 +18,15 @@ from cordwood.loading.matching.match_containers import (
     remove_empty,
 )
 from cordwood.loading.matching.match_names import SEPARATORS, duplicate_name, match_name
-from cordwood.loading.matching.match_problems import (
+from cordwood.loading.matching.match_result import Matching, keeping_others
+from cordwood.loading.matching.match_types import (
+    as_cast,
+    dtypes_of_cast,
+    fits,
+    is_abstract,
+    make_target,
+)
+from cordwood.loading.matching.mismatch_kinds import (
     AbsentLeaf,
     ExtraLeaf,
     LeafForContainer,
@@ -30,14 +38,6 @@ from cordwood.loading.matching.match_problems import (
     Problem,
     SharedName,
     StaticLeaf,
-)
-from cordwood.loading.matching.match_result import Matching, keeping_others
-from cordwood.loading.matching.match_types import (
-    as_cast,
-    dtypes_of_cast,
-    fits,
-    is_abstract,
-    make_target,
 )
 from cordwood.tree.flatten import FlatTree, flatten, unflatten
 from cordwood.tree.leaves import describe_leaf, is_static_leaf

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from contextlib import contextmanager, suppress
 
 from cordwood.encoding.strict_json import parse_json
-from cordwood.errors import CordwoodError, UnsupportedFormatError
+from cordwood.errors import CordwoodError
 from cordwood.storage.entry_content import EntryContent, refers_only_to_data, split_content
 from cordwood.storage.locations import Url
 from cordwood.storage.object_stores.list_objects import list_objects, list_objects_beside_pool
@@ -18,6 +18,7 @@ from cordwood.storage.object_stores.object_directory import ObjectDirectory, bel
 from cordwood.storage.object_stores.object_pool import ObjectPool
 from cordwood.storage.object_stores.object_store_client import ObjectStore
 from cordwood.storage.paths import POOL
+from cordwood.storage.step_pins import no_pins_error
 from cordwood.storage.step_storage import Removal, StepEntry, StoredRecord, refusal_text
 from cordwood.storage.storage_protocol import NamingRules
 from cordwood.threads.log import log
@@ -192,10 +193,7 @@ class ObjectStepStorage:
 
     @contextmanager
     def pin(self, entry: str) -> Iterator[None]:
-        raise UnsupportedFormatError(
-            f"{self.location_of(entry)}: there are no locks in an object store to pin a step by: "
-            "copy it, or keep it by a policy"
-        )
+        raise no_pins_error(self.location_of(entry))
         yield
 
     def remove_leftovers(self) -> None:

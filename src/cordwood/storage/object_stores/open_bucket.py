@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 from cordwood.errors import UnsupportedFormatError
 from cordwood.storage.hub.hub_address import refuse_hub
 from cordwood.storage.locations import Url
-from cordwood.storage.object_stores.azure_config import azure_config
-from cordwood.storage.object_stores.gcs_config import gcs_config
-from cordwood.storage.object_stores.s3_config import s3_config
+from cordwood.storage.object_stores.azure_settings import azure_settings
+from cordwood.storage.object_stores.gcs_settings import gcs_settings
+from cordwood.storage.object_stores.s3_settings import s3_settings
 
 STALL_SECONDS = 60.0
 CONNECT_SECONDS = 4.0  # twice this, and a pause, are less than 10 s
@@ -72,13 +72,13 @@ def open_bucket(url: Url, options: Mapping[str, Any]) -> OpenBucket:
         pages = store.HTTPStore(base, client_options=client, retry_config=_NO_RETRIES)
         return OpenBucket(pages, pages, base, stall)
     if url.scheme == "s3":
-        config = {**s3_config(url.bucket, options.get("profile"), config), **config}
+        config = {**s3_settings(url.bucket, options.get("profile"), config), **config}
         kind: Any = store.S3Store
     elif url.scheme == "gs":
-        config = {**gcs_config(), **config}
+        config = {**gcs_settings(), **config}
         kind = store.GCSStore
     else:
-        config = {**azure_config(), **config}
+        config = {**azure_settings(), **config}
         kind = store.AzureStore
     endpoint = config.get("endpoint") or config.get("base_url") or ""
     if endpoint and not str(endpoint).startswith(("http://", "https://")):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.encoding.json_structure import structure_from_json, structure_to_json
+from cordwood.encoding.json_tree_structure import structure_from_json, structure_to_json
 from cordwood.errors import FormatError, LimitError, UnsupportedLeafError
 from cordwood.index import LEAF, Node, leaf_paths
 from cordwood.keypath import DictKey

@@ -1,4 +1,4 @@
-"""The messages of a rendezvous as bytes: arrivals, answers and failures."""
+"""The messages of processes that meet, as bytes: arrivals, answers and failures."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from cordwood.verifying.verify_checkpoints import VerifyOptions, verify_checkpoi
 _UNIT_BYTES = 8 << 20
 
 
-def copy_file(source: LocalPath, destination: Location) -> Copier:
+def copy_single_file(source: LocalPath, destination: Location) -> Copier:
     """Copy a single local file to another local path."""
     copied = Copier(verify=False, in_pool=False)
     suffix = suffix_of(source.text)

@@ -11,7 +11,7 @@ def azure_endpoint() -> str | None:
     return os.environ.get("AZURE_STORAGE_ENDPOINT") or os.environ.get("AZURE_ENDPOINT") or None
 
 
-def azure_config() -> dict[str, Any]:
+def azure_settings() -> dict[str, Any]:
     """Return the options of Azure, as obstore takes them."""
     endpoint = azure_endpoint()
     return {} if endpoint is None else {"endpoint": endpoint}

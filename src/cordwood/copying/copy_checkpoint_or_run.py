@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cordwood.copying.copy_file import copy_file
+from cordwood.copying.copy_single_file import copy_single_file
 from cordwood.copying.copy_step import Copier
 from cordwood.copying.refuse_copy import is_directory_of_steps, refuse_other_step, refuse_run
 from cordwood.errors import CordwoodError, IncompleteCheckpointError, NotACheckpointError
@@ -19,13 +19,13 @@ from cordwood.threads.thread_counts import reading_threads
 from cordwood.threads.thread_pool import map_in_threads
 
 
-def copy_checkpoint(
+def copy_checkpoint_or_run(
     source: Location, destination: Location, *, verify: bool, report: Report | None
 ) -> Copier:
     """Copy a checkpoint, or the steps of a run; return what was copied."""
     if isinstance(source, LocalPath) and kind_at(source) == "a file":
         with report_progress(size_on_disk(source), report):
-            return copy_file(source, destination)
+            return copy_single_file(source, destination)
     storage = storage_of(DEFAULT)
     root, target = storage.store_at(source), storage.store_at(destination, to_save=True)
     if target.has_pool:

@@ -10,10 +10,10 @@ import pytest
 
 import cordwood
 from cordwood.errors import ProcessError
+from cordwood.processes.encode_messages import encode_failure
 from cordwood.processes.key_value_store import Processes
 from cordwood.processes.purposes import compare_purposes, key_of
 from cordwood.processes.rendezvous import Rendezvous
-from cordwood.processes.rendezvous_messages import encode_failure
 from cordwood.threads import wait_logger
 from tests.processes.fake_processes import FakeProcesses, Outcome, Store, run_processes
 

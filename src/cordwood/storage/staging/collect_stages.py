@@ -52,15 +52,3 @@ def remove_unused(path: str, *, replaced: bool = False, dry_run: bool = False) -
             return not os.path.lexists(path)  # another user's may stay
     except OSError:
         return False  # already removed, another user's, or in use: the next save tries again
-
-
-def recover_directory(target: str, old: str) -> None:
-    """Rename back a directory that a killed save had renamed; remove it if it was replaced."""
-    if not os.path.isdir(old):
-        return
-    if os.path.lexists(target):
-        sync_directory(os.path.dirname(old))  # the killed save may not have flushed its renames
-        with stop_check(never_stop):
-            remove_tree(old)
-    else:
-        syscalls.current().replace(old, target)

@@ -32,7 +32,7 @@ class SaveDestination(Protocol):
     def sees_probe(self, probe: str, *, timeout_seconds: float) -> bool: ...
 
 
-def begin_together(
+def begin_shared_save(
     rendezvous: Rendezvous,
     destination: SaveDestination,
     *,

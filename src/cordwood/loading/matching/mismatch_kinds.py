@@ -1,4 +1,4 @@
-"""The problems of matching a stored tree with `like`, as values: `explain` writes their texts."""
+"""The kinds of mismatches of a stored tree with `like`, as values: `explain` writes their texts."""
 
 from __future__ import annotations
 

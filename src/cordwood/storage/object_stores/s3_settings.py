@@ -25,7 +25,7 @@ def s3_region() -> str | None:
     return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or None
 
 
-def s3_config(bucket: str, profile: str | None, options: dict[str, Any]) -> dict[str, Any]:
+def s3_settings(bucket: str, profile: str | None, options: dict[str, Any]) -> dict[str, Any]:
     """Return what the environment and the profile say of S3, where the program says nothing."""
     config: dict[str, Any] = {}
     region = s3_region()

@@ -17,10 +17,9 @@ from cordwood import storage_options
 from cordwood.errors import UnsupportedFormatError
 from cordwood.storage.locations import Url, parse_location
 from cordwood.storage.object_stores import (
-    object_store_options,
     open_bucket,
     request_retries,
-    s3_config,
+    s3_settings,
 )
 from cordwood.storage.object_stores.bucket_cache import BUCKETS
 from cordwood.storage.object_stores.object_store_client import ObjectStore
@@ -54,7 +53,7 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     for name in ("_options", "_opened", "_experience"):
         monkeypatch.setattr(BUCKETS, name, {})
-    monkeypatch.setattr(s3_config, "_amazon_region", lambda bucket: None)
+    monkeypatch.setattr(s3_settings, "_amazon_region", lambda bucket: None)
 
 
 @pytest.fixture
@@ -148,7 +147,7 @@ def test_amazon_is_asked_for_a_region_that_nobody_names(monkeypatch: pytest.Monk
         asked.append(bucket)
         return "eu-north-1"
 
-    monkeypatch.setattr(s3_config, "_amazon_region", region)
+    monkeypatch.setattr(s3_settings, "_amazon_region", region)
     assert config_of("s3://bucket")["region"] == "eu-north-1"
     assert config_of("s3://bucket/x")["region"] == "eu-north-1"
     assert asked == ["bucket"]
@@ -353,7 +352,7 @@ def test_options_hold_until_the_end_of_a_block() -> None:
         with storage_options("s3://bucket", endpoint="http://localhost:2"):
             assert opened("s3://bucket").where == "s3://bucket at http://localhost:2"
         assert opened("s3://bucket").where == "s3://bucket at http://localhost:1"
-        assert isinstance(outer, object_store_options.StorageOptions)
+        assert isinstance(outer, cordwood.results.StorageOptions)
     assert opened("s3://bucket").where == before.where == "s3://bucket"
     assert BUCKETS._options == {}
 

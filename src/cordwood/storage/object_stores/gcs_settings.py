@@ -17,7 +17,7 @@ def gcs_endpoint() -> str | None:
 _EMULATOR_TOKEN = {"token": "emulator", "expires_at": None}
 
 
-def gcs_config() -> dict[str, Any]:
+def gcs_settings() -> dict[str, Any]:
     """Return the options of Google Cloud Storage, as obstore takes them."""
     endpoint = gcs_endpoint()
     if endpoint is None:

@@ -14,15 +14,16 @@ from cordwood.loading.matching.match_containers import (
     NoneInLike,
     described,
 )
-from cordwood.loading.matching.match_hints import (
+from cordwood.loading.matching.match_names import match_name
+from cordwood.loading.matching.match_types import is_number_beside_array
+from cordwood.loading.matching.mismatch_hints import (
     cast_hint,
     nnx_variable_hint,
     prng_key_hint,
     python_number_hint,
     transpose_hints,
 )
-from cordwood.loading.matching.match_names import match_name
-from cordwood.loading.matching.match_problems import (
+from cordwood.loading.matching.mismatch_kinds import (
     AbsentLeaf,
     ExtraLeaf,
     LeafForContainer,
@@ -32,7 +33,6 @@ from cordwood.loading.matching.match_problems import (
     SharedName,
     StaticLeaf,
 )
-from cordwood.loading.matching.match_types import is_number_beside_array
 from cordwood.loading.matching.nestings import Nesting, joined_names
 from cordwood.message_text import nearest_path
 
@@ -49,7 +49,7 @@ class Line(NamedTuple):
     remedy: str = ""  # KEEPS or IGNORES: the end of the line
 
 
-def problem_lines(mismatch: Mismatch, nestings: Sequence[Nesting]) -> list[Line]:
+def mismatch_lines(mismatch: Mismatch, nestings: Sequence[Nesting]) -> list[Line]:
     """Return a line for each problem.
 
     Args:

@@ -1,4 +1,4 @@
-"""The error texts of a rendezvous, which name the processes."""
+"""The texts of errors that name the processes which are late, silent or restarted."""
 
 from __future__ import annotations
 

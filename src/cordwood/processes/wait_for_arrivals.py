@@ -1,4 +1,4 @@
-"""The joining of processes for one purpose, whatever each of them has done before.
+"""The arrival of all processes for one purpose, whatever each of them has done before.
 
 Process 0 opens a namespace for a rendezvous when all other processes have arrived for the same
 purpose. Nobody counts rendezvous, so a process that left one out, or made one too many, meets the
@@ -34,10 +34,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from cordwood.errors import ProcessError
-from cordwood.processes.heartbeats import Heartbeats
-from cordwood.processes.key_value_store import Processes
-from cordwood.processes.purposes import compare_purposes, key_of
-from cordwood.processes.rendezvous_messages import (
+from cordwood.processes.encode_messages import (
     TOKEN_BYTES,
     decode_arrival,
     decode_failure,
@@ -45,7 +42,10 @@ from cordwood.processes.rendezvous_messages import (
     encode_text,
     opened_namespace,
 )
-from cordwood.processes.rendezvous_texts import process_names, restart_text, silence_text
+from cordwood.processes.heartbeats import Heartbeats
+from cordwood.processes.key_value_store import Processes
+from cordwood.processes.process_error_texts import process_names, restart_text, silence_text
+from cordwood.processes.purposes import compare_purposes, key_of
 from cordwood.threads.wait_logger import WaitLogger
 
 _SAME_CALLS = "every process must make the same calls, in the same order"
@@ -60,7 +60,7 @@ _FOREGROUND, _BACKGROUND = "foreground", "background"  # the channels, as keys c
 _OPEN, _FAILED, _LATE, _SKIPPED = b"O", b"F", b"L", b"P"
 
 
-class Joining:
+class Arrival:
     """One attempt of this process to meet the others.
 
     Args:

@@ -6,9 +6,6 @@ in, everything is flushed, the two directories are exchanged, and the parent is 
 exchange the old directory is whole and untouched; after the last flush the new one survives a power
 cut. There is a directory at the path at every moment.
 
-If a file system cannot exchange, the old directory is first renamed to a name that readers know
-(`locate_directory`). If the save dies then, the next save renames it back.
-
 A save that was killed leaves its staging directory unlocked: the next save of the same name removes
 it. An old directory that a reader still holds under a shared lock is removed by a later save, too.
 """
@@ -20,7 +17,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from itertools import accumulate
 from typing import NamedTuple
 from weakref import finalize
@@ -32,12 +29,6 @@ from cordwood.io.stale_handles import retry_stale
 from cordwood.plan.file_plan import FilePlan, PlannedFile
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import SaveStep, WritableFile
-from cordwood.storage.collect_stages import (
-    FOLDER_FLAGS,
-    collect_stages,
-    recover_directory,
-    remove_unused,
-)
 from cordwood.storage.directories import (
     list_entries,
     make_ancestors,
@@ -49,13 +40,17 @@ from cordwood.storage.file_rights import Rights, limit_folder, make_private, rig
 from cordwood.storage.locks.file_locks import GONE_ERRORS, opened_for_lock, unlock, wait_and_lock
 from cordwood.storage.locks.lock_files import locked
 from cordwood.storage.paths import old_name, temporary_path, temporary_prefix
+from cordwood.storage.staging.collect_stages import (
+    FOLDER_FLAGS,
+    collect_stages,
+    remove_unused,
+)
+from cordwood.storage.staging.exchange_directories import exchange_directories, recover_directory
 from cordwood.storage.storage_protocol import wait_until_visible
 from cordwood.storage.syscalls import open_directory_fd, open_fd, opened_fd, write_all
 from cordwood.storage.write_chunk_files import WrittenFile, write_new_files
 from cordwood.storage.write_files import fill_file
 from cordwood.threads.stop_check import never_stop, stop_check
-
-_NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY)
 
 
 class DirectoryChange(NamedTuple):
@@ -327,29 +322,13 @@ class StagingDirectory(SaveStep):
 
     def _put(self, old: str, *, target_exists: bool) -> str | None:
         """Exchange it with the target, if there is one; return the new path of the old one."""
-        calls = syscalls.current()
-        if not target_exists:
-            calls.replace(self.path, self.target)
-            self.in_place = True
-            return None
-        try:
-            calls.exchange(self.path, self.target)
-        except OSError as e:
-            if e.errno not in _NO_EXCHANGE:
-                raise
+        replaced = None
+        if target_exists:
+            replaced = exchange_directories(self.path, self.target, old)
         else:
-            self.in_place = True
-            return self.path
-        calls.replace(self.target, old)
-        try:
-            calls.replace(self.path, self.target)
-        except BaseException:
-            # Otherwise `locate_directory` finds it there, and the next save puts it back.
-            with suppress(OSError):
-                calls.replace(old, self.target)
-            raise
+            syscalls.current().replace(self.path, self.target)
         self.in_place = True
-        return old
+        return replaced
 
     def close(self) -> None:
         """Release its lock."""

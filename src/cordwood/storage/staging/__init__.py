@@ -1,0 +1,1 @@
+"""Staging directories: a new directory beside the one that it replaces, and their exchange."""
