@@ -88,17 +88,30 @@ def test_rules_with_one_index_have_one_range(to: str, tmp_path: Path) -> None:
     assert cordwood.load(path, recipe=Recipe(other))
 
 
-def test_an_optional_rule_may_lack_some_of_an_index(tmp_path: Path) -> None:
-    path = saved(tmp_path / "t.safetensors", layers({"a": [0, 1, 2], "b": [0, 2]}))
+def test_a_tree_lacks_all_of_an_optional_rule_or_nothing(tmp_path: Path) -> None:
     rules = [Rule("h.{i}.a", "x", "a/{i}", "x"), Rule("h.{i}.b", "x", "b/{i}", "x", optional=True)]
-    assert len(cordwood.load(path, recipe=Recipe(rules))["b"]) == 2
+    path = saved(tmp_path / "t.safetensors", layers({"a": [0, 1, 2], "b": [0, 2]}))
+    refused(path, Recipe(rules), r"h\.1\.b is missing")
+    path = saved(tmp_path / "u.safetensors", layers({"a": [0, 1, 2]}))
+    assert cordwood.load(path, recipe=Recipe(rules)).keys() == {"a"}
 
 
-def test_numbers_with_gaps_are_an_index_where_nothing_is_stacked(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sizes", [{}, {"i": 4}])
+def test_a_layer_without_any_tensor_is_missing(sizes: dict[str, int], tmp_path: Path) -> None:
     path = saved(tmp_path / "t.safetensors", layers({"a": [1, 3], "b": [1, 3]}))
     rules = [Rule(f"h.{{i}}.{name}", "x", f"{name}/{{i}}", "x") for name in "ab"]
-    assert cordwood.load(path, recipe=Recipe(rules))
-    refused(path, Recipe(rules, sizes={"i": 4}), r"h\.0\.a, h\.2\.a are missing")
+    text = r"h\.0\.a, h\.2\.a are missing: .*i from 0 to 3.*an expression of it such as \{2\*j\+1\}"
+    refused(path, Recipe(rules, sizes=sizes), text)
+    rules = [Rule(f"h.{{2*j+1}}.{name}", "x", f"{name}/{{2*j+1}}", "x") for name in "ab"]
+    assert cordwood.load(path, recipe=Recipe(rules))["a"].keys() == {1, 3}
+
+
+def test_an_index_that_is_too_large_is_refused_without_its_values(tmp_path: Path) -> None:
+    rules = [Rule("h.{i}.a", "x", "a/{i}", "x")]
+    path = saved(tmp_path / "t.safetensors", layers({"a": [0, 999_999_999]}))
+    refused(path, Recipe(rules), "an index has 1000000000 values: expected at most 1048576")
+    path = saved(tmp_path / "u.safetensors", layers({"a": [0]}))
+    refused(path, Recipe(rules, sizes={"i": 10**9}), "an index has 1000000000 values")
 
 
 def test_expressions_of_one_index_have_one_range(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ class Rule:
             side: the size of each of them, as expressions.
         scale, add: expressions; an element at a path is that of the name times `scale`, plus `add`.
         when: an expression of sizes; where it is 0, the recipe is without the rule.
-        optional: True if the tree may lack what the rule takes.
+        optional: True if the tree may lack all that the rule takes.
     """
 
     names: Sequence[str] | str | None
