@@ -42,24 +42,41 @@ def page_of(family: str) -> str:
     table = read_table(family)
     introduction = (
         f'`find_recipe("{family}", to=..., config=config)`: see [Shipped recipes](README.md). '
-        "`{i}` and `{e}` are the numbers of layers and experts. The axes of an array are named "
-        "from the outermost on, and `(n h)` is one axis made of two."
+        "`{i}`, `{j}` and `{e}` are the numbers of layers and experts. The axes of an array are "
+        "named from the outermost on, and `(n h)` is one axis made of two. A rule with `when` is "
+        "there where that is not 0."
     )
     parts = [
         f"# {table['title']}",
         introduction,
         *[f"- {note}" for note in table.get("notes", ())],
-        "Numbers that are read from `config.json`, with their defaults:",
+        "Numbers of `config.json`, with their defaults; of `a | b` the first that is there counts:",
         _sizes(table["sizes"]),
+        "Axes and indices whose sizes are checked, where `config.json` tells them:",
+        _sizes(table["checked"]),
     ]
+    if "required" in table:
+        parts += [
+            "Tensors that are not optional for some configurations:",
+            _required(table["required"]),
+        ]
     for target, rules in table["to"].items():
         parts += [f"## To {target}: {TARGETS[target]}", _rules(rules)]
-    return "\n\n".join(parts).replace("\n\n- ", "\n- ").replace("two.\n- ", "two.\n\n- ") + "\n"
+    return "\n\n".join(parts).replace("\n\n- ", "\n- ").replace("not 0.\n- ", "not 0.\n\n- ") + "\n"
 
 
 def _sizes(sizes: Mapping[str, Any]) -> str:
     rows = [f"| `{name}` | {_code(size)} |" for name, size in sizes.items()]
     return "\n".join(["| size | value |", "|---|---|", *rows])
+
+
+def _required(required: Mapping[str, Mapping[str, Sequence[str]]]) -> str:
+    rows = [
+        f"| `{key}` = `{value}` | {_listed([f'{name}**' for name in beginnings])} |"
+        for key, by_value in required.items()
+        for value, beginnings in by_value.items()
+    ]
+    return "\n".join(["| `config.json` | names |", "|---|---|", *rows])
 
 
 def _rules(rules: Sequence[Mapping[str, Any]]) -> str:

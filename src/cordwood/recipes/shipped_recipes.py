@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from cordwood.recipes.recipe import Recipe
+from cordwood.recipes.rule import Rule
 from cordwood.recipes.size_expressions import evaluate, expression_names
 
 FAMILIES = (
@@ -35,6 +36,8 @@ TARGETS = ("flax", "maxtext", "tunix", "easydel")
 
 # Other names of families, and the `model_type` of a `config.json` where it is another one.
 ALIASES = {
+    "clip_text_model": "clip",
+    "clip_vision_model": "clip",
     "gemma-2": "gemma2",
     "gemma-3": "gemma3",
     "gemma3_text": "gemma3",
@@ -89,6 +92,7 @@ def find_recipe(
         raise ValueError(_unknown(f"target of {name}", to, sorted(table["to"])))
     recipe = _recipe(name, to, CONTAINERS.get(to, "") if container is None else container)
     if config is not None:
+        recipe = _with_required(recipe, table.get("required", {}), config)
         recipe = _for_model(recipe, table.get("models", {}), config.get("architectures") or ())
         checked = Recipe(recipe.rules, sizes={**recipe.sizes, **table.get("checked", {})})
         recipe = recipe.replace(sizes={**recipe.sizes, **checked.with_config(config).values})
@@ -106,7 +110,9 @@ def find_recipe(
 def read_table(family: str) -> Any:
     """Return the table of a family: title, notes, sizes, and the rules by target.
 
-    The sizes in "checked" are those that shapes tell too: a file has to have them.
+    The sizes in "checked" are those that shapes tell too: a file has to have them. "required" has
+    the beginnings of names that are optional unless the configuration has a value; "models" has
+    the beginnings of all names of a class of models, by those in the rules.
     """
     data = pkgutil.get_data("cordwood.recipes", f"families/{family}.json")
     return json.loads(data or b"")
@@ -128,25 +134,57 @@ def _recipe(family: str, to: str, container: str) -> Recipe:
     return Recipe.from_json(text, name=f"families/{family}.json")
 
 
+def _with_required(
+    recipe: Recipe, required: Mapping[str, Mapping[str, Sequence[str]]], config: Mapping[str, Any]
+) -> Recipe:
+    """Return the recipe with rules that are optional in the table and not for this configuration.
+
+    Args:
+        recipe: the recipe.
+        required: beginnings of names, by a key of the configuration and a value that it may have.
+        config: the configuration.
+    """
+    beginnings: list[str] = []
+    for key, by_value in required.items():
+        value = config.get(key)
+        for each in value if isinstance(value, list) else [value]:
+            beginnings += by_value.get(str(each), ())
+    rules = [
+        replace(rule, optional=False) if rule.path_list and _begins(rule, beginnings) else rule
+        for rule in recipe.rules
+    ]
+    return recipe.replace(rules=rules)
+
+
 def _for_model(
     recipe: Recipe, models: Mapping[str, Mapping[str, str]], architectures: Sequence[str]
 ) -> Recipe:
-    """Return the recipe for a class of models whose files have names with another beginning.
+    """Return the recipe for a class of models whose files have names with other beginnings.
 
-    Files of a model without its head lack what the names with other beginnings stand for.
+    Names with beginnings that the class does not have may be missing: they are of its other parts.
     """
     beginnings = next((models[each] for each in architectures if each in models), None)
     if beginnings is None:
         return recipe
-    ((standard, other),) = beginnings.items()
     rules = []
     for rule in recipe.rules:
-        if all(name.startswith(standard) for name in rule.name_list):
+        standard = next((each for each in beginnings if _begins(rule, [each])), None)
+        if standard is None:
+            rules.append(replace(rule, optional=True))
+        else:
+            other = beginnings[standard]
             names = [other + name.removeprefix(standard) for name in rule.name_list]
             rules.append(replace(rule, names=names if len(names) > 1 else names[0]))
-        else:
-            rules.append(replace(rule, optional=True))
-    return recipe.replace(rules=rules, prefixes={})
+    prefixes: dict[str, Sequence[str]] = {}
+    for standard, others in recipe.prefixes.items():
+        first = beginnings.get(standard, standard)
+        prefixes[first] = [each for each in (standard, *others) if each != first]
+    return recipe.replace(rules=rules, prefixes=prefixes)
+
+
+def _begins(rule: Rule, beginnings: Sequence[str]) -> bool:
+    """Return True if all names of a rule have one of these beginnings."""
+    return all(name.startswith(tuple(beginnings)) for name in rule.name_list)
 
 
 def _missing_numbers(recipe: Recipe) -> list[str]:
@@ -161,7 +199,12 @@ def _missing_numbers(recipe: Recipe) -> list[str]:
     ]
     texts = [str(rule) for rule in rules]
     words = {word for text in texts for word in re.findall(r"[A-Za-z_][\w.]*", text)}
-    return sorted({size.split(" | ")[-1] for name, size in unsolved.items() if name in words})
+    expressions = [
+        [part for part in size.split("|") if expression_names(part)][-1]
+        for name, size in unsolved.items()
+        if name in words
+    ]
+    return sorted(frozenset().union(*map(expression_names, expressions)))
 
 
 def _unknown(kind: str, name: str, known: Sequence[str]) -> str:

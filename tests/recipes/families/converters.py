@@ -54,8 +54,11 @@ def maxtext(model: Model, config: dict[str, Any], tensors: Tensors) -> Digests:
     """Return what MaxText's mapping makes of the tensors, with scanned layers."""
     name = MAXTEXT_MODELS.get(model.family)
     rotary = (config.get("rope_parameters") or {}).get("rope_type")
-    if name is None or "text_config" in config or (model.family == "llama" and rotary != "llama3"):
+    if name is None or (model.family == "llama" and rotary != "llama3"):
         return {}  # Its mapping is of Llama 3.1: MaxText permutes no other rotary embeddings.
+    tensors = _with_names_in_memory(tensors, config)
+    images = config.get("vision_config", {"num_hidden_layers": 0})
+    config = config.get("text_config", config)
     mapping = _import_file("maxtext", "maxtext/checkpoint_conversion/utils/param_mapping.py")
     handling = _import_file("maxtext", "maxtext/checkpoint_conversion/utils/tensor_handling.py")
     sizes = SimpleNamespace(
@@ -64,22 +67,25 @@ def maxtext(model: Model, config: dict[str, Any], tensors: Tensors) -> Digests:
         head_dim=config.get("head_dim", config["hidden_size"] // config["num_attention_heads"]),
         num_experts=config.get("num_local_experts", 0),
     )
-    nested = {"text_config": config, "vision_config": {"num_hidden_layers": 0}, **config}
+    nested = {"text_config": config, "vision_config": images, **config}
     nested["head_dim"] = sizes.head_dim
     sources = mapping.PARAM_MAPPING[name](nested, sizes, scan_layers=True)
     hooks = mapping.HOOK_FNS[name](nested, sizes, scan_layers=True, saving_to_hf=False)
     dtype = next(iter(tensors.values())).dtype
     digests = {}
     for path, names in sources.items():
-        names = _names_in_files(names)
+        if not images.get("hidden_size"):
+            names = _names_of_text_model(names)
         first = names
         while isinstance(first, list):
             first = first[0]
         if first not in tensors:
             continue  # Its table has the rows of all models of the family.
+        part = images if "vision_encoder" in path else config
+        head = part.get("head_dim", part["hidden_size"] // part["num_attention_heads"])
         layers = len(names) if isinstance(names, list) else 0
         experts = layers and isinstance(names[0], list)
-        shape = _maxtext_shape(path, tensors[first].shape, sizes.head_dim, config)
+        shape = _maxtext_shape(path, tensors[first].shape, head, config)
         if experts:
             shape = (len(names), len(names[0]), *shape)
         elif layers:
@@ -97,11 +103,30 @@ def maxtext(model: Model, config: dict[str, Any], tensors: Tensors) -> Digests:
     return digests
 
 
-def _names_in_files(names: Any) -> Any:
-    """Return names as files have them, of names in memory."""
+def _names_of_text_model(names: Any) -> Any:
+    """Return names of a text model, of those of a model of texts and images."""
     if isinstance(names, list):
-        return [_names_in_files(name) for name in names]
+        return [_names_of_text_model(name) for name in names]
     return names.replace("model.language_model.", "model.")
+
+
+def _with_names_in_memory(tensors: Tensors, config: dict[str, Any]) -> Tensors:
+    """Return the tensors of a model of texts and images by their names in memory.
+
+    They are those of transformers 4, which the three programs know.
+    """
+    if "text_config" not in config:
+        return tensors
+    changes = {
+        "language_model.model.": "model.language_model.",
+        "vision_tower.": "model.vision_tower.vision_model.",
+        "multi_modal_projector.": "model.multi_modal_projector.",
+    }
+    named = {}
+    for name, array in tensors.items():
+        beginning = next(each for each in changes if name.startswith(each))
+        named[changes[beginning] + name.removeprefix(beginning)] = array
+    return named
 
 
 def _maxtext_shape(
@@ -117,13 +142,21 @@ def _maxtext_shape(
     if path == "params-token_embedder-embedding":
         padding = 128 if config["model_type"] == "gemma2" else 0
         return (shape[0] + padding, shape[1])
+    if path.endswith("embedding-kernel"):
+        return (*shape[2:], shape[1], shape[0])
+    if path.endswith("-pos_embedding"):
+        return (1, *shape)
+    if path.endswith("mm_input_projection-w"):
+        return shape
     return shape[::-1]
 
 
 def tunix(model: Model, config: dict[str, Any], tensors: Tensors) -> Digests:
     """Return what Tunix's mapping makes of the tensors."""
-    if model.family not in TUNIX_FILES or "text_config" in config:
+    if model.family not in TUNIX_FILES:
         return {}
+    images = config.get("vision_config")
+    config = config.get("text_config", config)
     with _stand_ins("tunix"):
         module = _import_file("google-tunix", f"tunix/models/{TUNIX_FILES[model.family]}")
     sizes = SimpleNamespace(
@@ -131,11 +164,12 @@ def tunix(model: Model, config: dict[str, Any], tensors: Tensors) -> Digests:
         num_heads=config["num_attention_heads"],
         num_kv_heads=config["num_key_value_heads"],
         head_dim=config.get("head_dim", config["hidden_size"] // config["num_attention_heads"]),
-        vision_config=None,
+        vision_config=images,
     )
     table = module._get_key_and_transform_mapping(sizes)
     arrays: dict[str, Any] = {}
     for name, array in tensors.items():
+        name = re.sub(r"^vision_tower\.", "vision_tower.vision_model.", name)
         rows = [row for row in table.items() if re.match(row[0], name)]
         if len(rows) != 1:
             raise AssertionError(f"{name}: {len(rows)} rows of Tunix match")
@@ -154,8 +188,9 @@ def tunix(model: Model, config: dict[str, Any], tensors: Tensors) -> Digests:
 
 def easydel(model: Model, config: dict[str, Any], tensors: Tensors) -> Digests:
     """Return what EasyDeL's four rules make of the tensors."""
-    if model.family in ("bert", "vit", "t5") or model.config == "Gemma3Config":
+    if model.family in ("bert", "vit", "t5"):
         return {}
+    tensors = _with_names_in_memory(tensors, config)
     with _stand_ins("easydel", "eformer"):
         module = _import_file("easydel", "easydel/utils/parameters_transformation.py")
     convert = module.StateDictConverter
@@ -214,7 +249,9 @@ def _modules(model: Model, kind: type) -> list[str]:
     with torch.device("meta"):
         config = getattr(transformers, model.config)(**model.tiny)
         network = getattr(transformers, model.model)(config)
-    return [name for name, module in network.named_modules() if isinstance(module, kind)]
+    names = [name for name, module in network.named_modules() if isinstance(module, kind)]
+    # In transformers 4 the image encoder has one more module around it.
+    return [name.replace("vision_tower.", "vision_tower.vision_model.") for name in names]
 
 
 def _import_file(distribution: str, path: str) -> ModuleType:

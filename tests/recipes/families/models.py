@@ -121,6 +121,7 @@ SIGLIP = {
     "num_attention_heads": 16,
     "image_size": 896,
     "patch_size": 14,
+    "vision_use_head": False,
 }
 
 MODELS = {
@@ -218,7 +219,7 @@ MODELS = {
         "Gemma3ForConditionalGeneration",
         {
             "text_config": TEXT | GEMMA | {"num_hidden_layers": 8},
-            "vision_config": VIT,
+            "vision_config": VIT | {"vision_use_head": False},
             "mm_tokens_per_image": 4,
         },
         {"gemma-3-4b-pt": {"text_config": GEMMA3_4B, "vision_config": SIGLIP}},

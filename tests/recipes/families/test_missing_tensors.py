@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 import cordwood
 from cordwood.errors import MismatchError
 from cordwood.recipes import Recipe, find_recipe
-from cordwood.recipes.shipped_recipes import read_table
+from cordwood.recipes.shipped_recipes import FAMILIES, read_table
+from cordwood.recipes.size_expressions import expression_names
 from tests.recipes.families.cases import CASES, Case
 from tests.recipes.families.tensors import Shapes
 from tests.recipes.families.test_published_sizes import write_sparse_file
@@ -20,6 +22,8 @@ from tests.recipes.families.test_published_sizes import write_sparse_file
 RECIPES = [(case, to) for case in CASES for to in read_table(case.family)["to"]]
 # A number in a name: a layer, or an expert.
 NUMBER = re.compile(r"(?<=\.)(layers|layer|h|block|experts)\.(\d+)(?=\.)")
+# transformers writes that the output is tied, which it is not in published files.
+UNNOTICED = {"t5-1.1": ["lm_head.weight: ", "lm_head.weight: "]}
 
 
 def numbered(shapes: Shapes) -> dict[str, list[int]]:
@@ -49,7 +53,7 @@ def damaged(shapes: Shapes, *, last: bool = True) -> Iterator[tuple[Shapes, str]
         if last:
             yield {name: shapes[name] for name in shapes if name not in names}, names[-1]
     for before, some in numbered(shapes).items():
-        for number in [some[len(some) // 2], *some[-1:]][: 1 + last]:
+        for number in [some[(len(some) - 1) // 2], *some[-1:]][: 1 + last]:
             part = f"{before}{number}."
             yield {name: shapes[name] for name in shapes if not name.startswith(part)}, part
         if last:
@@ -59,10 +63,20 @@ def damaged(shapes: Shapes, *, last: bool = True) -> Iterator[tuple[Shapes, str]
 
 
 def message(folder: Path, shapes: Shapes, recipe: Recipe) -> str:
+    """Return the error of a recipe on tensors of these shapes; "" if there is none."""
     write_sparse_file(folder / "model.safetensors", shapes)
-    with pytest.raises(MismatchError) as error:
+    try:
         cordwood.open(folder / "model.safetensors", recipe=recipe)
-    return str(error.value)
+    except MismatchError as e:
+        return str(e)
+    return ""
+
+
+def is_named(name: str, text: str) -> bool:
+    """Return True if an error has a name, or a template of it such as `layers.{i}.w`."""
+    parts = [r"(\d+|\{[^}]*\})" if part.isdigit() else part for part in name.split(".")]
+    pattern = r"\.".join(parts).replace("vision_tower", r"vision_tower(\.vision_model)?")
+    return re.search(pattern, text) is not None
 
 
 def ids(value: Any) -> str:
@@ -72,14 +86,74 @@ def ids(value: Any) -> str:
 @pytest.mark.parametrize(("case", "to"), RECIPES, ids=ids)
 def test_what_is_missing_or_too_many_is_named(case: Case, to: str, tmp_path: Path) -> None:
     recipe = find_recipe(to=to, config=case.config)
-    silent = []
-    for shapes, name in damaged(case.shapes):
-        try:
-            text = message(tmp_path, shapes, recipe)
-        except pytest.fail.Exception:
-            silent.append(f"{name}: nothing is said")
-            continue
-        template = re.sub(r"\\\.\d+(?=\\\.|$)", r"\\.({[^}]*}|\\d+)", re.escape(name))
-        if not re.search(template, text):
-            silent.append(f"{name}: {text}")
-    assert not silent
+    unnamed = [
+        f"{name}: {text}"
+        for shapes, name in damaged(case.shapes)
+        if not is_named(name, text := message(tmp_path, shapes, recipe))
+    ]
+    assert unnamed == UNNOTICED.get(case.name, [])
+
+
+# Other recipes need numbers of the configuration.
+WITHOUT_CONFIG = [
+    *[(name, "easydel") for name in FAMILIES if name not in ("bert", "gemma3", "t5", "vit")],
+    ("whisper", "flax"),
+]
+
+
+@pytest.mark.parametrize(("family", "to"), WITHOUT_CONFIG)
+def test_what_is_missing_is_named_without_a_config(family: str, to: str, tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.family == family)
+    recipe = find_recipe(family, to=to)
+    for shapes, name in damaged(case.shapes, last=False):
+        assert is_named(name, message(tmp_path, shapes, recipe)), name
+
+
+VISION_HEADS = ("vision_config", "num_attention_heads")
+
+
+def numbers_that_count(case: Case) -> Iterator[tuple[str, ...]]:
+    """Yield the keys of the numbers in a configuration that tell sizes of axes."""
+    table = read_table(case.family)
+    texts = [*table["checked"].values(), *map(str, table["sizes"].values())]
+    for name in sorted(frozenset().union(*map(expression_names, texts))):
+        keys = tuple(name.split("."))
+        value: Any = case.config
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        # Without a size of heads, shapes do not tell how many heads there are.
+        is_told = not name.endswith(("_heads", "n_head")) or "head_dim" in str(case.config)
+        if type(value) is int and value > 1 and is_told and keys != VISION_HEADS:
+            yield keys
+
+
+@pytest.mark.parametrize("case", CASES, ids=ids)
+def test_a_file_that_is_not_of_the_config_is_refused(case: Case, tmp_path: Path) -> None:
+    for keys in numbers_that_count(case):
+        config = json.loads(json.dumps(case.config))
+        part = config
+        for key in keys[:-1]:
+            part = part[key]
+        part[keys[-1]] *= 2
+        text = message(tmp_path, case.shapes, find_recipe(to="flax", config=config))
+        assert "does not fit" in text, keys
+
+
+@pytest.mark.parametrize("part", ["text", "vision"])
+def test_one_part_of_clip_with_its_own_config(part: str, tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.name == "clip")
+    config = {
+        **case.config[f"{part}_config"],
+        "model_type": f"clip_{part}_model",
+        "architectures": [f"CLIP{part.capitalize()}Model"],
+    }
+    shapes = {name: shape for name, shape in case.shapes.items() if name.startswith(f"{part}_m")}
+    for to in ("flax", "easydel"):
+        recipe = find_recipe(to=to, config=config)
+        write_sparse_file(tmp_path / "model.safetensors", shapes)
+        with cordwood.open(tmp_path / "model.safetensors", recipe=recipe) as checkpoint:
+            if to == "flax":
+                query = checkpoint[f"{part}/layers_0/attention/query/kernel"]
+                assert query.shape[1] == config["num_attention_heads"]
+        for less, name in damaged(shapes):
+            assert is_named(name, message(tmp_path, less, recipe)), name

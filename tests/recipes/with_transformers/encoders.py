@@ -1,4 +1,4 @@
-"""BERT, ViT, T5, Whisper and CLIP in plain jax.numpy, on the tree that recipes to "flax" make."""
+"""Encoders, with those of images, in plain jax.numpy, on the tree that recipes to "flax" make."""
 
 from __future__ import annotations
 
@@ -146,6 +146,23 @@ def clip_logits(params: Tree, config: Config, tokens: np.ndarray, image: np.ndar
     cosine = text_vector @ image_vector
     cosine = cosine / jnp.linalg.norm(text_vector) / jnp.linalg.norm(image_vector)
     return cosine * jnp.exp(params["logit_scale"])
+
+
+def gemma3_image_features(params: Tree, config: Config, image: np.ndarray) -> jax.Array:
+    """Return the features of an image that take the place of tokens, as the projector makes them.
+
+    The patches are averaged in squares, so that `mm_tokens_per_image` are left.
+    """
+    vision, projector = params["vision"], params["projector"]
+    epsilon = config["vision_config"]["layer_norm_eps"]
+    x = _patches(image, vision["patches"]["kernel"]) + vision["patches"]["bias"]
+    x = _pre_norm_layers(vision, x + vision["position"]["embedding"], epsilon, jax.nn.gelu)
+    x = layer_norm(x, vision["norm"], epsilon)
+    side, tokens = round(len(x) ** 0.5), round(config["mm_tokens_per_image"] ** 0.5)
+    x = x.reshape(tokens, side // tokens, tokens, side // tokens, -1).mean(axis=(1, 3))
+    x = x.reshape(tokens * tokens, -1)
+    x = x * jax.lax.rsqrt((x * x).mean(axis=-1, keepdims=True) + epsilon)
+    return (x * (1 + projector["norm"]["scale"])) @ projector["kernel"]
 
 
 def _quick_gelu(x: jax.Array) -> jax.Array:

@@ -58,10 +58,8 @@ def _logits(output: Any) -> np.ndarray:
     return value[0].squeeze().numpy()
 
 
-# Encoders have no logits; of a model of texts and images, the recipe leaves out a part.
-WITH_LOGITS = [
-    case for case in CASES if case.name not in ("bert-encoder", "vit-encoder", "gemma3-images")
-]
+# Encoders have no logits.
+WITH_LOGITS = [case for case in CASES if case.name not in ("bert-encoder", "vit-encoder")]
 
 
 @pytest.mark.parametrize("case", WITH_LOGITS, ids=lambda case: case.name)
@@ -72,8 +70,23 @@ def test_logits(case: Case, tmp_path: Path) -> None:
         expected = _logits(load_model(tmp_path, case)(**inputs))
     recipe = find_recipe(to="flax", config=case.config)
     params = cordwood.load(tmp_path, recipe=recipe, to="jax", nest=True)
-    logits = np.asarray(jax_model(params, case.config, *arguments))
+    config = case.config.get("text_config", case.config) if case.family == "gemma3" else case.config
+    logits = np.asarray(jax_model(params, config, *arguments))
     assert logits.shape == expected.shape
     assert np.std(expected) > 1e-3 or expected.size == 1  # it says something
     np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5 * max(1, np.abs(expected).max()))
     assert jnp.asarray(logits).dtype == jnp.float32
+
+
+def test_image_features_of_gemma_3(tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.name == "gemma3-images")
+    write_model(tmp_path, case)
+    with torch.no_grad():
+        output = load_model(tmp_path, case).get_image_features(torch.from_numpy(IMAGE)[None])
+    expected = output.pooler_output[0].numpy()
+    recipe = find_recipe(to="flax", config=case.config)
+    params = cordwood.load(tmp_path, recipe=recipe, to="jax", nest=True)
+    features = np.asarray(encoders.gemma3_image_features(params, case.config, IMAGE))
+    assert features.shape == expected.shape == (4, 24)
+    assert np.std(expected) > 1e-3
+    np.testing.assert_allclose(features, expected, rtol=0, atol=1e-5)
