@@ -506,6 +506,34 @@ def test_a_failed_removal_is_not_reported_as_removed(
     assert not stage.exists()
 
 
+def test_what_a_killed_save_left_is_removed_durably_before_the_new_directory_is_there(
+    tmp_path: Path,
+) -> None:
+    """After a power cut the same call may be refused, and would remove nothing any more."""
+    stage = tmp_path / ".ckpt.cordwood-0123456789abcdef.stage"
+    stage.mkdir()
+    order: list[str] = []
+
+    class Recording(syscalls.SystemCalls):
+        def rmdir(self, path: str, folder: int | None = None) -> None:
+            order.append("remove")
+            super().rmdir(path, folder)
+
+        def fsync(self, fd: int) -> None:
+            if os.readlink(f"/proc/self/fd/{fd}") == str(tmp_path):
+                order.append("flush")
+            super().fsync(fd)
+
+        def replace(self, source: str, target: str) -> None:
+            order.append("put in place")
+            super().replace(source, target)
+
+    with syscalls.override(Recording()):
+        save(tmp_path / "ckpt", {"a": b"new"})
+    assert order[order.index("remove") :] == ["remove", "flush", "put in place", "flush"]
+    assert os.listdir(tmp_path) == ["ckpt"]
+
+
 def test_it_is_a_transaction(tmp_path: Path) -> None:
     """The types are checked statically."""
     stage: Transaction[PlannedFile, WrittenFile, str, DirectoryChange]

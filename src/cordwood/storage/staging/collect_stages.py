@@ -19,12 +19,19 @@ FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def collect_stages(path: str | os.PathLike[str], *, dry_run: bool) -> list[str]:
-    """Remove this user's unused staging directories beside a path; return their paths."""
+    """Remove this user's unused staging directories beside a path; return their paths.
+
+    The removals are durable: after a power cut no directory is there again that nothing removes,
+    because what a new save puts at the path may be there, and a call that is repeated is refused.
+    """
     stages = stale_stages(path)
     if stages and not dry_run:
         # The exchange of a killed save may not be durable: then the path still leads to one.
         sync_directory(os.path.dirname(stages[0]))
-    return [stage for stage in stages if remove_unused(stage, dry_run=dry_run)]
+    removed = [stage for stage in stages if remove_unused(stage, dry_run=dry_run)]
+    if removed and not dry_run:
+        sync_directory(os.path.dirname(removed[0]))
+    return removed
 
 
 def remove_unused(path: str, *, replaced: bool = False, dry_run: bool = False) -> bool:
