@@ -39,6 +39,7 @@ LAYERS = {
     "comparing": 7,
     "converting": 7,
     "copying": 7,
+    "deltas": 7,
     "removing": 7,
     "verifying": 7,
     "api": 8,

@@ -1,0 +1,1 @@
+"""Deltas: the differences between two versions of a tree, and the checkpoints that hold them."""
