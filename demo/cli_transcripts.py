@@ -121,6 +121,10 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("cordwood copy --help",),
     ),
     (
+        "Write what changes, and apply it",
+        ("cordwood delta --help",),
+    ),
+    (
         "Remove a checkpoint or a run",
         ("cordwood rm run/100 --dry-run", "cordwood rm run/latest", "cordwood rm --help"),
     ),

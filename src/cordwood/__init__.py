@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from cordwood import results as results
     from cordwood import state_dict as state_dict
     from cordwood import testing as testing
+    from cordwood.api.apply_delta import apply_delta as apply_delta
     from cordwood.api.convert import convert as convert
     from cordwood.api.copy import copy as copy
+    from cordwood.api.delta import delta as delta
     from cordwood.api.detect import detect as detect
     from cordwood.api.diff import diff as diff
     from cordwood.api.gc import gc as gc
@@ -71,8 +73,10 @@ if TYPE_CHECKING:
     )
 
 _NAMES_OF = {
+    "cordwood.api.apply_delta": "apply_delta",
     "cordwood.api.convert": "convert",
     "cordwood.api.copy": "copy",
+    "cordwood.api.delta": "delta",
     "cordwood.api.detect": "detect",
     "cordwood.api.diff": "diff",
     "cordwood.api.gc": "gc",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cordwood.comparing.leaf_diff import LeafDiff as LeafDiff
     from cordwood.converting.conversion import Conversion as Conversion
     from cordwood.copying.copy_report import CopyReport as CopyReport
+    from cordwood.deltas.delta_report import DeltaReport as DeltaReport
     from cordwood.io.progress import Progress as Progress
     from cordwood.loading.detect_checkpoint import Detected as Detected
     from cordwood.manager.items.resplit_states import Resplittable as Resplittable
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _MODULE_OF = {
     "Conversion": "cordwood.converting.conversion",
     "CopyReport": "cordwood.copying.copy_report",
+    "DeltaReport": "cordwood.deltas.delta_report",
     "Detected": "cordwood.loading.detect_checkpoint",
     "Diff": "cordwood.comparing.differences",
     "GcReport": "cordwood.api.gc",

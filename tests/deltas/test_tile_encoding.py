@@ -101,7 +101,7 @@ def test_noise_is_stored_raw() -> None:
 def hostile_tiles() -> dict[str, bytes]:
     """Return encoded tiles of 1000 words of two bytes that are damaged, each in its way."""
     compress = tile_encoding._compress
-    pack = struct.Struct("<BBxxI").pack
+    pack = struct.Struct("<BBI").pack
 
     def tile(
         gaps: bytes,

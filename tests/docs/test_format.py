@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+from cordwood.deltas import tile_encoding, tile_grid
 from cordwood.dtypes import DTYPES
 from cordwood.encoding.cordwood_metadata import HEADER_START, VERSION, VERSION_KEY
 from cordwood.encoding.json_tree_structure import MAX_KEY_DEPTH
@@ -58,6 +59,9 @@ def test_the_format_page_states_the_limits_of_the_code() -> None:
     assert f"begins at a multiple of {plan_file.DATA_ALIGNMENT}" in TEXT
     assert f"more than {plan_file.INLINE_BYTES} bytes" in TEXT
     assert f"`{HEADER_START}`" in TEXT
+    assert f"{tile_grid.TILE_BYTES >> 20} MiB (`TILE_BYTES`;" in TEXT
+    assert tile_grid.MAX_TILES == 2**24
+    assert f"{tile_encoding.MAX_TILE_BYTES >> 20} MiB (`MAX_TILE_BYTES`)" in TEXT
     assert f"bytes {8 + len(HEADER_START)} to {40 + len(HEADER_START)}" in TEXT
     assert f"At most {MAX_DEPTH} levels" in TEXT
     assert f"at most {MAX_KEY_DEPTH} deep" in TEXT

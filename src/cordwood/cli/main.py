@@ -21,6 +21,8 @@ COMMANDS = {  # in the order of the help, each with its module
     "verify": "maintenance_commands",
     "convert": "convert_command",
     "copy": "copy_command",
+    "delta": "delta_commands",
+    "apply": "delta_commands",
     "steps": "list_commands",
     "view": "view_command",
     "gc": "maintenance_commands",

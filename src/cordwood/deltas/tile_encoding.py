@@ -19,7 +19,7 @@ RAW = 2  # the first byte of an encoded tile: all bytes of the new array
 MAX_TILE_BYTES = 64 << 20  # tiles are decoded in memory: this limits what a file can claim
 
 _LEVEL = 1  # of zstd
-_HEADER = struct.Struct("<BBxxI")  # STEPS, planes of large steps, changed words
+_HEADER = struct.Struct("<BBI")  # STEPS, planes of large steps, changed words
 _SIZE = struct.Struct("<I")  # of each frame
 _WORTH_RAW = 0.5  # of the size of a tile: a larger difference is compared with the raw tile
 _MORE = 255  # a byte of gaps: the gap goes on in the next byte
@@ -148,7 +148,8 @@ def _pairs(nibbles: np.ndarray) -> np.ndarray:
     """Return numbers of four bits (uint8[n]) as bytes, two in each, the first in the low bits."""
     if len(nibbles) % 2:
         nibbles = np.append(nibbles, np.uint8(0))
-    return nibbles[::2] | (nibbles[1::2] << 4)
+    pairs: np.ndarray = nibbles[::2] | (nibbles[1::2] << 4)
+    return pairs
 
 
 def _planes(numbers: np.ndarray) -> list[np.ndarray]:

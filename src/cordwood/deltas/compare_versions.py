@@ -1,0 +1,97 @@
+"""The comparison of two open checkpoints, tile by tile, into the delta between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from cordwood import dtypes
+from cordwood.deltas.encode_delta import EncodedTile, encode_tiles, tile_digest
+from cordwood.deltas.stored_specs import read_boxes, stored_specs
+from cordwood.deltas.tile_grid import TiledTree, tile_tree
+from cordwood.deltas.version_record import BaseVersion, VersionRecord, version_digest
+from cordwood.errors import MismatchError
+from cordwood.index import ARRAY_KINDS, Box, LeafSpec, leaf_text
+from cordwood.io.progress import ProgressMeter
+from cordwood.keypath import path_label
+from cordwood.loading.leaf_reader import LeafReader
+from cordwood.message_text import first_lines
+from cordwood.sharding.boxes import element_count
+
+_GROUP_BYTES = 32 << 20  # of tiles of each version, read at a time
+_MAX_SHOWN = 10
+
+
+class ComparedVersions(NamedTuple):
+    """The delta between two checkpoints.
+
+    Attributes:
+        tree: the tiles of the new version, and its values.
+        tiles: the differences, in the order of the tiles.
+        record: the record of the delta.
+    """
+
+    tree: TiledTree
+    tiles: Sequence[EncodedTile]
+    record: VersionRecord
+
+
+def compare_versions(
+    base: LeafReader, target: LeafReader, meter: ProgressMeter | None = None
+) -> ComparedVersions:
+    """Return the delta from one open checkpoint to another.
+
+    Raises MismatchError unless they have the same leaves, of the same kinds, shapes and dtypes.
+    """
+    old_leaves, new_leaves = base.index.leaves, target.index.leaves
+    old_specs, new_specs = stored_specs(base, old_leaves), stored_specs(target, new_leaves)
+    require_same_types(base.path, old_specs, target.path, new_specs)
+    tree = tile_tree(target.index.structure, new_specs, {})
+    tiles: list[EncodedTile] = []
+    old_digests: list[bytes] = []
+    for number in tree.arrays():
+        dtype = tree.specs[number].dtype
+        for boxes in _groups(tree.boxes(number), dtypes.itemsize(dtype)):
+            old = read_boxes(base, old_leaves[number], boxes)
+            new = read_boxes(target, new_leaves[number], boxes)
+            old_digests += map(tile_digest, old)
+            tiles += encode_tiles(dtype, old, new)
+            if meter is not None:
+                meter.advance(sum([array.nbytes for array in new]))
+    old_tree = tree._replace(specs=tuple(old_specs))
+    base_version = BaseVersion(version_digest(old_tree, b"".join(old_digests)), None)
+    digest = version_digest(tree, b"".join([tile.digest for tile in tiles]))
+    return ComparedVersions(
+        tree, tiles, VersionRecord(digest, base_version, {}, target.index.metadata)
+    )
+
+
+def require_same_types(
+    old_name: str, old: Sequence[LeafSpec], new_name: str, new: Sequence[LeafSpec]
+) -> None:
+    """Raise MismatchError unless two trees have the same leaves, of the same types."""
+    before = {spec.key_path: _type_text(spec) for spec in old}
+    after = {spec.key_path: _type_text(spec) for spec in new}
+    if list(before.items()) == list(after.items()):
+        return
+    lines = [
+        f"{path_label(path)}: {before.get(path, 'missing')} -> {after.get(path, 'missing')}"
+        for path in {**before, **after}
+        if before.get(path) != after.get(path)
+    ]
+    raise MismatchError(
+        f"there is no delta from {old_name} to {new_name}: expected the same leaves, of the same "
+        f"kinds, shapes and dtypes, found\n{first_lines(lines or ['another order'], _MAX_SHOWN)}"
+    )
+
+
+def _type_text(spec: LeafSpec) -> str:
+    if spec.kind not in ARRAY_KINDS:
+        return spec.kind
+    return f"{spec.kind} {leaf_text(spec)}{' (weak type)' if spec.weak_type else ''}"
+
+
+def _groups(boxes: Sequence[Box], itemsize: int) -> Iterator[Sequence[Box]]:
+    count = max(1, _GROUP_BYTES // max(1, element_count(boxes[0]) * itemsize))
+    for start in range(0, len(boxes), count):
+        yield boxes[start : start + count]

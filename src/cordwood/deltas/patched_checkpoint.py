@@ -1,0 +1,36 @@
+"""A delta over its base, read as the checkpoint of the new version; each tile when it is needed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cordwood.deltas.stored_delta import StoredDelta
+from cordwood.deltas.stored_specs import read_boxes, stored_specs
+from cordwood.deltas.tiled_checkpoint import open_tiles
+from cordwood.loading.leaf_reader import LeafReader
+
+
+def open_patched(base: LeafReader, delta: LeafReader) -> LeafReader:
+    """Return a reader of the version that a delta makes of its base. Both stay open.
+
+    Raises:
+        FormatError: there is no delta.
+        MismatchError: it is a delta of another tree.
+    """
+    leaves = base.index.leaves
+    stored = StoredDelta(delta, base.index.structure, stored_specs(base, leaves))
+
+    def tile(leaf: int, number: int) -> np.ndarray:
+        (data,) = read_boxes(base, leaves[leaf], [stored.tree.box(leaf, number)])
+        encoded = stored.read({leaf: [number]}).get((leaf, number))
+        stored.apply(leaf, number, encoded, data)
+        return data.reshape(-1).view(np.uint8)
+
+    return open_tiles(
+        f"{base.path} with {delta.path}",
+        base.index.format,
+        stored.tree,
+        tile,
+        naming=base.index.naming,
+        metadata=stored.record.metadata,
+    )
