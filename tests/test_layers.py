@@ -17,6 +17,7 @@ LAYERS = {
     "dtypes": 0,
     "errors": 0,
     "public_names": 0,
+    "did_you_mean": 0,
     "message_text": 0,
     "index": 1,
     "keypath": 1,

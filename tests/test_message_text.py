@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cordwood.message_text import nearest_path
+from cordwood.did_you_mean import nearest_path
 
 NAMES = ["params/dense/kernel", "params/dense/bias", "params/norm/scale", "step"]
 

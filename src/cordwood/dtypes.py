@@ -11,8 +11,8 @@ import functools
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from cordwood.did_you_mean import nearest_name
 from cordwood.errors import UnsupportedFormatError
-from cordwood.message_text import nearest_name
 
 if TYPE_CHECKING:
     import numpy as np

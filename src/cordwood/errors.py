@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cordwood.message_text import nearest_name, printable
+from cordwood.did_you_mean import nearest_name
+from cordwood.message_text import printable
 
 __all__ = [
     "CordwoodError",

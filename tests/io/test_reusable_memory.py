@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.io import buffers
+from cordwood.io import memory_for_next_load
 from tests.children import run_python
 from tests.memory import traced_memory
 
@@ -60,7 +60,7 @@ def tree(value: float) -> dict[str, np.ndarray]:
 
 def kept_bytes() -> int:
     gc.collect()
-    return sum(len(pages) for pages in buffers._kept.pages)
+    return sum(len(pages) for pages in memory_for_next_load._kept.pages)
 
 
 def test_the_next_load_reads_into_the_memory_of_the_dropped_tree(path: Path) -> None:
@@ -130,9 +130,17 @@ def release(path: Path) -> None:
     cordwood.release_memory()
 
 
+def _too_little() -> int:
+    return memory_for_next_load._limit_bytes - 1
+
+
 def save_where_memory_is_short(path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(buffers, "available_memory_bytes", lambda: buffers._limit_bytes - 1)
+        patch.setattr(
+            memory_for_next_load,
+            "available_memory_bytes",
+            lambda: memory_for_next_load._limit_bytes - 1,
+        )
         cordwood.save(path, {"w": np.ones(3)})
 
 
@@ -163,14 +171,14 @@ def test_a_save_that_the_caller_waits_for_leaves_the_memory_to_the_next_load(
 
 
 def test_no_more_is_kept_than_the_bound(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffers, "_limit_bytes", 12 * MIB)
+    monkeypatch.setattr(memory_for_next_load, "_limit_bytes", 12 * MIB)
     first = cordwood.load(path)
     del first["a"], first["b"]  # 8 MiB fit, 12 more do not
     assert kept_bytes() == 8 * MIB
 
 
 def test_the_bound_is_a_share_of_the_machine() -> None:
-    assert 0 < buffers.most_kept_bytes() <= 4 << 30
+    assert 0 < memory_for_next_load.most_kept_bytes() <= 4 << 30
 
 
 def test_memory_that_is_traced_is_numpys(path: Path) -> None:
@@ -224,8 +232,8 @@ def test_what_one_load_takes_no_other_load_gets(path: Path) -> None:
     def load_inside(frame: Any, event: str, _: Any) -> Any:
         if event == "line" and not taken_inside:
             sys.settrace(None)
-            taken_inside.append(buffers.take_kept_pages(sizes))
-        return load_inside if frame.f_code.co_filename == buffers.__file__ else None
+            taken_inside.append(memory_for_next_load.take_kept_pages(sizes))
+        return load_inside if frame.f_code.co_filename == memory_for_next_load.__file__ else None
 
     for number in range(12):  # the other load comes at the n-th step
         steps = 0
@@ -233,7 +241,7 @@ def test_what_one_load_takes_no_other_load_gets(path: Path) -> None:
 
         def at_step(frame: Any, event: str, argument: Any, number: int = number) -> Any:
             nonlocal steps
-            if frame.f_code.co_filename != buffers.__file__:
+            if frame.f_code.co_filename != memory_for_next_load.__file__:
                 return None
             steps += event == "line"
             if steps > number:
@@ -243,12 +251,12 @@ def test_what_one_load_takes_no_other_load_gets(path: Path) -> None:
         earlier = sys.gettrace()
         sys.settrace(at_step)
         try:
-            taken = buffers.take_kept_pages(sizes)
+            taken = memory_for_next_load.take_kept_pages(sizes)
         finally:
             sys.settrace(earlier)
         ours = [pages for same in taken.values() for pages in same]
         theirs = [pages for each in taken_inside for same in each.values() for pages in same]
         assert not {id(pages) for pages in ours} & {id(pages) for pages in theirs}
         for pages in [*ours, *theirs]:
-            buffers.keep_for_next_load(pages)
+            memory_for_next_load.keep_for_next_load(pages)
         assert kept_bytes() == 20 * MIB

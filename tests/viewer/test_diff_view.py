@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import cordwood
-from cordwood.viewer.page import export_page
+from cordwood.viewer.export_page import export_page
 from cordwood.viewer.resources import Resources
 from cordwood.viewer.sources import OpenArguments, open_sources
 from tests.browser import Browser, server_of

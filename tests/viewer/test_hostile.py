@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.viewer.page import embedded, export_page, page
+from cordwood.viewer.export_page import export_page
+from cordwood.viewer.page import embedded, page
 from cordwood.viewer.resources import Resources, parse_name, resource_name
 from cordwood.viewer.sources import OpenArguments, open_sources
 from tests.viewer.exported import exported_resources

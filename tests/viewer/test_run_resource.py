@@ -13,7 +13,7 @@ import pytest
 import cordwood
 from cordwood import CheckpointManager
 from cordwood.manager.step_summaries import summarize_steps
-from cordwood.viewer.page import export_page
+from cordwood.viewer.export_page import export_page
 from cordwood.viewer.resources import Resources
 from cordwood.viewer.sources import OpenArguments, open_sources
 from tests.viewer.gpt2_run import Faults, save_run

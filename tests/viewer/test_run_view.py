@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from cordwood import CheckpointManager
-from cordwood.viewer.page import export_page, page
+from cordwood.viewer.export_page import export_page
+from cordwood.viewer.page import page
 from cordwood.viewer.resources import Resources
 from cordwood.viewer.sources import OpenArguments, open_sources
 from tests.browser import Browser, server_of

@@ -29,7 +29,7 @@ from cordwood.loading.locate_step import locate_checkpoint
 from cordwood.message_text import printable
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.rename_paths import Rename
-from cordwood.plan.select_leaves import Transpose
+from cordwood.plan.transpose_leaves import Transpose
 from cordwood.processes.key_value_store import SINGLE_PROCESS
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
 from cordwood.recipes.recipe import Recipe
@@ -37,7 +37,7 @@ from cordwood.saving.background_saves import raise_unreported_failures, wait_for
 from cordwood.saving.interrupted_saves import after_interrupted_saves
 from cordwood.storage.locations import LocalPath, Location, Url, parse_local_path, parse_location
 from cordwood.storage.paths import is_same_path
-from cordwood.storage.temporary_file import scratch_directory
+from cordwood.storage.scratch_file import scratch_directory
 from cordwood.threads.garbage_collector import gc_paused
 from cordwood.threads.log import log
 from cordwood.threads.run_in_worker import in_worker

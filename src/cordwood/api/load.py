@@ -13,7 +13,7 @@ from cordwood.loading.load_tree import load_checkpoint
 from cordwood.loading.migration_options import Migration
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.rename_paths import Rename
-from cordwood.plan.select_leaves import Transpose
+from cordwood.plan.transpose_leaves import Transpose
 from cordwood.recipes.recipe import Recipe
 from cordwood.sharding.partition_rules import Rules
 from cordwood.storage.locations import parse_location

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cordwood.cli.arguments import SOURCE, complete_key, prefix_option
+from cordwood.cli.arguments import SOURCE, prefix_option
+from cordwood.cli.complete_key import complete_key
 from cordwood.cli.output import columns, json_option, print_json, print_text, to_json_value
 from cordwood.keypath import key_literal
 from cordwood.message_text import size_text

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cordwood.cli.arguments import PATH, SOURCE, complete_key, format_option, prefix_option
+from cordwood.cli.arguments import PATH, SOURCE, format_option, prefix_option
+from cordwood.cli.complete_key import complete_key
 from cordwood.cli.list_leaves import LeafListing, LeafRow, group_rows, list_leaves, select_rows
 from cordwood.cli.output import (
     columns,

@@ -70,7 +70,7 @@ class _Commands(click.Group):
                 click.echo(ctx.get_help())
                 ctx.exit()
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from cordwood.message_text import nearest_name
+            from cordwood.did_you_mean import nearest_name
 
             close = nearest_name(args[0], COMMANDS)
             hint = f" Did you mean {close!r}?" if close else ""

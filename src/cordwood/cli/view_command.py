@@ -80,7 +80,8 @@ def view_command(
     is written, and no other host is asked for anything. Ctrl-C ends it.
     """
     from cordwood.storage.locations import LocalPath
-    from cordwood.viewer.page import page, refuse_existing_page, refuse_source
+    from cordwood.viewer.export_page import refuse_existing_page, refuse_source
+    from cordwood.viewer.page import page
     from cordwood.viewer.resources import Resources
     from cordwood.viewer.server import ViewerServer, serve
     from cordwood.viewer.sources import OpenArguments, open_sources
@@ -116,7 +117,7 @@ def view_command(
 def _export(resources: Resources, file: str, max_bytes: int, *, as_json: bool) -> None:
     """Write the export, and print its size and what it lacks."""
     from cordwood.io.progress_bar import progress_display
-    from cordwood.viewer.page import export_page, write_export
+    from cordwood.viewer.export_page import export_page, write_export
 
     with progress_display(not as_json, "exporting") as report:
         export = export_page(resources, max_bytes=max_bytes, progress=report)

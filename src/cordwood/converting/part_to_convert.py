@@ -19,7 +19,8 @@ from cordwood.loading.unreadable_leaves import require_readable, unreadable_name
 from cordwood.message_text import counted, first_names
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.rename_paths import Rename
-from cordwood.plan.select_leaves import SelectedLeaves, Transpose, select_leaves
+from cordwood.plan.select_leaves import SelectedLeaves, select_leaves
+from cordwood.plan.transpose_leaves import Transpose
 from cordwood.recipes.map_index import map_selected, require_alone
 from cordwood.recipes.recipe import Recipe
 from cordwood.storage.locations import Location

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from cordwood.did_you_mean import nearest_name
 from cordwood.errors import IncompleteCheckpointError
 from cordwood.formats.detect_directory import format_in
 from cordwood.formats.foreign_directories import foreign_directory
@@ -16,7 +17,7 @@ from cordwood.formats.place import Place
 from cordwood.formats.step_names import MAX_STEPS_OPENED
 from cordwood.formats.suffixes import by_suffix, close_suffix
 from cordwood.formats.table import directory_formats
-from cordwood.message_text import counted, listed, nearest_name, printable
+from cordwood.message_text import counted, listed, printable
 from cordwood.storage.directories import list_names, scan_directory
 from cordwood.storage.locations import LocalPath
 from cordwood.storage.paths import is_folder, is_link, stale_stages

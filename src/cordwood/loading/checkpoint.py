@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, Self, Unpack
 
+from cordwood.did_you_mean import absent_leaf
 from cordwood.formats.format_protocol import OpenOptions
 from cordwood.index import Leaf, leaf_text
 from cordwood.io.stale_handles import retry_stale
@@ -16,7 +17,7 @@ from cordwood.loading.load_options import LoadOptions, ReadOptions
 from cordwood.loading.load_tree import load_tree
 from cordwood.loading.open_reader import open_reader
 from cordwood.loading.stored_leaf import StoredLeaf
-from cordwood.message_text import absent_leaf, counted, printable, size_text
+from cordwood.message_text import counted, printable, size_text
 from cordwood.plan.path_spellings import plain_name, plain_pattern
 from cordwood.recipes.recipe import Recipe
 from cordwood.storage.locations import LocalPath, Location

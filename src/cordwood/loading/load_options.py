@@ -10,7 +10,7 @@ from cordwood.io.progress_bar import require_progress_option
 from cordwood.loading.migration_options import Migration, require_migrations
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.rename_paths import Rename
-from cordwood.plan.select_leaves import Transpose
+from cordwood.plan.transpose_leaves import Transpose
 from cordwood.recipes.recipe import Recipe
 from cordwood.sharding.partition_rules import Rules
 

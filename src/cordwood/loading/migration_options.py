@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
-from cordwood.message_text import nearest_name
+from cordwood.did_you_mean import nearest_name
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.rename_paths import Rename
-from cordwood.plan.select_leaves import Transpose
+from cordwood.plan.transpose_leaves import Transpose
 from cordwood.recipes.recipe import Recipe
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from cordwood.message_text import nearest_name
+from cordwood.did_you_mean import nearest_name
 
 P = ParamSpec("P")
 R = TypeVar("R")

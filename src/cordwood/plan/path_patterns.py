@@ -21,10 +21,11 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
+from cordwood.did_you_mean import nearest_path
 from cordwood.errors import MismatchError
 from cordwood.index import Naming
 from cordwood.keypath import Key, KeyPath, format_path
-from cordwood.message_text import first_names, nearest_path
+from cordwood.message_text import first_names
 from cordwood.plan.path_spellings import plain_name, plain_pattern
 from cordwood.plan.pattern_regex import pattern_regex
 

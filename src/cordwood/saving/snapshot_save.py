@@ -10,8 +10,8 @@ from cordwood.formats.format_protocol import Linking, SaveOptions
 from cordwood.formats.load_format import writer_of
 from cordwood.formats.plan_save import plan_save, write_save
 from cordwood.formats.table import Format
-from cordwood.io.buffers import release_memory
 from cordwood.io.leaves_to_write import Leaves
+from cordwood.io.memory_for_next_load import release_memory
 from cordwood.io.progress import ProgressMeter, ProgressOption
 from cordwood.io.progress_bar import progress_display
 from cordwood.io.snapshot import snapshot_leaves

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from cordwood.message_text import nearest_name
+from cordwood.did_you_mean import nearest_name
 from cordwood.tree.flatten import entry_key
 
 MIN_SHARDING_SIZE = 16384  # eFormer's, in elements

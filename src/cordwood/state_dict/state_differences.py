@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cordwood.did_you_mean import nearest_name
 from cordwood.errors import LimitError
 from cordwood.index import MAX_DEPTH
 from cordwood.keypath import KeyPath, format_path
-from cordwood.message_text import counted, nearest_name
+from cordwood.message_text import counted
 from cordwood.state_dict.containers import (
     PLAIN_DICT,
     ContainerFunctions,

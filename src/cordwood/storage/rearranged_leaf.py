@@ -19,7 +19,7 @@ from cordwood.plan.load_plan import byte_strides
 from cordwood.plan.split_arrays import split_array
 from cordwood.sharding.boxes import shape_of
 from cordwood.storage.locations import LocalPath
-from cordwood.storage.temporary_file import UnnamedTemporaryFile
+from cordwood.storage.scratch_file import UnnamedTemporaryFile
 
 _BLOCK_BYTES = 32 << 20
 _LEAST_RUN_BYTES = 1 << 10  # of shorter ones, too many writes would be needed

@@ -12,7 +12,7 @@ from cordwood.index import Index, Leaf, LeafSpec, Naming
 from cordwood.keypath import KeyPath, format_path
 from cordwood.message_text import text_literal
 from cordwood.plan.path_patterns import path_name
-from cordwood.plan.select_leaves import find_transposition
+from cordwood.plan.transpose_leaves import find_transposition
 
 RENAME_ADVICE = "use rename= (docs/how-to/hugging-face.md)"
 NO_COMMON_NAME = f"no leaf has the same name: {RENAME_ADVICE}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, assert_never
 
+from cordwood.did_you_mean import nearest_path
 from cordwood.index import ARRAY_KINDS, Inline, Leaf, LeafSpec, Unreadable, leaf_text
 from cordwood.keypath import KeyPath, format_path, path_label
 from cordwood.loading.load_options import LoadOptions, Missing
@@ -34,7 +35,6 @@ from cordwood.loading.matching.mismatch_kinds import (
     StaticLeaf,
 )
 from cordwood.loading.matching.nestings import Nesting, joined_names
-from cordwood.message_text import nearest_path
 
 MAX_LINES = 50
 KEEPS = ' (missing="keep" keeps the value of `like`)'

@@ -14,8 +14,8 @@ import pytest
 from cordwood.errors import StorageError, TruncatedError
 from cordwood.storage import syscalls
 from cordwood.storage.paths import temporary_path
+from cordwood.storage.scratch_file import UnnamedTemporaryFile, scratch_directory
 from cordwood.storage.syscalls import SystemCalls
-from cordwood.storage.temporary_file import UnnamedTemporaryFile, scratch_directory
 from tests.faults.systems import CountingSystem, FailingSystem
 
 NAME = "models/m.msgpack.zst"
