@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     )
     from cordwood.compat.eformer.serialization import tree_serialize_leaves as tree_serialize_leaves
     from cordwood.errors import CordwoodError as CordwoodError
-    from cordwood.io.memory_for_next_load import release_memory as release_memory
+    from cordwood.io.memory.memory_for_next_load import release_memory as release_memory
     from cordwood.keypath import DictKey as DictKey
     from cordwood.loading.checkpoint import Checkpoint as Checkpoint
     from cordwood.loading.stored_leaf import StoredLeaf as StoredLeaf
@@ -87,7 +87,7 @@ _NAMES_OF = {
     "cordwood.api.verify": "verify",
     "cordwood.compat.eformer.serialization": "tree_deserialize_leaves tree_serialize_leaves",
     "cordwood.errors": "CordwoodError",
-    "cordwood.io.memory_for_next_load": "release_memory",
+    "cordwood.io.memory.memory_for_next_load": "release_memory",
     "cordwood.keypath": "DictKey",
     "cordwood.loading.checkpoint": "Checkpoint",
     "cordwood.loading.stored_leaf": "StoredLeaf",

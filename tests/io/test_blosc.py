@@ -14,8 +14,8 @@ from numcodecs.blosc import Blosc
 from cordwood import dtypes
 from cordwood.errors import CorruptionError, UnsupportedFormatError
 from cordwood.index import Codec
-from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.chunk_codecs import chunk_encoder, decode_chunk
+from cordwood.io.memory.buffers import ScratchBuffer
 from cordwood.plan.load_plan import EncodedChunk, Scatter
 from tests.children import run_python
 
@@ -79,7 +79,7 @@ def test_the_rest_of_the_process_is_as_before() -> None:
         import multiprocessing, sys
         import numpy as np
         from cordwood.index import Codec
-        from cordwood.io.buffers import ScratchBuffer
+        from cordwood.io.memory.buffers import ScratchBuffer
         from cordwood.io.chunk_codecs import chunk_encoder, decode_chunk
         from cordwood.plan.load_plan import EncodedChunk, Scatter
 

@@ -25,9 +25,9 @@ from cordwood.errors import (
     UnsupportedFormatError,
 )
 from cordwood.index import Box, Codec, Digests, Encoded, Leaf, Piece
-from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.chunk_codecs import decode_chunk
 from cordwood.io.execute_load import execute_load
+from cordwood.io.memory.buffers import ScratchBuffer
 from cordwood.io.memory_file import MemoryFile
 from cordwood.plan.load_boxes import plan_boxes
 from cordwood.plan.load_plan import EncodedChunk, Scatter

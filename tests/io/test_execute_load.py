@@ -15,9 +15,9 @@ from cordwood.errors import CorruptionError, FileChangedError, LimitError, Trunc
 from cordwood.index import Digests
 from cordwood.io import execute_load as execution
 from cordwood.io import read_units
-from cordwood.io.buffers import allocate_bytes
 from cordwood.io.check_files import check_files
 from cordwood.io.execute_load import execute_load
+from cordwood.io.memory.buffers import allocate_bytes
 from cordwood.io.memory_file import MemoryFile
 from cordwood.io.open_files import LocalFile
 from cordwood.plan.load_plan import LoadPlan, Move

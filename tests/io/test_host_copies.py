@@ -26,10 +26,10 @@ import cordwood
 from cordwood import CheckpointManager
 from cordwood.devices import array_shards, copy_shards, device_memory
 from cordwood.io import host_copies
-from cordwood.io import staging_memory as staging_memory_module
 from cordwood.io.host_copies import HostCopies
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.staging_memory import (
+from cordwood.io.memory import staging_memory as staging_memory_module
+from cordwood.io.memory.staging_memory import (
     StagingMemory,
     StagingOptions,
     default_budget_bytes,
@@ -885,7 +885,7 @@ def test_the_default_budget_is_a_share_of_the_memory(
 ) -> None:
     monkeypatch.setattr(jax, "process_count", lambda: processes)
     monkeypatch.setattr(jax, "local_device_count", lambda: devices)
-    monkeypatch.setattr("cordwood.io.staging_memory.machine_memory_bytes", lambda: 64 << 30)
+    monkeypatch.setattr("cordwood.io.memory.staging_memory.machine_memory_bytes", lambda: 64 << 30)
     for name in staging_memory_module._COUNT_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
@@ -895,13 +895,13 @@ def test_the_default_budget_is_a_share_of_the_memory(
 
 def test_the_default_budget_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """XLA allocates host memory for them from one pool."""
-    monkeypatch.setattr("cordwood.io.staging_memory.machine_memory_bytes", lambda: 2 << 40)
+    monkeypatch.setattr("cordwood.io.memory.staging_memory.machine_memory_bytes", lambda: 2 << 40)
     monkeypatch.setattr(jax, "devices", lambda: [mock.Mock(platform="gpu")])
     monkeypatch.delenv("XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB", raising=False)
     assert default_budget_bytes() == 48 << 30
     monkeypatch.setenv("XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB", "400")
     assert default_budget_bytes() == 300 << 30
-    monkeypatch.setattr("cordwood.io.staging_memory.machine_memory_bytes", lambda: 64 << 30)
+    monkeypatch.setattr("cordwood.io.memory.staging_memory.machine_memory_bytes", lambda: 64 << 30)
     assert default_budget_bytes() == 16 << 30
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cordwood.io.machine_memory import available_memory_bytes, machine_memory_bytes
+from cordwood.io.memory.machine_memory import available_memory_bytes, machine_memory_bytes
 
 PHYSICAL = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 

@@ -12,8 +12,8 @@ import pytest
 
 from cordwood.io import execute_load as execution
 from cordwood.io import read_units
-from cordwood.io.buffers import PageSize
 from cordwood.io.execute_load import execute_load
+from cordwood.io.memory.buffers import PageSize
 from cordwood.io.open_files import LocalFile
 from cordwood.plan.load_plan import LoadPlan, Move
 

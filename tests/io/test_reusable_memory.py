@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.io import memory_for_next_load
+from cordwood.io.memory import memory_for_next_load
 from tests.children import run_python
 from tests.memory import traced_memory
 

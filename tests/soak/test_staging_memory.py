@@ -36,7 +36,7 @@ from pathlib import Path
 import jax, jax.numpy as jnp
 import numpy as np
 import cordwood
-from cordwood.io.staging_memory import staging_memory
+from cordwood.io.memory.staging_memory import staging_memory
 from tests.devices.fake_accelerator import fake_accelerator
 
 folder, saves, leaves, leaf_bytes = Path(sys.argv[1]), *map(int, sys.argv[2:])

@@ -19,8 +19,8 @@ from obstore import exceptions
 from cordwood.encoding.digests import digest_of
 from cordwood.errors import StorageError
 from cordwood.index import Digests, HeaderDigest
-from cordwood.io.buffers import allocate_bytes
 from cordwood.io.leaves_to_write import Leaves
+from cordwood.io.memory.buffers import allocate_bytes
 from cordwood.io.progress import METER
 from cordwood.plan.file_plan import FilePlan, LeafBytes, leaves_of
 from cordwood.storage import write_units

@@ -11,7 +11,7 @@ from cordwood.formats.format_protocol import SaveOptions
 from cordwood.formats.load_format import writer_of
 from cordwood.formats.plan_save import plan_save, write_save
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.memory_for_next_load import release_memory_if_short
+from cordwood.io.memory.memory_for_next_load import release_memory_if_short
 from cordwood.io.page_cache import require_page_cache_option
 from cordwood.io.progress import ProgressMeter, ProgressOption
 from cordwood.io.progress_bar import progress_display

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from cordwood.formats.choose_format import format_for_saving
 from cordwood.formats.format_protocol import SaveOptions
+from cordwood.io.memory.staging_memory import StagingOptions, checked_options
 from cordwood.io.page_cache import require_page_cache_option
 from cordwood.io.progress import ProgressOption
 from cordwood.io.progress_bar import require_progress_option
-from cordwood.io.staging_memory import StagingOptions, checked_options
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 from cordwood.saving.background_saves import PendingSave, raise_unreported_failures
 from cordwood.saving.interrupted_saves import after_interrupted_saves

@@ -20,8 +20,8 @@ from cordwood.index import (
     LeafSpec,
     size_in_memory,
 )
-from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.lazy_array import LazyArray
+from cordwood.io.memory.buffers import ScratchBuffer
 from cordwood.io.progress import ProgressMeter
 from cordwood.io.read_units import read_moves
 from cordwood.keypath import format_path

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from cordwood.encoding.digests import check_coverage
 from cordwood.index import Digests
-from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.check_digests import bad_blocks
+from cordwood.io.memory.buffers import ScratchBuffer
 from cordwood.io.open_files import ReadableFile
 from cordwood.io.progress import METER
 from cordwood.io.unreadable_range import unreadable_range

@@ -14,7 +14,7 @@ import numpy as np
 
 from cordwood import dtypes
 from cordwood.errors import CorruptionError, UnsupportedFormatError
-from cordwood.io.buffers import ScratchBuffer
+from cordwood.io.memory.buffers import ScratchBuffer
 from cordwood.plan.load_plan import EncodedChunk
 from cordwood.threads.run_in_worker import run_in_worker
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from cordwood.errors import CorruptionError
 from cordwood.index import Codec
-from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.chunk_codecs import (
     BLOCK_HEADER_BYTES,
     STREAMS,
@@ -21,6 +20,7 @@ from cordwood.io.chunk_codecs import (
     parse_block_header,
     wrong_chunk_size,
 )
+from cordwood.io.memory.buffers import ScratchBuffer
 
 _FEED_BYTES = 64 << 10  # given to a decoder at a time, which copies what it does not use yet
 

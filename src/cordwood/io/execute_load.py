@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from cordwood.index import Digests
-from cordwood.io.buffers import Buffer, ScratchBuffer, allocate_buffers
+from cordwood.io.memory.buffers import Buffer, ScratchBuffer, allocate_buffers
 from cordwood.io.open_files import ReadableFile
 from cordwood.io.progress import METER
 from cordwood.io.read_chunks import read_chunk

@@ -2,7 +2,7 @@
 
 A save reads its arrays from host memory. For a shard on an accelerator that is a copy, in pinned
 host memory where the device has it. All saves of the process share one budget for such copies
-(`io/staging_memory.py`):
+(`io/memory/staging_memory.py`):
 
 - `save` copies shards when the writer needs them, and a few in advance. A copy is dropped when its
   shard has been written, or before, if the memory is needed; then it is made again when necessary.
@@ -32,7 +32,7 @@ from cordwood.devices.array_shards import ArrayShards
 from cordwood.devices.copy_shards import copy_on_device, copy_to_host
 from cordwood.index import Box
 from cordwood.io.lazy_array import LazyArray
-from cordwood.io.staging_memory import (
+from cordwood.io.memory.staging_memory import (
     StagingMemory,
     StagingOptions,
     default_budget_bytes,

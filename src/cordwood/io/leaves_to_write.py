@@ -30,7 +30,7 @@ from cordwood.devices.array_shards import (
 from cordwood.index import Box
 from cordwood.io.host_copies import CopiedArray, HostCopies
 from cordwood.io.lazy_array import LazyArray
-from cordwood.io.staging_memory import StagingOptions
+from cordwood.io.memory.staging_memory import StagingOptions
 from cordwood.sharding.boxes import slices, whole_box
 from cordwood.tree.leaves import (
     DeferredArray,

@@ -9,7 +9,7 @@ before they count in either case. docs/design/0007-memory-of-loads.md has the me
 
 from __future__ import annotations
 
-from cordwood.io.machine_memory import available_memory_bytes
+from cordwood.io.memory.machine_memory import available_memory_bytes
 
 _SHARE_OF_AVAILABLE = 8  # a save takes at most this part of the available memory for the cache
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from cordwood.encoding.digests import check_coverage
 from cordwood.errors import TruncatedError
 from cordwood.index import Digests
-from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.check_digests import check_blocks
 from cordwood.io.chunk_codecs import decode_chunk
+from cordwood.io.memory.buffers import ScratchBuffer
 from cordwood.io.open_files import ReadableFile
 from cordwood.io.strided_copy import strided_copy
 from cordwood.plan.load_plan import EncodedChunk

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from cordwood.encoding.digests import check_coverage
 from cordwood.errors import TruncatedError
 from cordwood.index import Digests
-from cordwood.io.buffers import Buffer, PageSize, ScratchBuffer, advise_small
 from cordwood.io.check_digests import check_blocks
+from cordwood.io.memory.buffers import Buffer, PageSize, ScratchBuffer, advise_small
 from cordwood.io.open_files import ReadableFile
 from cordwood.io.source_digests import SourceDigests
 from cordwood.io.strided_copy import strided_copy

@@ -12,7 +12,7 @@ from cordwood.loading.load_options import LoadOptions
 from cordwood.loading.load_target import default_targets
 from cordwood.loading.matching.match_names import SEPARATORS
 from cordwood.loading.matching.match_result import Matching
-from cordwood.loading.nest_names import nest_names, separator_of
+from cordwood.loading.nest_names import joined_separator, nest_names
 from cordwood.message_text import counted
 from cordwood.tree.flatten import build_tree
 
@@ -40,7 +40,7 @@ def match_without_like(index: Index, options: LoadOptions, *, name: str) -> Matc
     targets = default_targets(index.leaves, options.to)
     separator = SEPARATORS.get(index.naming)
     if options.nest and separator is None:
-        separator = separator_of(paths, name)
+        separator = joined_separator(paths, name)
     if not options.nest or separator is None:
         return Matching(targets, paths, partial(build_tree, index.structure))
     if any(len(path) > 1 for path in paths):

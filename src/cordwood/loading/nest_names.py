@@ -9,7 +9,7 @@ from cordwood.errors import FormatError
 from cordwood.keypath import KeyPath, format_path
 
 
-def separator_of(paths: Sequence[KeyPath], name: str) -> str | None:
+def joined_separator(paths: Sequence[KeyPath], name: str) -> str | None:
     """Return the separator of the joined keys of a flat dict; None if no keys are joined.
 
     Raises ValueError if keys are joined by '.' and the dict is not flat.

@@ -10,8 +10,8 @@ import numpy as np
 from cordwood import dtypes
 from cordwood.errors import FormatError
 from cordwood.index import Box, Encoded, Inline, Leaf, Piece, Pieces, Span
-from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.chunk_stream import ChunkStream
+from cordwood.io.memory.buffers import ScratchBuffer
 from cordwood.io.progress import METER
 from cordwood.io.read_units import read_moves
 from cordwood.io.source_digests import block_bytes

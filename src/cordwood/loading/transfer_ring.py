@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cordwood.devices.device_memory import copies_host_memory, pinned_bytes
-from cordwood.io.buffers import PAGE_BYTES, Buffer, allocate_buffers, allocate_bytes
+from cordwood.io.memory.buffers import PAGE_BYTES, Buffer, allocate_buffers, allocate_bytes
 
 SLOTS = 3  # one is filled, one is sent, and one waits for its turn on the link
 _LEAST_SLOT_BYTES = 32 << 20

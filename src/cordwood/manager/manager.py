@@ -9,10 +9,10 @@ from typing import Any, Literal, Self, SupportsFloat, SupportsIndex, TypeVar
 
 from cordwood.errors import StepError
 from cordwood.formats.step_names import step_number
+from cordwood.io.memory.staging_memory import checked_options
 from cordwood.io.page_cache import require_page_cache_option
 from cordwood.io.progress import ProgressOption
 from cordwood.io.progress_bar import require_progress_option
-from cordwood.io.staging_memory import checked_options
 from cordwood.manager.add_metrics import add_metrics
 from cordwood.manager.argument_hints import with_hints
 from cordwood.manager.delete_steps import delete_steps, plan_deletions

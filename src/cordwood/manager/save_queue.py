@@ -13,8 +13,8 @@ from cordwood.formats.format_protocol import SaveOptions
 from cordwood.formats.step_names import step_name
 from cordwood.formats.step_record import KEY, PREFIX_KEY, Record, encode_record
 from cordwood.formats.table import DEFAULT
+from cordwood.io.memory.staging_memory import StagingOptions
 from cordwood.io.progress import ProgressOption
-from cordwood.io.staging_memory import StagingOptions
 from cordwood.manager.delete_steps import StepCleaner
 from cordwood.manager.require_newer import require_newer
 from cordwood.manager.save_report import SaveReport

@@ -11,11 +11,11 @@ from cordwood.formats.load_format import writer_of
 from cordwood.formats.plan_save import plan_save, write_save
 from cordwood.formats.table import Format
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.memory_for_next_load import release_memory
+from cordwood.io.memory.memory_for_next_load import release_memory
+from cordwood.io.memory.staging_memory import StagingOptions
 from cordwood.io.progress import ProgressMeter, ProgressOption
 from cordwood.io.progress_bar import progress_display
 from cordwood.io.snapshot import snapshot_leaves
-from cordwood.io.staging_memory import StagingOptions
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.saving.background_saves import PendingSave, save_in_background
 from cordwood.saving.save_rendezvous import announce_errors

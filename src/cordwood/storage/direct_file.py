@@ -6,7 +6,7 @@ import errno
 import os
 from contextlib import suppress
 
-from cordwood.io.buffers import PAGE_BYTES
+from cordwood.io.memory.buffers import PAGE_BYTES
 from cordwood.storage import syscalls
 from cordwood.storage.syscalls import close_quietly, open_fd, write_all
 

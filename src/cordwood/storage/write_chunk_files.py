@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.chunk_codecs import Encoder
 from cordwood.io.copy_bytes import copy_bytes, is_little_endian
 from cordwood.io.lazy_array import LazyArray
 from cordwood.io.leaves_to_write import Leaves
+from cordwood.io.memory.buffers import ScratchBuffer
 from cordwood.io.open_files import read_views, with_file_name
 from cordwood.io.page_cache import fits_page_cache
 from cordwood.plan.file_plan import ChunkFile, PlannedFile, SmallFile

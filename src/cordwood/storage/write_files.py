@@ -15,9 +15,9 @@ from collections.abc import Callable
 
 from cordwood.encoding.digests import BLOCK_BYTES, DIGEST_BYTES, block_count
 from cordwood.index import Digests
-from cordwood.io.buffers import PAGE_BYTES, ScratchBuffer
 from cordwood.io.file_contents import FileContents
 from cordwood.io.leaves_to_write import Leaves
+from cordwood.io.memory.buffers import PAGE_BYTES, ScratchBuffer
 from cordwood.io.page_cache import fits_page_cache
 from cordwood.plan.file_plan import FilePlan, build_header, leaves_of, segment_offsets
 from cordwood.storage.atomic_file import WritableFile, atomic_file

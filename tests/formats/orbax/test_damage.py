@@ -30,8 +30,8 @@ from cordwood.formats.orbax.tree_metadata import STORES_ZEROS
 from cordwood.formats.zarr.array_reader import MAX_UNSTORED_CHUNKS
 from cordwood.formats.zarr.unstored_chunks import MAX_FILL_BYTES, ZeroChunks
 from cordwood.index import Codec, Inline
-from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.chunk_codecs import decode_chunk
+from cordwood.io.memory.buffers import ScratchBuffer
 from cordwood.plan.load_plan import EncodedChunk, Scatter
 from cordwood.testing import assert_trees_equal
 from tests.formats.orbax.orbax_trees import EVERY, change, copied, index_at

@@ -14,10 +14,10 @@ from cordwood.formats.zarr.plan_item import plan_item
 from cordwood.formats.zarr.read_index import read_index
 from cordwood.formats.zarr.write import save_item
 from cordwood.index import Box, Encoded, Index, Inline, Leaf
-from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.check_files import check_files
 from cordwood.io.chunk_codecs import decode_chunk
 from cordwood.io.leaves_to_write import Leaves
+from cordwood.io.memory.buffers import ScratchBuffer
 from cordwood.plan.load_plan import EncodedChunk, Scatter
 from cordwood.processes.key_value_store import SINGLE_PROCESS
 from cordwood.processes.rendezvous import Rendezvous

@@ -22,7 +22,7 @@ from cordwood.formats.flax_msgpack.zstd_frames import (
     read_frame,
     read_frame_header,
 )
-from cordwood.io.buffers import GrowableBuffer
+from cordwood.io.memory.buffers import GrowableBuffer
 from cordwood.io.memory_file import MemoryFile
 from cordwood.io.open_files import ReadableFile
 

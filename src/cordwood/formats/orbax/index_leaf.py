@@ -13,7 +13,7 @@ from cordwood.formats.zarr.array_metadata import codec_of
 from cordwood.formats.zarr.array_reader import ArrayReader, StoredArray, array_storage
 from cordwood.formats.zarr.key_values import KeyValues, ValueLocation
 from cordwood.index import Inline, Leaf
-from cordwood.io.buffers import ScratchBuffer
+from cordwood.io.memory.buffers import ScratchBuffer
 from cordwood.io.open_files import naming
 from cordwood.plan.load_plan import EncodedChunk, Scatter
 

@@ -16,9 +16,9 @@ from cordwood.errors import CordwoodError
 from cordwood.formats.packs.file_names import PACK_NAME
 from cordwood.formats.packs.grid import cell_sizes
 from cordwood.formats.packs.packed_tree import PackedTree, view_cell
-from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.copy_bytes import copy_bytes
 from cordwood.io.leaves_to_write import Leaves
+from cordwood.io.memory.buffers import ScratchBuffer
 from cordwood.plan.cells import cells_of_process
 from cordwood.plan.file_plan import FilePlan, LiteralBytes
 from cordwood.plan.packs import Pack

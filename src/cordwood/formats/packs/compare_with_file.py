@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from cordwood.index import Digests
-from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.check_digests import check_blocks
 from cordwood.io.copy_bytes import copy_bytes
 from cordwood.io.file_contents import FileContents
 from cordwood.io.lazy_array import LazyArray
+from cordwood.io.memory.buffers import ScratchBuffer
 from cordwood.io.open_files import ReadableFile
 from cordwood.plan.file_plan import LeafBytes, LiteralBytes, Segment
 from cordwood.plan.links import StoredCell, should_link

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from cordwood.encoding.digests import BLOCK_BYTES, DIGEST_BYTES, block_count
 from cordwood.errors import StorageError
 from cordwood.index import Digests
-from cordwood.io.buffers import ScratchBuffer
 from cordwood.io.file_contents import FileContents
 from cordwood.io.leaves_to_write import Leaves
+from cordwood.io.memory.buffers import ScratchBuffer
 from cordwood.plan.file_plan import FilePlan, build_header, segment_offsets
 from cordwood.storage.write_units import block_digests
 from cordwood.threads.stop_check import check_stop

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from cordwood.errors import StorageError
-from cordwood.io.buffers import PAGE_BYTES, allocate_bytes
+from cordwood.io.memory.buffers import PAGE_BYTES, allocate_bytes
 from cordwood.storage.object_stores.request_loop import POLL_SECONDS
 
 

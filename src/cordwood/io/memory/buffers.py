@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cordwood.io.memory_for_next_load import keep_for_next_load, take_kept_pages
+from cordwood.io.memory.memory_for_next_load import keep_for_next_load, take_kept_pages
 
 PAGE_BYTES = 4096  # of memory and of files: what direct I/O is aligned to
 _SLOW_NANOSECONDS_PER_BYTE = 1.0  # free huge pages: 0.15, small ones: 0.4, given back: above 2

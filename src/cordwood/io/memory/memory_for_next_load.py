@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 
-from cordwood.io.machine_memory import available_memory_bytes, machine_memory_bytes
+from cordwood.io.memory.machine_memory import available_memory_bytes, machine_memory_bytes
 
 _MOST_BYTES = 4 << 30
 _SHARE_OF_MEMORY = 8  # never more than this part of the machine's memory

@@ -14,7 +14,7 @@ import weakref
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from cordwood.io.machine_memory import machine_memory_bytes
+from cordwood.io.memory.machine_memory import machine_memory_bytes
 
 _SHARE_OF_MEMORY = 4  # the budget of a machine is this part of its memory
 # Of Slurm, Open MPI, Intel MPI and torchrun: the number, or with Slurm a text such as "8(x2)".

@@ -1,0 +1,1 @@
+"""Host memory: buffers, what is kept for the next load, and what a save in the background uses."""
