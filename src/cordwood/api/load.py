@@ -8,9 +8,15 @@ from typing import Any, Literal, TypeVar, Unpack, overload
 
 from cordwood.errors import MismatchError
 from cordwood.io.progress import ProgressOption
-from cordwood.loading.load_options import Cast, Extra, LoadOptions, Missing, OpenAndReadOptions
+from cordwood.loading.load_options import (
+    Cast,
+    Extra,
+    LoadOptions,
+    Migration,
+    Missing,
+    OpenAndReadOptions,
+)
 from cordwood.loading.load_tree import load_checkpoint
-from cordwood.loading.migration_options import Migration
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.rename_paths import Rename
 from cordwood.plan.transpose_leaves import Transpose

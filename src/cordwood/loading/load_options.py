@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
 
+from cordwood.did_you_mean import nearest_name
 from cordwood.io.progress import ProgressOption
 from cordwood.io.progress_bar import require_progress_option
-from cordwood.loading.migration_options import Migration, require_migrations
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.rename_paths import Rename
 from cordwood.plan.transpose_leaves import Transpose
@@ -20,20 +20,25 @@ Missing: TypeAlias = Literal["error", "keep"]
 Extra: TypeAlias = Literal["error", "ignore"]
 
 
-class TreeOptions(TypedDict, total=False):
+class Migration(TypedDict, total=False):
+    """Options of a load by which an older checkpoint fits `like`."""
+
+    select: Select | None
+    rename: Rename | None
+    transpose: Transpose | None
+    recipe: Recipe | None
+    cast: bool | Cast | None
+    missing: Missing
+    extra: Extra
+    strict: bool
+
+
+class TreeOptions(Migration, total=False):
     """Options of every call that loads a tree: placement, selection, differences to accept."""
 
     mesh: Any
     rules: Rules | None
     shardings: Any
-    strict: bool
-    cast: bool | Cast | None
-    select: Select | None
-    rename: Rename | None
-    transpose: Transpose | None
-    recipe: Recipe | None
-    missing: Missing
-    extra: Extra
     migrations: Sequence[Migration]
     progress: ProgressOption
 
@@ -98,7 +103,7 @@ class LoadOptions(NamedTuple):
 
         Raises TypeError for a `progress` that is no function.
         """
-        require_migrations(self.migrations, has_like=like is not None)
+        _require_migrations(self.migrations, has_like=like is not None)
         for attempt in self.attempts()[1:]:
             attempt.require_valid(like)
         to, cast, missing, extra = self.to, self.cast, self.missing, self.extra
@@ -123,3 +128,26 @@ class LoadOptions(NamedTuple):
             raise ValueError(f"{name}={value!r} is about the leaves of `like`: pass one")
         if self.progress is not None:
             require_progress_option(self.progress)
+
+
+def _require_migrations(migrations: Sequence[Migration], *, has_like: bool) -> None:
+    """Raise TypeError or ValueError unless the value is a list of dicts of such options."""
+    if isinstance(migrations, Mapping | str) or not isinstance(migrations, Sequence):
+        raise TypeError(
+            f"migrations: expected a list of dicts of options, found {migrations!r:.80}"
+        )
+    if migrations and not has_like:
+        raise ValueError("migrations are tried where a checkpoint does not fit `like`: pass one")
+    for number, migration in enumerate(migrations):
+        if not isinstance(migration, Mapping):
+            raise TypeError(
+                f"migrations[{number}]: expected a dict of options, found {migration!r:.80}"
+            )
+        for name in migration:
+            if name not in Migration.__annotations__:
+                close = nearest_name(str(name), list(Migration.__annotations__))
+                hint = f"; did you mean {close!r}?" if close is not None else ""
+                raise TypeError(
+                    f"migrations[{number}]: expected some of "
+                    f"{', '.join(Migration.__annotations__)}, found {name!r}{hint}"
+                )

@@ -7,9 +7,8 @@ from typing import Any
 
 from cordwood.errors import MismatchError
 from cordwood.loading.leaf_reader import LeafReader
-from cordwood.loading.load_options import LoadOptions
+from cordwood.loading.load_options import LoadOptions, Migration
 from cordwood.loading.matching.match_result import Matching
-from cordwood.loading.migration_options import Migration
 from cordwood.loading.select_and_match import select_and_match
 from cordwood.plan.select_leaves import SelectedLeaves
 from cordwood.threads.log import log

@@ -7,11 +7,7 @@ import os
 
 from cordwood.storage import syscalls
 from cordwood.storage.directories import may_remove, remove_tree, sync_directory
-from cordwood.storage.locks.file_locks import (
-    is_open_file_at,
-    lock,
-    opened_for_lock,
-)
+from cordwood.storage.locks.file_locks import is_open_file_at, lock, opened_for_lock
 from cordwood.storage.paths import stale_stages
 from cordwood.threads.stop_check import never_stop, stop_check
 

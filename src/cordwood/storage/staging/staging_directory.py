@@ -40,11 +40,7 @@ from cordwood.storage.file_rights import Rights, limit_folder, make_private, rig
 from cordwood.storage.locks.file_locks import GONE_ERRORS, opened_for_lock, unlock, wait_and_lock
 from cordwood.storage.locks.lock_files import locked
 from cordwood.storage.paths import old_name, temporary_path, temporary_prefix
-from cordwood.storage.staging.collect_stages import (
-    FOLDER_FLAGS,
-    collect_stages,
-    remove_unused,
-)
+from cordwood.storage.staging.collect_stages import FOLDER_FLAGS, collect_stages, remove_unused
 from cordwood.storage.staging.exchange_directories import exchange_directories, recover_directory
 from cordwood.storage.storage_protocol import wait_until_visible
 from cordwood.storage.syscalls import open_directory_fd, open_fd, opened_fd, write_all
