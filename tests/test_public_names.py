@@ -47,11 +47,12 @@ NAMESPACES = {
         KeepPolicy KeepWithin Moment OnPreemption SavePolicy SavedStep WhenIdle
     """,
     "cordwood.recipes": """
-        Recipe Rule explain_recipe find_recipe
+        Recipe Rule find_recipe
     """,
     "cordwood.results": """
         Conversion CopyReport DeltaReport Detected Diff GcReport LeafDiff PlannedStep Progress
-        Resplittable Restored RetentionPlan SaveReport Stateful StorageOptions Verification
+        RecipeTable Resplittable Restored RetentionPlan SaveReport Stateful StorageOptions
+        Verification
     """,
     "cordwood.state_dict": """
         current_path from_state_dict is_serializable register_serialization_state to_state_dict

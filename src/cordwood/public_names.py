@@ -62,7 +62,7 @@ def lazy_names(
     def get_attribute(name: str) -> Any:
         if name not in module_of:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(module_of[name]), name)
+        value = imported(module_of[name], name)
         namespace[name] = value
         return value
 
@@ -70,3 +70,12 @@ def lazy_names(
         return sorted({*namespace, *module_of})
 
     return get_attribute, list_names
+
+
+def imported(module: str, name: str) -> Any:
+    """Return a name of a module that is imported at this moment.
+
+    A method of a public value reaches the verb of a higher layer so, as format modules are reached
+    by their names in a table.
+    """
+    return getattr(importlib.import_module(module), name)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cordwood.manager.save_report import SaveReport as SaveReport
     from cordwood.policies.retention_plan import PlannedStep as PlannedStep
     from cordwood.policies.retention_plan import RetentionPlan as RetentionPlan
+    from cordwood.recipes.recipe_table import RecipeTable as RecipeTable
     from cordwood.storage.object_stores.storage_options import StorageOptions as StorageOptions
     from cordwood.verifying.verify_result import Verification as Verification
 
@@ -38,6 +39,7 @@ _MODULE_OF = {
     "LeafDiff": "cordwood.comparing.leaf_diff",
     "PlannedStep": "cordwood.policies.retention_plan",
     "Progress": "cordwood.io.progress",
+    "RecipeTable": "cordwood.recipes.recipe_table",
     "Resplittable": "cordwood.manager.items.resplit_states",
     "Restored": "cordwood.manager.restored",
     "RetentionPlan": "cordwood.policies.retention_plan",

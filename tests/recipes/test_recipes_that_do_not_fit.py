@@ -76,6 +76,10 @@ def test_every_name_that_does_not_match_is_named_with_the_nearest(path: Path) ->
             "the size 'h' of scale or add is not known",
         ),
         (Rule("layers.{i}.w", "a b", "w", "i a b", scale=0), "scale is 0"),
+        (
+            Rule("layers.{i}.w", "a c", ["v", "w"], "i a c", cat={"c": ["a - 1", "a - 1"]}),
+            r"cat: expected 1 \+ 1 = 2 for c, found 3",
+        ),
     ],
 )
 def test_shapes_that_do_not_fit_are_named_with_the_rule(

@@ -29,7 +29,7 @@ from cordwood.comparing.pair_leaves import Pairs, pair_leaves
 from cordwood.comparing.renamed_leaves import renamed_leaves
 from cordwood.comparing.sample_parts import sample_parts
 from cordwood.errors import MismatchError
-from cordwood.index import ARRAY_KINDS, Leaf, leaf_text
+from cordwood.index import ARRAY_KINDS, Index, Leaf, leaf_text
 from cordwood.io.progress import ProgressOption, Report, report_progress
 from cordwood.io.progress_bar import progress_display
 from cordwood.loading.checkpoint import Checkpoint, open_at
@@ -123,8 +123,9 @@ def compare_checkpoints(
     if not (values is True or values is False or values == "digests"):
         raise ValueError(f"values: expected True, False or 'digests', found {values!r:.80}")
     with ExitStack() as opened, gc_paused():
-        one = _operand(a, rename, recipe, opened)
-        other = _operand(b, None, None, opened)
+        a, b = [open_operand(opened, value, None) for value in (a, b)]
+        other = _operand(b)
+        one = _operand(a, rename, recipe, other.index)
         for side in (one, other):
             if side.index.naming == "positions":
                 raise MismatchError(
@@ -141,12 +142,14 @@ def compare_checkpoints(
 
 
 def _operand(
-    value: object, rename: Rename | None, recipe: Recipe | None, opened: ExitStack
+    value: object,
+    rename: Rename | None = None,
+    recipe: Recipe | None = None,
+    like: Index | None = None,
 ) -> Operand:
-    value = open_operand(opened, value, None)
     if isinstance(value, Checkpoint):
-        return CheckpointOperand(value, rename, recipe)
-    return TreeOperand(value, rename, recipe)
+        return CheckpointOperand(value, rename, recipe, like)
+    return TreeOperand(value, rename, recipe, like)
 
 
 @dataclass

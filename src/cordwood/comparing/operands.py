@@ -21,8 +21,8 @@ from cordwood.recipes.map_index import map_index, require_alone
 from cordwood.recipes.recipe import Recipe
 from cordwood.sharding.boxes import slices
 from cordwood.threads.thread_pool import map_in_threads
-from cordwood.tree.flatten import flatten
-from cordwood.tree.leaves import describe_leaf, whole_array
+from cordwood.tree.index_of_tree import index_of_tree
+from cordwood.tree.leaves import whole_array
 
 T = TypeVar("T")
 
@@ -106,10 +106,14 @@ class CheckpointOperand:
     """A checkpoint."""
 
     def __init__(
-        self, checkpoint: Checkpoint, rename: Rename | None, recipe: Recipe | None = None
+        self,
+        checkpoint: Checkpoint,
+        rename: Rename | None = None,
+        recipe: Recipe | None = None,
+        like: Index | None = None,
     ) -> None:
         self.name = checkpoint.path
-        self.part = _mapped(checkpoint.index, rename, recipe, self.name)
+        self.part = _mapped(checkpoint.index, rename, recipe, self.name, like)
         self._checkpoint = checkpoint
         self._sizes = [source.size_bytes for source in checkpoint.index.sources]
 
@@ -159,17 +163,16 @@ class CheckpointOperand:
 class TreeOperand:
     """A tree in memory."""
 
-    def __init__(self, tree: object, rename: Rename | None, recipe: Recipe | None) -> None:
-        flat = flatten(tree)
-        leaves = []
-        for path, leaf in zip(flat.paths, flat.leaves, strict=True):
-            _, kind, shape, dtype, weak_type, impl, _ = describe_leaf(
-                path, leaf, remote_advice=_REMOTE_ADVICE
-            )
-            leaves.append(Leaf(path, kind, shape, dtype, Inline(leaf), weak_type, impl))
-        index = Index("tree", flat.structure, tuple(leaves), ())
+    def __init__(
+        self,
+        tree: object,
+        rename: Rename | None = None,
+        recipe: Recipe | None = None,
+        like: Index | None = None,
+    ) -> None:
+        index = index_of_tree(tree, remote_advice=_REMOTE_ADVICE)
         self.name = "the tree"
-        self.part = _mapped(index, rename, recipe, self.name)
+        self.part = _mapped(index, rename, recipe, self.name, like)
         self._last: tuple[int, np.ndarray] | None = None
 
     @property
@@ -206,9 +209,9 @@ class TreeOperand:
 
 
 def _mapped(
-    index: Index, rename: Rename | None, recipe: Recipe | None, name: str
+    index: Index, rename: Rename | None, recipe: Recipe | None, name: str, like: Index | None
 ) -> SelectedLeaves:
     if recipe is not None:
         require_alone(recipe, rename=rename)
-        return map_index(index, recipe, where=name)
+        return map_index(index, recipe, where=name, like=like)
     return select_leaves(index, select=None, rename=rename, where=name)

@@ -19,6 +19,7 @@ from cordwood.loading.unreadable_leaves import require_readable
 from cordwood.plan.keys_of_like import with_keys_of_like
 from cordwood.plan.select_leaves import SelectedLeaves, select_leaves
 from cordwood.tree.flatten import flatten
+from cordwood.tree.index_of_tree import index_of_tree
 from cordwood.tree.nnx_modules import has_nnx
 
 
@@ -30,7 +31,7 @@ def select_and_match(
     Raises MismatchError if they do not fit `like`.
     """
     cast, name = options.cast, reader.path
-    part = _selected(reader, options)
+    part = _selected(reader, like, options)
     index = part.stored
     if like is None:
         matching = match_without_like(index, options, name=name)
@@ -63,12 +64,15 @@ def select_and_match(
     return part, matching._replace(targets=targets)
 
 
-def _selected(reader: LeafReader, options: LoadOptions) -> SelectedLeaves:
+def _selected(reader: LeafReader, like: Any, options: LoadOptions) -> SelectedLeaves:
     select, rename, transpose = options.select, options.rename, options.transpose
     if options.recipe is not None:
         from cordwood.recipes.map_index import map_selected
 
-        return map_selected(reader.index, options.recipe, select=select, where=reader.path)
+        types = None if like is None else index_of_tree(like, abstract=True)
+        return map_selected(
+            reader.index, options.recipe, select=select, where=reader.path, like=types
+        )
     if select is None and not rename and transpose is None:
         return SelectedLeaves(reader.index, ())
     if reader.index.naming == "positions":

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from cordwood.public_names import lazy_names
 
 if TYPE_CHECKING:
-    from cordwood.recipes.explain_recipe import explain_recipe as explain_recipe
     from cordwood.recipes.recipe import Recipe as Recipe
     from cordwood.recipes.rule import Rule as Rule
     from cordwood.recipes.shipped_recipes import find_recipe as find_recipe
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
 _MODULE_OF = {
     "Recipe": "cordwood.recipes.recipe",
     "Rule": "cordwood.recipes.rule",
-    "explain_recipe": "cordwood.recipes.explain_recipe",
     "find_recipe": "cordwood.recipes.shipped_recipes",
 }
 

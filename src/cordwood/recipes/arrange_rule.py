@@ -50,6 +50,30 @@ class Made(NamedTuple):
     first: int  # the number of its first source
 
 
+class SizesOfLeaves(NamedTuple):
+    """Sizes that the shapes of the leaves of a rule do not tell."""
+
+    sizes: Mapping[str, int] = {}
+    padded: Mapping[str, int] = {}  # with their padding
+    parts: Mapping[str, Sequence[int]] = {}  # of axes along which arrays are joined, by position
+    origin: str = ""  # in words: the leaf of `like` that has them
+
+
+NO_SIZES = SizesOfLeaves()
+
+
+class OtherSizes(NamedTuple):
+    """Sizes for axes that the shapes of the leaves of a rule do not tell.
+
+    Attributes:
+        inferred: those that other rules have, by name.
+        of_like: those of the leaves of `like`, by root and by what stands for `**`.
+    """
+
+    inferred: Mapping[str, int] = {}
+    of_like: Mapping[tuple[str, str], SizesOfLeaves] = {}
+
+
 @dataclass(frozen=True)
 class ArithmeticOptions:
     """The attributes of a recipe that are about arithmetic."""
@@ -90,16 +114,16 @@ class RuleArrangement:
         self,
         taken: Sequence[Taken],
         leaves: Sequence[Leaf],
-        inferred: Mapping[str, int],
         lengths: Mapping[tuple[str, str], int],
+        others: OtherSizes,
     ) -> Iterator[Made]:
         """Yield the leaves that the rule makes of those that it takes.
 
         Args:
             taken: what it takes.
             leaves: of the index.
-            inferred: sizes that other rules have found, for axes that are not known otherwise.
             lengths: of stacked axes by root and index, as far as the whole tree tells.
+            others: sizes for axes that are not known otherwise.
 
         Raises:
             UnknownSizesError: sizes of axes are missing.
@@ -116,28 +140,46 @@ class RuleArrangement:
                 raise RuleError(
                     f"it scales or adds, which is for parameters, and not for the moments in {root}"
                 )
-            yield from self._make_group(root, rest, group, leaves, inferred, lengths)
+            elsewhere = others.of_like.get((root, rest), NO_SIZES)
+            elsewhere = elsewhere._replace(sizes={**elsewhere.sizes, **others.inferred})
+            try:
+                yield from self._make_group(root, rest, group, leaves, elsewhere, lengths)
+            except UnknownSizesError:
+                raise
+            except RuleError as e:
+                raise RuleError(f"{e}{elsewhere.origin}") from e
 
     def sizes(self, taken: Sequence[Taken], leaves: Sequence[Leaf]) -> dict[str, int]:
         """Return the sizes that the shapes of the leaves tell, as far as they do."""
         sizes: dict[str, int] = {}
         for each in taken:
-            leaf = leaves[each.number]
-            axes = self._rule.source.axes
-            if leaf.kind in ARRAY_KINDS and axes.fits(len(leaf.shape)):
-                groups = axes.expanded(len(leaf.shape)).groups
-                sizes |= solve_axis_sizes(groups, leaf.shape, self._known(each, {}))
+            sizes |= self.solve(each, leaves[each.number])
         odd = {*self._rule.rule.cat, *(self._rule.rule.pad if self._reverse else ()), LIST}
         return {name: size for name, size in sizes.items() if name not in odd and "." not in name}
 
-    def _known(self, taken: Taken, inferred: Mapping[str, int]) -> dict[str, int]:
+    def solve(self, taken: Taken, leaf: Leaf) -> dict[str, int]:
+        """Return the sizes that the shape of one leaf tells, as far as it does.
+
+        Raises ValueError if the shape contradicts the sizes of the rule.
+        """
+        axes, rank = self._rule.source.axes, len(leaf.shape)
+        if leaf.kind not in ARRAY_KINDS or not axes.fits(rank):
+            return {}
+        return solve_axis_sizes(
+            axes.expanded(rank).groups, leaf.shape, self._known(taken, NO_SIZES)
+        )
+
+    def _known(self, taken: Taken, elsewhere: SizesOfLeaves) -> dict[str, int]:
         """Return the sizes of axes of one source leaf that are known before its shape is."""
         rule = self._rule
-        sizes = {**inferred, **_integers(rule.sizes)}
-        if self._reverse:
-            sizes |= self._padded()
+        sizes = {**elsewhere.sizes, **_integers(rule.sizes)}
+        for name in rule.rule.pad if self._reverse else ():
+            sizes.pop(name, None)
+            padded = self._padded_size(name, elsewhere)
+            if padded is not None:
+                sizes[name] = padded
         for name in rule.rule.cat:
-            parts = self._parts_of(name, sizes)
+            parts = self._parts_of(name, sizes, elsewhere)
             sizes.pop(name, None)
             if parts is not None:
                 sizes[name] = parts[taken.match.position] if self._joins else sum(parts)
@@ -145,13 +187,22 @@ class RuleArrangement:
             sizes[LIST] = len(rule.target.templates)
         return sizes
 
-    def _parts_of(self, name: str, sizes: Mapping[str, Number]) -> list[int] | None:
+    def _parts_of(
+        self, name: str, sizes: Mapping[str, Number], elsewhere: SizesOfLeaves
+    ) -> Sequence[int] | None:
         """Return the sizes of the parts that are joined along an axis; None if they are unknown."""
         try:
             values = {**self._rule.sizes, **sizes}
             return [_integer(size, values) for size in self._rule.rule.cat[name]]
         except UnknownSizesError:
-            return None
+            return elsewhere.parts.get(name)
+
+    def _padded_size(self, name: str, elsewhere: SizesOfLeaves) -> int | None:
+        """Return the size of an axis at the path, with its padding; None if it is unknown."""
+        try:
+            return _integer(self._rule.rule.pad[name], self._rule.sizes)
+        except UnknownSizesError:
+            return elsewhere.padded.get(name)
 
     def _make_group(
         self,
@@ -159,7 +210,7 @@ class RuleArrangement:
         rest: str,
         group: Sequence[Taken],
         leaves: Sequence[Leaf],
-        inferred: Mapping[str, int],
+        elsewhere: SizesOfLeaves,
         lengths: Mapping[tuple[str, str], int],
     ) -> Iterator[Made]:
         rule = self._rule
@@ -174,7 +225,7 @@ class RuleArrangement:
         sizes: dict[str, int] = {}
         parts: dict[str, dict[int, int]] = {name: {} for name in rule.rule.cat}
         for each in group:
-            solved = self._solved(each, leaves[each.number], source, inferred)
+            solved = self._solved(each, leaves[each.number], source, elsewhere)
             for name, size in solved.items():
                 if name in parts and self._joins:
                     parts[name][each.match.position] = size
@@ -193,12 +244,23 @@ class RuleArrangement:
                 if missing:
                     raise RuleError(self._missing([((), n) for n in missing], group))
             else:
-                known = self._parts_of(name, {**sizes, **inferred})
+                known = self._parts_of(name, {**elsewhere.sizes, **sizes}, elsewhere)
                 if known is None:
                     raise UnknownSizesError(f"the sizes of the parts along {name} are not known")
+                if self._cuts and sum(known) != sizes[name]:
+                    shown = " + ".join(map(str, known))
+                    raise RuleError(
+                        f"cat: expected {shown} = {sum(known)} for {name}, found {sizes[name]}"
+                    )
                 parts[name] = dict(enumerate(known))
-        for name, padded in self._padded().items():
-            natural = rule.sizes.get(name, inferred.get(name)) if self._reverse else sizes[name]
+        padded_sizes: dict[str, int] = {}
+        for name, pad in rule.rule.pad.items():
+            natural: Number | None = sizes[name]
+            padded = self._padded_size(name, elsewhere)
+            if self._reverse:  # the shape of the source tells its size with padding
+                natural, padded = rule.sizes.get(name, elsewhere.sizes.get(name)), sizes[name]
+            if padded is None:
+                raise UnknownSizesError(f"pad: the size {pad!r} of {name} is not known")
             if natural is None:
                 raise UnknownSizesError(f"the size of {name} without its padding is not known")
             if padded < natural:
@@ -208,16 +270,13 @@ class RuleArrangement:
                     f"pad: {padded} for {name}, which has {natural} elements: expected at most "
                     f"{MAX_PADDING} more, or twice as many"
                 )
-            sizes[name] = int(natural)
+            sizes[name], padded_sizes[name] = int(natural), padded
         yield from self._make_leaves(
-            root, rest, group, leaves, _Solved(source, target, sizes, parts, self._padded())
+            root, rest, group, leaves, _Solved(source, target, sizes, parts, padded_sizes)
         )
 
-    def _padded(self) -> dict[str, int]:
-        return {name: _integer(s, self._rule.sizes) for name, s in self._rule.rule.pad.items()}
-
     def _solved(
-        self, taken: Taken, leaf: Leaf, axes: AxisNames, inferred: Mapping[str, int]
+        self, taken: Taken, leaf: Leaf, axes: AxisNames, elsewhere: SizesOfLeaves
     ) -> dict[str, int]:
         """Return the sizes of all axes of a leaf."""
         if leaf.kind not in ARRAY_KINDS:
@@ -227,16 +286,17 @@ class RuleArrangement:
         if len(axes.groups) != len(leaf.shape):
             raise RuleError(f"expected {len(axes.groups)} axes, found the shape {list(leaf.shape)}")
         try:
-            solved = solve_axis_sizes(axes.groups, leaf.shape, self._known(taken, {}))
+            solved = solve_axis_sizes(axes.groups, leaf.shape, self._known(taken, NO_SIZES))
             if not {*axes.atoms} <= solved.keys():
-                solved = solve_axis_sizes(axes.groups, leaf.shape, self._known(taken, inferred))
+                known = self._known(taken, elsewhere)
+                solved = solve_axis_sizes(axes.groups, leaf.shape, known)
         except ValueError as e:
             raise RuleError(f"the shape {list(leaf.shape)} does not fit: {e}") from e
         missing = [atom for atom in axes.atoms if atom not in solved]
         if missing:
             raise UnknownSizesError(
                 f"the sizes of {', '.join(missing)} do not follow from the shape "
-                f"{list(leaf.shape)}: give them in sizes, or by with_config"
+                f"{list(leaf.shape)}: give them in sizes, by with_config, or by shapes of like"
             )
         return solved
 

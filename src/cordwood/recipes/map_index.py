@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from functools import cached_property
 from typing import NamedTuple
 
 from cordwood.errors import MismatchError
@@ -18,6 +19,7 @@ from cordwood.plan.select_leaves import SelectedLeaves, select_leaves
 from cordwood.recipes.arrange_rule import (
     ArithmeticOptions,
     Made,
+    OtherSizes,
     RuleArrangement,
     RuleError,
     UnknownSizesError,
@@ -30,18 +32,23 @@ from cordwood.recipes.match_rules import (
     plain_leaf_name,
 )
 from cordwood.recipes.recipe import Recipe
+from cordwood.recipes.sizes_of_like import SizesOfLike
 
 _MAX_LINES = 100
 _DIGITS = re.compile(r"\d+")
 
 
-def map_index(index: Index, recipe: Recipe, *, where: str, partial: bool = False) -> SelectedLeaves:
+def map_index(
+    index: Index, recipe: Recipe, *, where: str, like: Index | None = None, partial: bool = False
+) -> SelectedLeaves:
     """Return the leaves that a recipe makes of those of an index. Nothing is read.
 
     Args:
         index: the index of a checkpoint.
         recipe: the recipe.
         where: the checkpoint's name for errors.
+        like: the index of a tree with the shapes that the leaves should have: it tells sizes that
+            are not known otherwise.
         partial: True if the index has some leaves of a tree only: a rule may take nothing.
 
     Raises:
@@ -56,11 +63,31 @@ def map_index(index: Index, recipe: Recipe, *, where: str, partial: bool = False
         raise MismatchError(f"the {recipe.label} cannot be applied to {where}: {e}") from e
     matches = match_rules(recipe, rules, index.leaves, index.naming)
     problems = _unmatched(index, recipe, rules, matches, partial=partial)
-    made, misfits = _made(index.leaves, recipe, rules, matches, partial=partial)
+    made, misfits = _made(index.leaves, recipe, rules, matches, like=like, partial=partial)
     if problems or misfits:
         lines = first_lines([*problems, *misfits], _MAX_LINES)
-        raise MismatchError(f"the {recipe.label} does not fit {where}:\n{lines}")
+        hint = _inverse_hint(index, recipe, partial=partial) if problems else ""
+        raise MismatchError(f"the {recipe.label} does not fit {where}:\n{lines}{hint}")
     return _placed(index, recipe, made, matches.others, where=where)
+
+
+def _inverse_hint(index: Index, recipe: Recipe, *, partial: bool) -> str:
+    """Return a line for the error of a recipe whose inverse takes all names; else nothing."""
+    inverse = recipe.inverse()
+    try:
+        rules = [DirectedRule(rule, inverse) for rule in inverse.active_rules()]
+    except ValueError:
+        return ""
+    matches = match_rules(inverse, rules, index.leaves, index.naming)
+    makes_some = any(
+        taken and rule.target.templates for rule, taken in zip(rules, matches.taken, strict=True)
+    )
+    if not makes_some or _unmatched(index, inverse, rules, matches, partial=partial):
+        return ""
+    return (
+        "\nrecipe.inverse() fits these names: it is for the other direction; in a command, add "
+        "--inverse, or leave it out"
+    )
 
 
 def require_alone(recipe: object, *, rename: object = None, transpose: object = None) -> None:
@@ -76,7 +103,7 @@ def require_alone(recipe: object, *, rename: object = None, transpose: object = 
 
 
 def map_selected(
-    index: Index, recipe: Recipe, *, select: Select | None, where: str
+    index: Index, recipe: Recipe, *, select: Select | None, where: str, like: Index | None = None
 ) -> SelectedLeaves:
     """Return the leaves that a recipe makes of the selected leaves of an index.
 
@@ -85,13 +112,14 @@ def map_selected(
         recipe: the recipe.
         select: patterns over the key paths of the index; None: everything.
         where: the checkpoint's name for errors.
+        like: as for `map_index`.
 
     Raises MismatchError as `map_index` does, and for a pattern that matches nothing.
     """
     if select is None:
-        return map_index(index, recipe, where=where)
+        return map_index(index, recipe, where=where, like=like)
     part = select_leaves(index, select=select, rename=None, where=where)
-    mapped = map_index(part.stored, recipe, where=where, partial=True)
+    mapped = map_index(part.stored, recipe, where=where, like=like, partial=True)
     return mapped._replace(numbers=tuple([part.numbers[number] for number in mapped.numbers]))
 
 
@@ -101,6 +129,7 @@ def _made(
     rules: Sequence[DirectedRule],
     matches: RuleMatches,
     *,
+    like: Index | None,
     partial: bool,
 ) -> tuple[list[Made], list[str]]:
     """Return the leaves that the rules make, and a line for each rule that does not fit."""
@@ -114,40 +143,74 @@ def _made(
     lengths = ranges.lengths()
     made: list[Made] = []
     problems: list[str] = []
-    inferred: Mapping[str, int] | None = None
-    for each in applied:
-        rule, arrangement, taken = each
+    sizes = _SizesOfOthers(recipe, applied, leaves, like)
+    for number, each in enumerate(applied):
         misfits = [] if partial else list(ranges.problems(each))
-        problems += [f"rule {rule.rule}: {text}" for text in misfits]
+        problems += [f"rule {each.rule.rule}: {text}" for text in misfits]
         if misfits:
             continue
         try:
-            try:
-                made += arrangement.make(taken, leaves, {}, lengths)
-                continue
-            except UnknownSizesError:
-                if inferred is None:
-                    inferred = _inferred(applied, leaves)
-            made += arrangement.make(taken, leaves, inferred, lengths)
+            made += _made_by(each, leaves, lengths, sizes.attempts(number))
         except RuleError as e:
-            problems.append(f"rule {rule.rule}: {e}")
+            problems.append(f"rule {each.rule.rule}: {e}")
     return made, problems
 
 
-def _inferred(
-    rules: Sequence[AppliedRule],
+def _made_by(
+    rule: AppliedRule,
     leaves: Sequence[Leaf],
-) -> dict[str, int]:
-    """Return the sizes that the shapes of other leaves tell, where all of them agree."""
-    sizes: dict[str, set[int]] = {}
-    for _, arrangement, taken in rules:
+    lengths: Mapping[tuple[str, str], int],
+    attempts: Iterator[OtherSizes],
+) -> list[Made]:
+    """Return the leaves that a rule makes, by the first sizes that are enough."""
+    for others in attempts:
         try:
-            solved = arrangement.sizes(taken, leaves)
-        except ValueError:
-            continue
-        for name, size in solved.items():
-            sizes.setdefault(name, set()).add(size)
-    return {name: next(iter(some)) for name, some in sizes.items() if len(some) == 1}
+            return list(rule.arrangement.make(rule.taken, leaves, lengths, others))
+        except UnknownSizesError as e:
+            error = e
+    raise error
+
+
+class _SizesOfOthers:
+    """Sizes for axes of rules that the shapes of their leaves do not tell."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        rules: Sequence[AppliedRule],
+        leaves: Sequence[Leaf],
+        like: Index | None,
+    ) -> None:
+        self._recipe = recipe
+        self._rules = rules
+        self._leaves = leaves
+        self._like = like
+
+    def attempts(self, number: int) -> Iterator[OtherSizes]:
+        """Yield the sizes to try for a rule: none, those of other leaves, and those of `like`."""
+        yield OtherSizes()
+        yield OtherSizes(self._inferred)
+        if self._of_like is not None:
+            yield OtherSizes(self._inferred, self._of_like.of_rule(number))
+
+    @cached_property
+    def _inferred(self) -> dict[str, int]:
+        """The sizes that the shapes of other leaves tell, where all of them agree."""
+        sizes: dict[str, set[int]] = {}
+        for _, arrangement, taken in self._rules:
+            try:
+                solved = arrangement.sizes(taken, self._leaves)
+            except ValueError:
+                continue
+            for name, size in solved.items():
+                sizes.setdefault(name, set()).add(size)
+        return {name: next(iter(some)) for name, some in sizes.items() if len(some) == 1}
+
+    @cached_property
+    def _of_like(self) -> SizesOfLike | None:
+        if self._like is None:
+            return None
+        return SizesOfLike(self._recipe, [each.rule for each in self._rules], self._like)
 
 
 def _unmatched(

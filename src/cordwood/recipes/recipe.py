@@ -6,12 +6,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from cordwood import dtypes
 from cordwood.errors import MismatchError
 from cordwood.keypath import parse_path
+from cordwood.public_names import imported
 from cordwood.recipes.recipe_json import parse_recipe, recipe_json
+from cordwood.recipes.recipe_table import RecipeTable
 from cordwood.recipes.rule import Rule, separator_of
 from cordwood.recipes.size_expressions import Number, evaluate, expression_names, require_expression
 
@@ -120,6 +122,34 @@ class Recipe:
                     f"config: {name}: expected a number, true or false, found {value!r:.80}"
                 )
         return replace(self, sizes=_resolved({**self.sizes, **_numbers(config), **texts}))
+
+    def explain(
+        self, tree: Any, like: Any = None, *, config: Mapping[str, Any] | None = None
+    ) -> RecipeTable:
+        """Return the table of what the recipe makes of a tree; no leaf is read.
+
+        Args:
+            tree: the path or URL of a checkpoint of any format, an open checkpoint, or a tree of
+                arrays or of jax.ShapeDtypeStructs.
+            like: the same, as the result should be; leaves that differ from it are marked. Sizes
+                that are not known otherwise are those of its leaves, as in `load`.
+            config: the contents of a `config.json`, as `with_config` takes them.
+
+        Returns:
+            A `cordwood.results.RecipeTable`; printed, it has a line for each leaf: its key path,
+            dtype and shape, and those that it is made of.
+
+        Raises:
+            MismatchError: the recipe does not fit the tree; the message has all that does not fit.
+            Exception: all errors of `cordwood.open`.
+
+        >>> import numpy as np
+        >>> recipe = Recipe([Rule("layers.{i}.w", "out in", "w", "i in out")])
+        >>> recipe.explain({f"layers.{i}.w": np.zeros((2, 3), np.float32) for i in range(4)})
+        w float32[4,3,2] <- layers.0.w float32[2,3] to layers.3.w, 4 in all
+        """
+        explain = imported("cordwood.api.explain_recipe", "explain_recipe")
+        return cast("RecipeTable", explain(self, tree, like, config))
 
     @property
     def label(self) -> str:
