@@ -88,7 +88,8 @@ SIGNATURES = {
         *["source", "destination", "*", "select", "rename", "transpose", "recipe", "cast"],
         *["lossy"],
         *["format", "compression", "metadata", "prefix"],
-        *["to_prefix", "overwrite", "max_shard_bytes", "max_bytes", "scratch", "progress"],
+        *["to_prefix", "overwrite", "max_shard_bytes", "files_from", "max_bytes", "scratch"],
+        "progress",
     ],
     "copy": ["source", "destination", "*", "verify", "progress"],
     "diff": [

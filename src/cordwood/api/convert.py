@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Literal
 
-from cordwood.converting.conversion import Conversion
+from cordwood.converting.conversion import MAX_NAMED, Conversion
+from cordwood.converting.files_of_model import files_of_source, files_to_write
 from cordwood.converting.part_to_convert import accepted_losses, part_to_convert, size_of_leaves
 from cordwood.converting.record_of_other_step import without_other_steps_record
 from cordwood.converting.refuse_existing import refuse_existing, refuse_unknown_suffix
@@ -15,10 +16,11 @@ from cordwood.converting.source_leaves import StoredLeaves
 from cordwood.converting.trees_to_convert import TreesToConvert, require_all_trees, trees_to_convert
 from cordwood.formats.choose_format import format_for_saving
 from cordwood.formats.detect_format import format_of
-from cordwood.formats.format_protocol import FilesBeside, SaveOptions
-from cordwood.formats.load_format import companion_reader_of, writer_of
+from cordwood.formats.format_protocol import SaveOptions
+from cordwood.formats.load_format import writer_of
 from cordwood.formats.plan_save import plan_save, require_strings, write_save
 from cordwood.formats.stored_trees import stored_trees
+from cordwood.formats.table import require_name
 from cordwood.index import leaf_paths
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.progress import ProgressMeter, ProgressOption
@@ -26,7 +28,7 @@ from cordwood.io.progress_bar import progress_display
 from cordwood.loading.checkpoint import Checkpoint, open_at
 from cordwood.loading.load_options import Cast
 from cordwood.loading.locate_step import locate_checkpoint
-from cordwood.message_text import printable
+from cordwood.message_text import first_names, printable
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.rename_paths import Rename
 from cordwood.plan.transpose_leaves import Transpose
@@ -62,6 +64,7 @@ def convert(
     to_prefix: str | None = None,
     overwrite: bool = False,
     max_shard_bytes: int | None = None,
+    files_from: str | os.PathLike[str] | None = None,
     max_bytes: int | None = None,
     scratch: str | os.PathLike[str] | None = None,
     progress: ProgressOption = None,
@@ -82,7 +85,8 @@ def convert(
 
     From a directory of the hub to another one (format="hugging_face") the files of the
     configuration and the tokenizer, the model card and the licence are copied unchanged. The result
-    names all other files, and all of them where the destination has another format.
+    names all other files, and all of them where the destination has another format; then a warning
+    is logged too. `files_from` writes them on the way back.
 
     A step of a `CheckpointManager` keeps its metrics, extras and items if the destination has the
     same number as its name, or no step number. Under the number of another step they are left
@@ -122,6 +126,9 @@ def convert(
         max_shard_bytes: the number of bytes of arrays in one file of a directory of safetensors
             files; a larger array has its own file. None: 1 GiB or more; with
             format="hugging_face", all arrays in one file.
+        files_from: for format="hugging_face", a directory of the hub or `hf://org/model`, whose
+            files of the configuration and the tokenizer, model card and licence are written beside
+            the weights. None: those of the source.
         max_bytes: the limit for the decompressed size of a compressed source, in bytes, as in
             `open`.
         scratch: a directory with room for the contents of a compressed source, and for the largest
@@ -170,7 +177,7 @@ def convert(
     wait_for_saves(str(target))
     one_tree = bool(rename) or isinstance(cast, Mapping) or not holds_many
     one_tree = one_tree or transpose is not None or recipe is not None
-    trees, beside_weights = TreesToConvert({prefix: to_prefix}), FilesBeside()
+    trees = TreesToConvert({prefix: to_prefix})
     if not isinstance(origin, Checkpoint):
         trees = trees_to_convert(
             stored_trees(origin),
@@ -179,7 +186,17 @@ def convert(
             selects=select is not None,
             one_tree=one_tree,
         )
-        beside_weights = _files_beside(origin, is_copied="files" in to_format.save_options)
+        beside = files_of_source(origin, format_of(origin, format=None, prefix=None))
+    else:
+        beside = files_of_source(parse_location(name), require_name(origin.format))
+    given = None if files_from is None else parse_location(files_from)
+    beside_weights = files_to_write(beside, to_format, given)
+    if beside.files and not beside_weights.files:
+        log.warning(
+            "%s: not converted: %s; %s has no place for files beside the weights: format="
+            '"hugging_face" copies them, and files_from=%r writes them on the way back',
+            *(name, printable(first_names(list(beside.files), MAX_NAMED)), to_format.name, name),
+        )
     if trees.left_out:
         log.warning("%s: not converted: %s", name, printable(", ".join(trees.left_out)))
 
@@ -257,15 +274,6 @@ def convert(
         (*trees.left_out, *beside_weights.left_out),
         tuple(beside_weights.files),
     )
-
-
-def _files_beside(source: Location, *, is_copied: bool) -> FilesBeside:
-    """Return the files beside the weights of a source; all are left out if none can be copied."""
-    from_format = format_of(source, format=None, prefix=None)
-    if not from_format.companions:
-        return FilesBeside()
-    beside = companion_reader_of(from_format).files_beside_weights(source)
-    return beside if is_copied else FilesBeside({}, [*beside.files, *beside.left_out])
 
 
 def _scratch_near(source: str, destination: Location) -> LocalPath:

@@ -63,6 +63,13 @@ Examples:
     help="The largest size of the arrays in one safetensors file.",
 )
 @click.option(
+    "--files-from",
+    type=SOURCE,
+    metavar="DIR",
+    help="The directory of the hub whose config.json, tokenizer and so on are written beside the "
+    "weights; for --format hugging_face.",
+)
+@click.option(
     "--compression",
     type=click.Choice(["zstd", "blosc"]),
     help="Compress the arrays; for --format zarr.",

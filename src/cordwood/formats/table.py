@@ -221,6 +221,7 @@ HUGGING_FACE = Format(
     index_name="model.safetensors.index.json",
     reader="cordwood.formats.hugging_face.shards",
     writer="cordwood.formats.hugging_face.write",
+    companions="cordwood.formats.hugging_face.files_beside_weights",
     save_options=frozenset({"metadata", "max_shard_bytes", "files"}),
     losses="cordwood.formats.hugging_face.write",
 )

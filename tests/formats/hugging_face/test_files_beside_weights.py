@@ -48,6 +48,50 @@ def test_they_are_named_where_they_have_no_place(tmp_path: Path, model: Path, na
     assert "not converted: README.md, config.json" in str(done)
 
 
+def test_they_are_written_on_the_way_back(
+    tmp_path: Path, model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cordwood.convert(model, tmp_path / "packs")
+    (advice,) = [text for text in caplog.messages if "not converted: README.md, config" in text]
+    assert f"files_from='{model}' writes them on the way back" in advice
+    caplog.clear()
+    done = cordwood.convert(
+        tmp_path / "packs", tmp_path / "back", format="hugging_face", files_from=model
+    )
+    assert (done.files, done.left_out, caplog.messages) == (COPIED, (), [])
+    for name in COPIED:
+        assert (tmp_path / "back" / name).read_bytes() == (model / name).read_bytes()
+    assert cordwood.diff(model, tmp_path / "back").equal
+
+
+def test_an_open_checkpoint_has_them_too(tmp_path: Path, model: Path) -> None:
+    with cordwood.open(model) as checkpoint:
+        done = cordwood.convert(checkpoint, tmp_path / "out", format="hugging_face")
+    assert done.files == COPIED
+
+
+def test_files_from_another_directory_take_their_place(tmp_path: Path, model: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "config.json").write_text("{}")
+    done = cordwood.convert(model, tmp_path / "out", format="hugging_face", files_from=other)
+    assert done.files == ("config.json",)
+    assert (tmp_path / "out" / "config.json").read_text() == "{}"
+    assert "tokenizer.json" in done.left_out
+
+
+def test_files_from_nowhere_are_refused(tmp_path: Path, model: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for path in ("empty", "nothing"):
+        with pytest.raises(ValueError, match=f"{path}: expected a directory with a config"):
+            cordwood.convert(
+                model, tmp_path / "out", format="hugging_face", files_from=tmp_path / path
+            )
+    with pytest.raises(ValueError, match='files_from= is for format="hugging_face": packs has'):
+        cordwood.convert(model, tmp_path / "out", files_from=model)
+    assert not (tmp_path / "out").exists()
+
+
 def test_links_of_the_cache_are_followed_and_no_others(tmp_path: Path, model: Path) -> None:
     snapshot = tmp_path / "models--o--m" / "snapshots" / "abc"
     blobs = tmp_path / "models--o--m" / "blobs"

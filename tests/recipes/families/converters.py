@@ -115,7 +115,7 @@ def _with_names_in_memory(tensors: Tensors, config: dict[str, Any]) -> Tensors:
 
     They are those of transformers 4, which the three programs know.
     """
-    if "text_config" not in config:
+    if config["model_type"] != "gemma3":
         return tensors
     changes = {
         "language_model.model.": "model.language_model.",
