@@ -351,6 +351,26 @@ def test_a_lazy_array_reads_each_window_once(monkeypatch: pytest.MonkeyPatch, ro
         lazy.copy_bytes(11_999, memoryview(bytearray(2)))
 
 
+def test_parts_of_a_lazy_array_share_large_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cordwood.io.lazy_array.WINDOW_BYTES", 100)
+    array = np.arange(60 * 50, dtype=np.int32).reshape(60, 50)
+    reads: list[Box] = []
+
+    def read(box: Box) -> Any:
+        reads.append(box)
+        return array[slices(box)]
+
+    lazy = LazyArray(array.shape, array.dtype, read, window_bytes=4000)
+    for start in range(0, 60, 5):
+        part = lazy.within(Box((start, 0), (start + 5, 50)))
+        target = bytearray(part.nbytes)
+        part.copy_bytes(0, memoryview(target))
+        assert bytes(target) == array[start : start + 5].tobytes()
+    assert [box.start for box in reads] == [(0, 0), (20, 0), (40, 0)]
+    narrow = lazy.within(Box((3, 5), (9, 20)))
+    np.testing.assert_array_equal(np.asarray(narrow), array[3:9, 5:20])
+
+
 def test_threads_that_overtake_one_another_read_each_window_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -8,7 +8,7 @@ from tests.children import run_python
 
 MIB = 1 << 20
 
-# 512 MiB in 16 layers, transposed and stacked along the second axis.
+# 640 MiB in 20 layers, transposed and stacked along the second axis.
 CHILD = """
 import json, os, struct, sys
 import numpy as np
@@ -21,7 +21,8 @@ def peak():
     with open("/proc/self/status") as lines:
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
-names = [f"layers.{i}.w" for i in range(16)]
+PLACES = [(0, 0, 0), (3, 130, 7), (11, 2300, 2049), (19, 4095, 4095)]
+names = [f"layers.{i}.w" for i in range(20)]
 size = 4096 * 4096 * 2
 head = {
     name: {"dtype": "BF16", "shape": [4096, 4096], "data_offsets": [i * size, (i + 1) * size]}
@@ -31,13 +32,20 @@ text = json.dumps(head).encode()
 text += b" " * (-len(text) % 8)
 with open("layers.safetensors", "wb") as file:
     file.write(struct.pack("<Q", len(text)) + text)
-    file.truncate(8 + len(text) + 16 * size)
+    file.truncate(8 + len(text) + 20 * size)
+    for layer, row, column in PLACES:
+        file.seek(8 + len(text) + layer * size + (row * 4096 + column) * 2)
+        file.write(struct.pack("<H", row + layer))
 recipe = Recipe([Rule("layers.{i}.w", "(n h) d", "w", "d i n h", sizes={"h": 128})])
 cordwood.save("small.safetensors", {"w": np.ones(3)})
 cordwood.convert("small.safetensors", "small")
 before = peak()
 cordwood.convert("layers.safetensors", "converted", recipe=recipe)
 print(peak() - before)
+w = cordwood.load("converted", mmap=True)["w"].view(np.uint16)
+for layer, row, column in PLACES:
+    assert w[column, layer, row // 128, row % 128] == row + layer
+assert np.count_nonzero(w) == 3
 """
 
 

@@ -1,66 +1,109 @@
-"""A large leaf that is rearranged in a temporary file has the bytes that numpy gives."""
+"""A large leaf that is rearranged in a temporary file has the elements that numpy gives."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cordwood.index import Arranged, ArrangedPart, Box, Leaf
+from cordwood.converting.rearranged_leaf import rearrange_in_file
+from cordwood.index import Arranged, Leaf
+from cordwood.io.source_digests import block_bytes
 from cordwood.loading.leaf_reader import LeafReader
-from cordwood.plan.select_leaves import SelectedLeaves
+from cordwood.plan.arrangements import as_arranged
+from cordwood.plan.read_windows import bytes_to_read, choose_window_bytes
+from cordwood.plan.split_arrays import split_array
 from cordwood.recipes import Recipe, Rule
 from cordwood.recipes.map_index import map_index
-from cordwood.sharding.boxes import whole_box
+from cordwood.sharding.boxes import grid_cells, slices, whole_box
 from cordwood.storage.locations import LocalPath
-from cordwood.storage.rearranged_leaf import RearrangedLeaf, is_worth_a_file
 from tests.plan.test_arrangements import reader_of, stored_in_boxes
 
+_ARRAY = np.arange(48 * 35, dtype=np.float32).reshape(48, 35)
+_AXES = ["c a b d", "d c b a", "b (a c) d", "a (d c) b", "(d b) (a c)"]
 
-def mapped(rule: Rule, array: np.ndarray) -> tuple[SelectedLeaves, LeafReader]:
-    leaf, data = stored_in_boxes(array, [whole_box(array.shape)])
+
+def mapped(rule: Rule, array: np.ndarray, cuts: list[range]) -> tuple[Leaf, LeafReader]:
+    leaf, data = stored_in_boxes(array, grid_cells(array.shape, cuts))
     reader = reader_of(leaf, data)
     part = map_index(reader.index, Recipe([rule]), where="the file")
-    return part, reader.mapped(part)
+    return part.stored.leaves[0], reader.mapped(part)
 
 
-@pytest.mark.parametrize(
-    "axes", ["(a b) (c d)", "c a b d", "d c b a", "b (a c) d", "a (d c) b", "(d b) (a c)"]
-)
-def test_any_range_of_its_bytes_is_numpys(tmp_path: Path, axes: str) -> None:
-    array = np.arange(6 * 8 * 5 * 7, dtype=np.float32).reshape(6 * 8, 5 * 7)
-    rule = Rule("w", "(a b) (c d)", "v", axes, sizes={"a": 6, "c": 5})
-    if axes == "(a b) (c d)":
-        rule = Rule("w", "x y", "v", "y x", pad={"x": 50})
-    part, reader = mapped(rule, array)
-    (leaf,) = part.stored.leaves
+@pytest.mark.parametrize("cuts", [[range(1), range(1)], [range(0, 48, 20), range(0, 35, 9)]])
+@pytest.mark.parametrize("axes", [*_AXES, "pad"])
+def test_any_box_of_it_is_numpys(tmp_path: Path, axes: str, cuts: list[range]) -> None:
+    rule = Rule("w", "x y", "v", "y x", pad={"x": 50}, add=1.5)
+    if axes != "pad":
+        rule = Rule("w", "(a b) (c d)", "v", axes, sizes={"a": 6, "c": 5})
+    leaf, reader = mapped(rule, _ARRAY, cuts)
     expected = reader.read([leaf])[0]
-    data = expected.tobytes()
-
-    def read(split: Leaf, box: Box) -> np.ndarray:
-        result: np.ndarray = reader.read([split], {0: [box]})[0]
-        return result
-
-    rearranged = RearrangedLeaf(leaf, read, LocalPath(str(tmp_path)), 4)
+    copied, other = rearrange_in_file(leaf, reader, LocalPath(str(tmp_path)), block_bytes=1000)
     rng = random.Random(1)
     for _ in range(20):
-        start = rng.randrange(len(data))
-        target = bytearray(rng.randint(1, len(data) - start))
-        rearranged.read_into(start, memoryview(target))
-        assert target == data[start : start + len(target)]
+        start = [rng.randrange(size) for size in expected.shape]
+        stop = [rng.randint(a + 1, n) for a, n in zip(start, expected.shape, strict=True)]
+        box = whole_box(leaf.shape)._replace(start=tuple(start), stop=tuple(stop))
+        (array,) = other.read([copied], {0: [box]})
+        np.testing.assert_array_equal(array, expected[slices(box)])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_short_runs_are_not_worth_it() -> None:
-    """Layers that are stacked along the last axis would be written element by element."""
-    stored, _ = stored_in_boxes(np.zeros(512, np.float32), [])
-    for shape, worth in (((2, 512), True), ((512, 2), False)):
-        layers = [
-            Box((i, 0), (i + 1, 512)) if worth else Box((0, i), (512, i + 1)) for i in range(2)
-        ]
-        axis = 1 if worth else 0
-        parts = [ArrangedPart(stored, (512,), (0,), (axis,), box) for box in layers]
-        leaf = stored._replace(shape=shape, storage=Arranged(shape, tuple(parts)))
-        assert is_worth_a_file(leaf, 4) is worth
+def test_each_source_is_read_once(tmp_path: Path) -> None:
+    leaf, reader = mapped(Rule("w", "x y", "v", "y x"), _ARRAY, [range(1), range(1)])
+    read = read_sizes(reader)
+    copied, other = rearrange_in_file(leaf, reader, LocalPath(str(tmp_path)), block_bytes=1000)
+    for box in split_array(leaf.shape, item_bytes=4, limit_bytes=500):
+        other.read([copied], {0: [box]})
+    assert sum(read) == _ARRAY.nbytes
+
+
+def read_sizes(reader: LeafReader) -> list[int]:
+    """Return a list that receives the size of each read of the file of a reader."""
+    sizes: list[int] = []
+    file = reader.files[0]
+    original: Callable[..., None] = file.read_into
+
+    def read_into(offset: int, views: list[memoryview]) -> None:
+        sizes.append(sum(map(len, views)))
+        original(offset, views)
+
+    file.read_into = read_into  # type: ignore[method-assign, assignment]
+    return sizes
+
+
+@pytest.mark.parametrize("axes", ["(a b) c -> b a c", "(a b) c -> b c a", "a b -> b a"])
+def test_the_bytes_to_read_are_those_of_reading(axes: str) -> None:
+    stored, _, made = axes.partition(" -> ")
+    rule = Rule("w", stored, "v", made, sizes={"a": 6} if "(" in axes else {})
+    leaf, reader = mapped(rule, _ARRAY, [range(1), range(1)])
+    assert isinstance(leaf.storage, Arranged)
+    blocks = block_bytes(reader.index.sources, verify=True)
+    for box in list(split_array(leaf.shape, item_bytes=4, limit_bytes=700)):
+        read = read_sizes(reader)
+        reader.read([leaf], {0: [box]})
+        assert sum(read) == bytes_to_read(leaf, box, block_bytes=blocks)
+
+
+@pytest.mark.parametrize(
+    ("axes", "limits", "size_bytes"),
+    [
+        ("i x y -> i x y", [(140, 1.2), (2240, 3)], 140),  # rows of a part
+        ("i x y -> i y x", [(140, 1.2), (1120, 3)], 1120),  # whole parts
+        ("i x y -> y i x", [(140, 1.2), (2520, 3)], 2520),  # a third of all parts
+        ("i x y -> y i x", [(140, 1.2), (1260, 3)], None),  # an eighth
+    ],
+)
+def test_windows_are_as_small_as_reading_allows(
+    axes: str, limits: list[tuple[int, float]], size_bytes: int | None
+) -> None:
+    stored, _, made = axes.partition(" -> ")
+    array = np.zeros((6, 8, 35), np.float32)
+    cuts = [range(1), range(1), range(1)]
+    leaf, _ = mapped(Rule("w", stored, "v", f"1 {made}"), array, cuts)
+    leaf = leaf._replace(storage=as_arranged(leaf))
+    chosen = choose_window_bytes(leaf, rows=1, block_bytes=[0], limits=limits)
+    assert chosen == size_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -172,3 +173,29 @@ def test_the_disk_that_a_destination_is_on(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     assert scratch_directory("m.msgpack") == str(tmp_path)
     assert scratch_directory("/") == "/"
+
+
+def test_blocks_are_written_at_any_place(tmp_path: Path) -> None:
+    """Whole pages past the page cache, where the file system supports that."""
+    data = bytes(range(256)) * 64
+    memory = mmap.mmap(-1, len(data))
+    memory[:] = data
+    with UnnamedTemporaryFile(tmp_path, NAME) as file:
+        file.reserve_blocks(3 * len(data))
+        file.write_block(memoryview(memory), len(data))
+        file.write_block(memoryview(data)[:100], 2 * len(data) + 5)
+        file.finish()
+        assert file.size_bytes == 3 * len(data)
+        assert file.read(len(data), len(data)) == data
+        assert file.read(2 * len(data), 105) == bytes(5) + data[:100]
+
+
+def test_a_disk_that_fails_a_block_is_named(tmp_path: Path) -> None:
+    class Failing(SystemCalls):
+        def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
+            raise OSError(errno.EIO, "no")
+
+    with UnnamedTemporaryFile(tmp_path, NAME) as file:
+        file.reserve_blocks(100)
+        with syscalls.override(Failing()), pytest.raises(StorageError, match="while filling a"):
+            file.write_block(memoryview(bytes(100)), 0)

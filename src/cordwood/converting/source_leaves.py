@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from cordwood import dtypes
+from cordwood.converting.rearranged_leaf import rearrange_in_file
 from cordwood.index import (
     ARRAY_KINDS,
     Arranged,
@@ -24,22 +25,22 @@ from cordwood.io.lazy_array import LazyArray
 from cordwood.io.memory.buffers import ScratchBuffer
 from cordwood.io.progress import ProgressMeter
 from cordwood.io.read_units import read_moves
+from cordwood.io.source_digests import block_bytes
 from cordwood.keypath import format_path
 from cordwood.loading.cast import convert_dtype
 from cordwood.loading.checkpoint import Checkpoint
 from cordwood.loading.load_target import Target
 from cordwood.loading.stored_leaf import StoredLeaf
-from cordwood.plan.arrangements import rows_to_read
+from cordwood.plan.arrangements import chunk_rows_of_sources
 from cordwood.plan.load_plan import contiguous_extents, plan_extent_moves
+from cordwood.plan.read_windows import choose_window_bytes
 from cordwood.plan.select_leaves import SelectedLeaves
+from cordwood.plan.split_arrays import WINDOW_BYTES
 from cordwood.storage.locations import LocalPath
-from cordwood.storage.rearranged_leaf import RearrangedLeaf, is_worth_a_file
 from cordwood.tree.leaves import DeferredArray, has_padding, without_padding
 
 _SMALL_BYTES = 256 << 10  # smaller leaves are read several at a time
 _BATCH_BYTES = 8 << 20
-_ARRANGED_BYTES = 48 << 20  # of a leaf of which each part is read from all over others
-_FEW_READS = 2  # of a leaf, each of all its sources: more are not worth it
 _KEPT_BYTES = 64 << 20  # of small leaves that were read and not taken yet
 
 
@@ -99,44 +100,35 @@ class StoredLeaves:
         if size < _SMALL_BYTES:
             return self._small(number)
 
+        rows, window_bytes = 1, WINDOW_BYTES
+        reader = self._reader
+        if isinstance(leaf.storage, Encoded) and leaf.storage.chunk_shape:
+            rows = leaf.storage.chunk_shape[0]
+        elif isinstance(leaf.storage, Arranged):
+            rows = chunk_rows_of_sources(leaf)
+            blocks = block_bytes(reader.index.sources, verify=True)
+            chosen = choose_window_bytes(leaf, rows=rows, block_bytes=blocks)
+            if chosen is None:
+                rows = 1
+                leaf, reader = rearrange_in_file(leaf, reader, self._scratch)
+            else:
+                window_bytes = chosen
+
         def read(box: Box) -> np.ndarray:
-            (array,) = self._reader.read([leaf], {0: [box]})
+            (array,) = reader.read([leaf], {0: [box]})
             self._advance(leaf, array.nbytes)
             return self._cast(number, array)
 
         dtype = dtypes.to_numpy(self._dtype_names[number])
-        direct = self._direct_reader(number, dtype) or self._rearranged(number, dtype)
-        rows = 1
-        if isinstance(leaf.storage, Encoded) and leaf.storage.chunk_shape:
-            rows = leaf.storage.chunk_shape[0]
-        elif isinstance(leaf.storage, Arranged):
-            rows = rows_to_read(leaf, _ARRANGED_BYTES)
         return LazyArray(
             leaf.shape,
             dtype,
             read,
             rows=rows,
+            window_bytes=window_bytes,
             stored_item_bytes=dtypes.itemsize(leaf.dtype),
-            read_into=direct,
+            read_into=self._direct_reader(number, dtype),
         )
-
-    def _rearranged(self, number: int, dtype: np.dtype) -> Callable[[int, memoryview], None] | None:
-        """Return a function that reads a leaf that is rearranged in a file; None if it is not."""
-        leaf = self._located[number]
-        if not isinstance(leaf.storage, Arranged) or has_padding(dtype):
-            return None
-        few = size_in_memory(leaf) <= _FEW_READS * _ARRANGED_BYTES
-        if few or rows_to_read(leaf, 1) == rows_to_read(leaf, _ARRANGED_BYTES):
-            return None
-        if not is_worth_a_file(leaf, dtype.itemsize):
-            return None
-
-        def read(split: Leaf, box: Box) -> np.ndarray:
-            (array,) = self._reader.read([split], {0: [box]})
-            self._advance(leaf, array.nbytes)
-            return self._cast(number, array)
-
-        return RearrangedLeaf(leaf, read, self._scratch, dtype.itemsize).read_into
 
     def _direct_reader(
         self, number: int, dtype: np.dtype

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from cordwood.index import Box
-from cordwood.plan.split_arrays import element_range, split_array
+from cordwood.plan.split_arrays import WINDOW_BYTES, element_range, split_array
 from cordwood.sharding.boxes import absolute, element_count, is_contiguous, shape_of, whole_box
 
-WINDOW_BYTES = 16 << 20
 _KEPT = 3  # windows: eight threads that fill 4 MiB each use three at a time
 _KEPT_OF_LARGE = 2  # the same for larger windows
 _MAX_ROWS_BYTES = 128 << 20  # the most that is decoded at once, so that each chunk is decoded once
@@ -29,6 +28,8 @@ class LazyArray:
         dtype: its dtype.
         read: returns the elements of a box as an array of that dtype; called by several threads.
         rows: the extent along the first axis of the chunks that are decoded as wholes.
+        window_bytes: the size of the windows to read, if not WINDOW_BYTES. Larger ones are read one
+            after another, and parts of the array share them.
         stored_item_bytes: the size of an element before it is cast.
         read_into: fills memory with the bytes of the array, in C order and little-endian, from
             an offset on; called by several threads. None if only boxes can be read.
@@ -44,6 +45,7 @@ class LazyArray:
         read: Callable[[Box], np.ndarray],
         *,
         rows: int = 1,
+        window_bytes: int | None = None,
         stored_item_bytes: int = 0,
         read_into: Callable[[int, memoryview], None] | None = None,
     ) -> None:
@@ -52,6 +54,7 @@ class LazyArray:
         self.nbytes = math.prod(shape) * dtype.itemsize
         self.part = read
         self._rows = rows
+        self._window_bytes = window_bytes or WINDOW_BYTES
         self._widest_bytes = max(dtype.itemsize, stored_item_bytes)
         self._read_into = read_into
         self._lock = threading.Lock()
@@ -65,12 +68,14 @@ class LazyArray:
         """Return a box of the array as a lazy array; nothing is read."""
         if box == whole_box(self.shape):
             return self
-        read_into, whole = None, self._read_into
-        if whole is not None and is_contiguous(shape_of(box), self.shape):
+        read_into = None
+        has_large_windows = self._window_bytes > WINDOW_BYTES  # which are not read for each part
+        is_read_by_bytes = self._read_into is not None or has_large_windows
+        if is_read_by_bytes and is_contiguous(shape_of(box), self.shape):
             first = element_range(box, self.shape)[0] * self.dtype.itemsize
 
             def read_into(start: int, target: memoryview) -> None:
-                whole(first + start, target)
+                self.copy_bytes(first + start, target)
 
         def read(inner: Box) -> np.ndarray:
             return self.part(absolute(inner, box))
@@ -80,6 +85,7 @@ class LazyArray:
             self.dtype,
             read,
             rows=self._rows,
+            window_bytes=self._window_bytes,
             stored_item_bytes=self._widest_bytes,
             read_into=read_into,
         )
@@ -129,7 +135,7 @@ class LazyArray:
         if rows > 1 and rows * math.prod(self.shape[1:]) * widest > _MAX_ROWS_BYTES:
             rows = 1
         windows = list(
-            split_array(self.shape, item_bytes=widest, limit_bytes=WINDOW_BYTES, rows=rows)
+            split_array(self.shape, item_bytes=widest, limit_bytes=self._window_bytes, rows=rows)
         )
         self._starts = [element_range(box, self.shape)[0] * item for box in windows]
         largest = max((element_count(box) for box in windows), default=0) * widest
@@ -140,7 +146,8 @@ class LazyArray:
         with self._lock:
             data = self._kept.get(number)
             # Decoding whole chunks needs twice their size, so only one thread does it at a time.
-            lock = self._reading.setdefault(number if self._rows == 1 else 0, threading.Lock())
+            is_small = self._rows == 1 and self._window_bytes <= WINDOW_BYTES
+            lock = self._reading.setdefault(number if is_small else 0, threading.Lock())
         if data is not None:
             return data
         with lock:

@@ -42,17 +42,37 @@ def strided_copy(
             position = sum(map(int.__mul__, common.start, steps)) - start + cut
             target = part.position_of(common.start) + cut
             carrier = _CARRIERS[item]
-            shape, source_steps, target_steps = shape_of(common), steps[:-1], part.steps
+            extents, source_steps, target_steps = shape_of(common), steps[:-1], part.steps
             if size < item:
                 carrier = _CARRIERS[1]
-                extents = (*shape, size)
-                long_axes = [axis for axis, extent in enumerate(extents) if extent > 1]
-                shape = tuple([extents[axis] for axis in long_axes])
-                source_steps = tuple([steps[axis] for axis in long_axes])
-                target_steps = tuple([(*part.steps, 1)[axis] for axis in long_axes])
-            source = np.ndarray(shape, carrier, data, position, source_steps)
+                extents, source_steps, target_steps = (*extents, size), steps, (*part.steps, 1)
+            shape, *strides = _with_few_axes(extents, source_steps, target_steps)
+            source = np.ndarray(shape, carrier, data, position, strides[0])
             buffer = buffers[part.buffer]
-            _copy(np.ndarray(shape, carrier, buffer, target, target_steps), source)
+            _copy(np.ndarray(shape, carrier, buffer, target, strides[1]), source)
+
+
+def _with_few_axes(
+    shape: Sequence[int], steps: Sequence[int], other_steps: Sequence[int]
+) -> tuple[list[int], list[int], list[int]]:
+    """Return the shape and both strides of a box without axes of one index.
+
+    Axes that follow each other in both arrays are one, so that tiles run through all of it.
+    """
+    extents: list[int] = []
+    kept: list[int] = []
+    others: list[int] = []
+    for extent, step, other in zip(shape, steps, other_steps, strict=True):
+        if extent == 1:
+            continue
+        if extents and kept[-1] == extent * step and others[-1] == extent * other:
+            extents[-1] *= extent
+            kept[-1], others[-1] = step, other
+        else:
+            extents.append(extent)
+            kept.append(step)
+            others.append(other)
+    return extents, kept, others
 
 
 _TILE = 16  # so many rows fit into the cache: ten times as fast as all rows at once

@@ -32,7 +32,7 @@ from cordwood.plan.load_plan import (
     flat_boxes,
     plan_extent_moves,
 )
-from cordwood.plan.split_arrays import element_range
+from cordwood.plan.split_arrays import all_boxes, element_range
 from cordwood.sharding.boxes import intersect, is_contiguous, shape_of, whole_box
 
 
@@ -372,29 +372,44 @@ def in_order(leaf: Leaf) -> Leaf:
     return leaf._replace(storage=Pieces(tuple(pieces)))
 
 
-def rows_to_read(leaf: Leaf, limit_bytes: int) -> int:
-    """Return the number of indices of the first axis of an arranged leaf to read at a time.
-
-    It is 1 where a range of them is a few ranges of bytes. Where it is a little of each of many
-    rows, these are read again for each range, so that ranges should be few. Chunks are whole.
-    """
+def chunk_rows_of_sources(leaf: Leaf) -> int:
+    """Return how many indices of the first axis of an arranged leaf a chunk of its sources has."""
     storage = leaf.storage
     assert isinstance(storage, Arranged)
     rows = 1
-    is_scattered = False
     for part in storage.parts:
-        axes = [axis for axis, size in zip(part.axes, part.shape, strict=True) if size > 1]
-        is_scattered |= 0 in axes[1:]
         source = part.leaf.storage
         if isinstance(source, Encoded) and source.chunk_shape and 0 in part.axes:
             axis = part.axes.index(0)
             groups = split_axes(part.leaf.shape, part.shape)
             stored = next((n for n, group in enumerate(groups) if axis in group), 0)
             rows = max(rows, min(source.chunk_shape[stored], leaf.shape[0]))
-    if is_scattered:
-        size_bytes = math.prod(leaf.shape) * dtypes.itemsize(leaf.dtype)
-        rows *= max(1, limit_bytes * leaf.shape[0] // max(1, size_bytes) // rows)
     return rows
+
+
+def source_blocks(part: ArrangedPart, *, item_bytes: int, limit_bytes: int) -> Iterator[Box]:
+    """Yield the boxes of the arranged array that are blocks of the source of a part, in its order.
+
+    They make up the part. Where the source is stored as chunks, blocks are of whole ones.
+    """
+    axes = [axis for axis in part.axes if axis >= 0]
+    sizes = shape_of(part.box)
+    chunk_shape: list[int] = []
+    seen = seen_as(part.leaf, part.shape) if isinstance(part.leaf.storage, Encoded) else None
+    if seen is not None and isinstance(seen.storage, Encoded):
+        chunk_axes = zip(seen.storage.chunk_shape, part.axes, strict=True)
+        chunk_shape = [size for size, axis in chunk_axes if axis >= 0]
+    blocks = all_boxes(
+        [sizes[axis] for axis in axes],
+        item_bytes=item_bytes,
+        limit_bytes=limit_bytes,
+        chunk_shape=chunk_shape,
+    )
+    for block in blocks:
+        start, stop = list(part.box.start), list(part.box.stop)
+        for axis, low, high in zip(axes, block.start, block.stop, strict=True):
+            start[axis], stop[axis] = part.box.start[axis] + low, part.box.start[axis] + high
+        yield Box(tuple(start), tuple(stop))
 
 
 def source_of_view(leaf: Leaf) -> Leaf | None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from cordwood.index import Box, Encoded, Leaf
 from cordwood.sharding.boxes import cell_box, grid_cells, shape_of, whole_box
 
+WINDOW_BYTES = 16 << 20  # that are read at a time, of an array that is read from start to end
 _MAX_ROWS_FACTOR = 4  # parts of whole rows may be this much larger than the limit
 
 _SAMPLE_BYTES = 4 << 20  # of one array

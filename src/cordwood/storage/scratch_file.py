@@ -53,6 +53,7 @@ class UnnamedTemporaryFile(OpenFile):
         self._purpose = purpose
         self._folder = os.fspath(folder)
         self._required_bytes = 0
+        self._blocks: DirectFile | None = None  # once blocks are to be written
         try:
             with self._explaining("creating"):
                 try:
@@ -93,15 +94,34 @@ class UnnamedTemporaryFile(OpenFile):
             write_all(self.opened[0], memoryview(data), self.size_bytes)
         self.size_bytes = stop
 
-    def write_at(self, data: memoryview, offset: int) -> None:
-        """Write bytes at any place of the space that was reserved."""
+    def reserve_blocks(self, size_bytes: int) -> None:
+        """Reserve space for blocks, which `write_block` writes past the page cache if it can."""
+        self.reserve(size_bytes)
+        self._blocks = DirectFile(f"/proc/self/fd/{self.opened[0]}", self.opened[0])
+        with suppress(OSError):
+            self._blocks.open_direct()
+
+    def write_block(self, data: memoryview, offset: int) -> None:
+        """Write bytes at any place of the space for blocks; several threads may do so."""
+        assert self._blocks is not None
         with self._explaining("filling"):
-            write_all(self.opened[0], data, offset)
+            self._blocks.write(data, offset)
 
     def finish(self) -> None:
         """Flush the file after its last bytes."""
         with self._explaining("filling"):
+            self._close_direct()
             syscalls.current().fsync(self.opened[0])
+            self.size_bytes = max(self.size_bytes, self._required_bytes)
+
+    def close(self) -> None:
+        """Close the file, which frees its space."""
+        self._close_direct()
+        super().close()
+
+    def _close_direct(self) -> None:
+        if self._blocks is not None:
+            self._blocks.close_direct()
 
     @contextmanager
     def _explaining(self, doing: str) -> Iterator[None]:
