@@ -8,6 +8,17 @@ from cordwood.formats.zarr.array_reader import ends_in_crc32c
 
 MAX_NODE_BYTES = 1 << 28  # decoded; what Orbax writes stays below 1e8
 _STEP_BYTES = 1 << 20
+_HEADER_BYTES = 14  # the magic number, the length, the version and the compression
+_CRC_BYTES = 4
+
+
+def put_in_envelope(magic: int, body: bytes) -> bytes:
+    """Return the bytes of a manifest or node whose body is not compressed."""
+    import google_crc32c
+
+    length = _HEADER_BYTES + len(body) + _CRC_BYTES
+    data = magic.to_bytes(4, "big") + length.to_bytes(8, "little") + bytes(2) + body
+    return data + int(google_crc32c.value(data)).to_bytes(_CRC_BYTES, "little")
 
 
 def open_envelope(data: bytes, magic: int) -> BodyReader:

@@ -8,7 +8,8 @@ from cordwood.formats.ocdbt.envelope import open_envelope
 from cordwood.formats.ocdbt.nodes import NodeReference
 
 MANIFEST_NAME = "manifest.ocdbt"
-_MAGIC = 0x0CDB3A2A
+MANIFEST_MAGIC = 0x0CDB3A2A
+NOWHERE = (1 << 64) - 1  # the offset and the length of the root of an empty version
 
 
 def parse_manifest(data: bytes) -> NodeReference | None:
@@ -19,7 +20,7 @@ def parse_manifest(data: bytes) -> NodeReference | None:
         FormatError: it is not a manifest.
         UnsupportedFormatError: it is of a newer version, or its versions are in other files.
     """
-    body = open_envelope(data, _MAGIC)
+    body = open_envelope(data, MANIFEST_MAGIC)
     body.skip(16)  # the UUID of the database
     if body.varint() != 0:
         raise UnsupportedFormatError("numbered manifests are not read; expected a single one")
@@ -44,6 +45,6 @@ def parse_manifest(data: bytes) -> NodeReference | None:
         return None
     newest = max(range(count), key=generations.__getitem__)
     number, offset, length = [column[newest] for column in locations]
-    if not length:
+    if not length or (offset, length) == (NOWHERE, NOWHERE):  # every key was deleted
         return None
     return NodeReference(data_file_at(files, number), offset, length, heights[newest], b"")

@@ -10,7 +10,7 @@ from cordwood.errors import FormatError
 from cordwood.formats.ocdbt.data_files import DataFile, data_file_at, read_data_files
 from cordwood.formats.ocdbt.envelope import open_envelope
 
-_MAGIC = 0x0CDB20DE
+NODE_MAGIC = 0x0CDB20DE
 
 
 class NodeReference(NamedTuple):
@@ -46,7 +46,7 @@ def parse_node(data: bytes, child: NodeReference) -> BTreeNode:
     Raises as `open_envelope`; LimitError for a node of more than MAX_NODE_BYTES, for a key of more
     than MAX_KEY_BYTES, and for keys that are too large in all for the stored size of the node.
     """
-    body = open_envelope(data, _MAGIC)
+    body = open_envelope(data, NODE_MAGIC)
     height = body.take(1)[0]
     if height != child.height:
         raise FormatError(f"expected a node of height {child.height}, found one of {height}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,12 +16,17 @@ from cordwood.formats.orbax.prng_keys import KEYS_FOLDER
 from cordwood.formats.orbax.shardings import SHARDINGS_NAME
 from cordwood.formats.orbax.string_leaves import STRINGS_NAME
 from cordwood.formats.orbax.tree_metadata import MAPPING, SEQUENCE, STORES_ZEROS, TREE_NAME
+from cordwood.formats.zarr.metadata_v2 import METADATA_NAME, encode_metadata
 from cordwood.formats.zarr.zarr_dtypes import stored_as
 from cordwood.index import ARRAY_KINDS, LeafKind, LeafSpec, Node, Structure
 from cordwood.keypath import DictKey, Key, KeyPath, path_label
 
-# The dtypes in which Orbax stores Python numbers.
-NUMBERS: Mapping[LeafKind, str] = {"bool": "bool", "int": "int64", "float": "float64"}
+# The dtypes in which Orbax stores Python numbers, with their codes in `struct`.
+_NUMBERS: Mapping[LeafKind, tuple[str, str]] = {
+    "bool": ("bool", "<?"),
+    "int": ("int64", "<q"),
+    "float": ("float64", "<d"),
+}
 _INT64 = range(-(1 << 63), 1 << 63)
 _EMPTY = {
     "none": "None",
@@ -61,8 +67,15 @@ class _Slot(NamedTuple):
     kind: str  # of the node
 
 
-def encode_tree(structure: Structure, specs: Sequence[LeafSpec]) -> EncodedTree:
-    """Return the description of a tree whose arrays are files of zarr version 2.
+def encode_tree(
+    structure: Structure, specs: Sequence[LeafSpec], *, use_ocdbt: bool = False
+) -> EncodedTree:
+    """Return the description of a tree whose arrays are of zarr version 2.
+
+    Args:
+        structure: the structure.
+        specs: its leaves.
+        use_ocdbt: True if the arrays are in a database, False if each is a directory.
 
     Raises:
         UnsupportedLeafError: Orbax has no place for a leaf, or would confuse it with another one.
@@ -87,7 +100,7 @@ def encode_tree(structure: Structure, specs: Sequence[LeafSpec]) -> EncodedTree:
         }
     members = {
         "tree_metadata": entries,
-        "use_ocdbt": False,
+        "use_ocdbt": use_ocdbt,
         "use_zarr3": False,
         STORES_ZEROS: True,
         "custom_metadata": None,
@@ -108,10 +121,21 @@ def encode_tree(structure: Structure, specs: Sequence[LeafSpec]) -> EncodedTree:
     return EncodedTree(list(names), files)
 
 
+def number_files(name: str, spec: LeafSpec) -> Mapping[str, bytes]:
+    """Return the files of a Python number: an array without axes, called by that name."""
+    dtype, code = _NUMBERS[spec.kind]
+    prefix = f"{name}/" if name else ""
+    return {
+        prefix + METADATA_NAME: encode_metadata((), (), dtype, None, marked=False),
+        f"{prefix}0": struct.pack(code, spec.value),
+    }
+
+
 def unsupported(key_path: KeyPath, problem: str) -> UnsupportedLeafError:
     """Return the error for a leaf that a checkpoint of Orbax cannot hold."""
     return UnsupportedLeafError(
-        f"{path_label(key_path)}: {problem}; leave it out of the tree (select= of convert)"
+        f"{path_label(key_path)}: {problem}; leave it out of the tree (select= of convert), or "
+        "save without orbax=True"
     )
 
 
@@ -149,7 +173,7 @@ def _keys_of(node: Node, path: Sequence[tuple[str, int]]) -> list[tuple[str, int
 
 
 def _value_type(leaf: LeafSpec) -> str:
-    if leaf.kind in NUMBERS:
+    if leaf.kind in _NUMBERS:
         if leaf.kind == "int" and leaf.value not in _INT64:
             raise unsupported(leaf.key_path, "Orbax stores integers of 64 bits")
         return "scalar"

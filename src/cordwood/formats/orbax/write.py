@@ -6,7 +6,6 @@ All versions of Orbax since 0.6 read this layout.
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,14 +19,13 @@ from cordwood.formats.new_directory import put_in_place, require_one_process, re
 from cordwood.formats.ocdbt.manifest import MANIFEST_NAME
 from cordwood.formats.orbax.aggregate_file import AGGREGATE_NAME
 from cordwood.formats.orbax.checkpoint_metadata import CHECKPOINT_NAME
-from cordwood.formats.orbax.encode_tree import NUMBERS, encode_tree, unsupported
+from cordwood.formats.orbax.encode_tree import encode_tree, number_files, unsupported
 from cordwood.formats.orbax.prng_keys import KEYS_FOLDER
 from cordwood.formats.orbax.shardings import SHARDINGS_NAME
 from cordwood.formats.orbax.string_leaves import STRINGS_NAME
 from cordwood.formats.orbax.tree_metadata import TREE_NAME
 from cordwood.formats.orbax.unfinished_saves import COMMIT_NAME
 from cordwood.formats.zarr.array_metadata import MAX_DIMS
-from cordwood.formats.zarr.metadata_v2 import METADATA_NAME, encode_metadata
 from cordwood.formats.zarr.plan_item import files_of_array, plan_array
 from cordwood.index import ARRAY_KINDS, Index, LeafSpec
 from cordwood.io.leaves_to_write import Leaves
@@ -44,7 +42,6 @@ if TYPE_CHECKING:
 # Orbax shows it, and chooses by it what reads a checkpoint for which it is told nothing.
 _HANDLER = "orbax.checkpoint._src.handlers.standard_checkpoint_handler.StandardCheckpointHandler"
 _COMMIT = b"Checkpoint commit was successful"
-_STRUCT_CODES = {"bool": "<?", "int64": "<q", "float64": "<d"}
 _MAX_NAME_BYTES = 255  # of a directory, on the usual file systems
 # Files beside the arrays, and those by which Orbax recognises other layouts.
 _RESERVED = {
@@ -108,7 +105,8 @@ def plan_save(
             array = plan_array(number, spec, cuts, None, zarrays, marked=False)
             files += files_of_array(array, name)
         else:
-            files += _files_of_number(name, spec)
+            numbers = number_files(name, spec)
+            files += [SmallFile(path, data) for path, data in numbers.items()]
     _require_distinct(encoded.names, described.specs, {file.path for file in files})
     return SavePlan(described.leaves, OrbaxSave(format, path, files, options.page_cache))
 
@@ -133,15 +131,6 @@ def losses(format: Format, index: Index, metadata: Mapping[str, str]) -> list[st
     del metadata
     refuse_opaque(index, format.name)
     return losses_in_an_orbax_tree(index)
-
-
-def _files_of_number(name: str, spec: LeafSpec) -> list[PlannedFile]:
-    dtype = NUMBERS[spec.kind]
-    prefix = f"{name}/" if name else ""
-    return [
-        SmallFile(prefix + METADATA_NAME, encode_metadata((), (), dtype, None, marked=False)),
-        SmallFile(f"{prefix}0", struct.pack(_STRUCT_CODES[dtype], spec.value)),
-    ]
 
 
 def _require_path(name: str, spec: LeafSpec) -> None:
