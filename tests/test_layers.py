@@ -66,7 +66,8 @@ LAZY = {
 }
 
 # A format is no other's business, but the directories hold their trees as safetensors files do,
-# and Orbax's arrays are zarr's, and those of its older versions Flax's msgpack too.
+# and Orbax reads them by an index of its own. Orbax's arrays are zarr's, and those of its older
+# versions Flax's msgpack too.
 # `ocdbt` is no format by itself: Orbax, Levanter and jax have databases of arrays.
 SHARED = {
     "cordwood.formats.hugging_face": ("cordwood.formats.safetensors.",),
@@ -77,7 +78,7 @@ SHARED = {
     "cordwood.formats.orbax": (
         *("cordwood.formats.flax_msgpack.", "cordwood.formats.ocdbt.", "cordwood.formats.zarr."),
     ),
-    "cordwood.formats.packs": ("cordwood.formats.safetensors.",),
+    "cordwood.formats.packs": ("cordwood.formats.orbax.", "cordwood.formats.safetensors."),
 }
 
 # Modules directly under formats/ that every format may use, and those that work on every format.

@@ -73,11 +73,11 @@ NAMES = [(module, name) for module, names in NAMESPACES.items() for name in name
 SIGNATURES = {
     "save": [
         *["path", "tree", "*", "format", "compression", "prefix"],
-        *["max_shard_bytes", "metadata", "page_cache", "progress", "timeout_seconds"],
+        *["max_shard_bytes", "metadata", "orbax", "page_cache", "progress", "timeout_seconds"],
     ],
     "save_async": [
         *["path", "tree", "*", "format", "compression", "prefix", "metadata"],
-        *["page_cache", "staging_bytes", "device_copies", "progress", "timeout_seconds"],
+        *["orbax", "page_cache", "staging_bytes", "device_copies", "progress", "timeout_seconds"],
     ],
     "load": [
         *["path", "like", "*", "mmap", "to", "verify", "strict", "cast"],
@@ -112,7 +112,7 @@ SIGNATURES = {
     ],
     "CheckpointManager": [
         *["root", "*", "save", "keep", "background", "on_save", "rewrite_every"],
-        *["preemption_seconds", "page_cache", "staging_bytes", "device_copies"],
+        *["preemption_seconds", "page_cache", "orbax", "staging_bytes", "device_copies"],
         *["timeout_seconds", "progress"],
     ],
     "to_bytes": ["target"],

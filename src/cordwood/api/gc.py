@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 
-from cordwood.errors import UnsupportedFormatError
+from cordwood.errors import CordwoodError, UnsupportedFormatError
 from cordwood.formats.detect_directory import written_format
 from cordwood.formats.load_format import collector_of, storage_of
 from cordwood.formats.place import Place
@@ -61,7 +62,8 @@ def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> GcReport:
     a removed file is alive after all, it fails, and the previous checkpoint stays.
 
     A save that was killed at its very end may have left the `model.safetensors.index.json` of the
-    save before. It is written again first, for tools that read it.
+    save before, or no index for Orbax (`orbax=`). They are written again first, for those who read
+    them.
 
     Args:
         path: the directory of a checkpoint or a run, or its URL.
@@ -86,6 +88,7 @@ def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> GcReport:
 
 def _collect(location: Location, *, dry_run: bool) -> GcReport:
     refuse_hub(location)
+    rewritten: list[str] = []
     if isinstance(location, Url):
         if location.is_web:
             raise UnsupportedFormatError(
@@ -104,6 +107,7 @@ def _collect(location: Location, *, dry_run: bool) -> GcReport:
         written = written_format(Place(location))
         if written is None:
             beside += _collect_unfinished_steps(location, dry_run=dry_run)
+            rewritten = _rewrite_in_steps(location, dry_run=dry_run)
         format = written or DEFAULT
     if not format.collector:
         return GcReport(beside)
@@ -111,7 +115,7 @@ def _collect(location: Location, *, dry_run: bool) -> GcReport:
     folder = str(location).rstrip("/")
     return GcReport(
         [f"{folder}/{name}" for name in garbage.names] + beside,
-        rewritten=[f"{folder}/{name}" for name in garbage.rewritten],
+        rewritten=[f"{folder}/{name}" for name in garbage.rewritten] + rewritten,
         young_files=garbage.young_files,
         young_bytes=garbage.young_bytes,
         young_until=garbage.young_until,
@@ -134,3 +138,19 @@ def _collect_unfinished_steps(root: LocalPath, *, dry_run: bool) -> list[str]:
         if not dry_run:
             storage.remove_empty(name)
     return removed
+
+
+def _rewrite_in_steps(root: LocalPath, *, dry_run: bool) -> list[str]:
+    """Write files beside the indexes of steps that killed saves have not written; return paths."""
+    storage = open_step_storage(root, storage_of(DEFAULT).RULES)
+    collector = collector_of(DEFAULT)
+    rewritten = []
+    for name, entry in storage.entries(lambda name: step_in_name(name) is not None).items():
+        if entry.stamp is None or entry.is_link:
+            continue
+        path = root.child(name)
+        with suppress(CordwoodError, OSError):  # `verify` reports a damaged step
+            if collector.stale_files(path):
+                garbage = collector.collect(path, dry_run=dry_run)
+                rewritten += [f"{path}/{each}" for each in garbage.rewritten]
+    return rewritten

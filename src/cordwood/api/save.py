@@ -9,6 +9,7 @@ from typing import Any, Literal
 from cordwood.formats.choose_format import format_for_saving
 from cordwood.formats.format_protocol import SaveOptions
 from cordwood.formats.load_format import writer_of
+from cordwood.formats.orbax_option import with_orbax
 from cordwood.formats.plan_save import plan_save, write_save
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.memory.memory_for_next_load import release_memory_if_short
@@ -35,6 +36,7 @@ def save(
     prefix: str | None = None,
     max_shard_bytes: int | None = None,
     metadata: Mapping[str, str] | None = None,
+    orbax: bool | str = False,
     page_cache: bool = True,
     progress: ProgressOption = None,
     timeout_seconds: float = TIMEOUT_SECONDS,
@@ -73,6 +75,9 @@ def save(
             one file; a larger array has its own file. None: 1 GiB, or more if a process would write
             more than 16 files; for the hub, all in one file.
         metadata: strings to store beside the tree (safetensors and directories only).
+        orbax: True for a directory that is a checkpoint of Orbax too: a small index says where in
+            cordwood's files its arrays are. A name: the tree is the item of that name, in a
+            directory below. It is for format="packs" on a disk. False: for cordwood alone.
         page_cache: True if the files may stay in the page cache of this host, so that the next load
             of them here does not read the disk. Where the tree is larger than an eighth of the
             available memory, they are written past it (O_DIRECT) all the same. False: always.
@@ -100,7 +105,7 @@ def save(
     """
     location = parse_location(path)
     saved_format = format_for_saving(location, format=format, prefix=prefix, exports=True)
-    strings = {} if metadata is None else metadata
+    strings = with_orbax(metadata, orbax, saved_format, location, item="")
     require_page_cache_option(page_cache)
     options = SaveOptions(prefix, strings, compression, max_shard_bytes, page_cache=page_cache)
     release_memory_if_short()

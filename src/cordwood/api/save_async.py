@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from cordwood.formats.choose_format import format_for_saving
 from cordwood.formats.format_protocol import SaveOptions
+from cordwood.formats.orbax_option import with_orbax
 from cordwood.io.memory.staging_memory import StagingOptions, checked_options
 from cordwood.io.page_cache import require_page_cache_option
 from cordwood.io.progress import ProgressOption
@@ -29,6 +30,7 @@ def save_async(
     compression: Literal["zstd", "blosc"] | None = None,
     prefix: str | None = None,
     metadata: Mapping[str, str] | None = None,
+    orbax: bool | str = False,
     page_cache: bool = False,
     staging_bytes: int | None = None,
     device_copies: bool = False,
@@ -60,6 +62,7 @@ def save_async(
         compression: with format="zarr", "zstd" or "blosc", as in `save`.
         prefix: the name of this tree in a directory of several.
         metadata: strings to store beside the tree.
+        orbax: True, or the name of an item, for a directory that Orbax reads too, as in `save`.
         page_cache: True if the files may stay in the page cache of this host, as in `save`. It is
             for programs that load each save here soon, such as an evaluation; the copy takes
             processor time from a training loop.
@@ -93,14 +96,15 @@ def save_async(
     >>> pending.wait()
     """
     require_page_cache_option(page_cache)
-    strings = {} if metadata is None else metadata
-    options = SaveOptions(prefix, strings, compression, page_cache=page_cache)
+    options = SaveOptions(prefix, {}, compression, page_cache=page_cache)
     pending = run_in_worker(
         lambda: _save_async(
             parse_location(path),
             tree,
             options,
+            metadata,
             format=format,
+            orbax=orbax,
             staging=checked_options(staging_bytes, device_copies),
             progress=progress,
             timeout_seconds=timeout_seconds,
@@ -114,14 +118,18 @@ def _save_async(
     location: Location,
     tree: Any,
     options: SaveOptions,
+    metadata: Mapping[str, str] | None,
     *,
     format: str | None,
+    orbax: bool | str,
     staging: StagingOptions,
     progress: ProgressOption,
     timeout_seconds: float,
 ) -> PendingSave:
     saved_format = format_for_saving(location, format=format, prefix=options.prefix, exports=True)
     require_progress_option(progress)
+    strings = with_orbax(metadata, orbax, saved_format, location, item="")
+    options = options._replace(metadata=strings)
     with (
         after_interrupted_saves(str(location)),
         rendezvous_for(

@@ -52,8 +52,8 @@ class Copier:
                 if other is not None:
                     refuse_format(source, other.name)
             return None
-        content = copier_of(DEFAULT).content_of(data, source, in_pool=self._in_pool)
         target = store_at(destination)
+        content = self._content_of(data, source, target)
         names = [*content.files]
         current = target.read_index()
         _content_beside(current, content, destination)
@@ -73,8 +73,10 @@ class Copier:
             nonlocal removals
             data = storage.require_index(origin)
             try:
-                content = copier_of(DEFAULT).content_of(data, source, in_pool=self._in_pool)
+                content = self._content_of(data, source, storage.store_at(destination))
                 self._copy(name, origin, content, destination)
+                if content.left_out:
+                    log.warning("%s: %s", destination, content.left_out)
             except MissingDataError as e:
                 removals += 1
                 if removals == _ATTEMPTS:
@@ -95,6 +97,11 @@ class Copier:
 
         retry_reading(attempt)
 
+    def _content_of(self, data: bytes, source: Location, target: Storage) -> StepContent:
+        return copier_of(DEFAULT).content_of(
+            data, source, in_pool=self._in_pool, has_links=target.has_links
+        )
+
     def _copy(
         self, name: str, origin: Storage, content: StepContent, destination: Location
     ) -> None:
@@ -107,6 +114,10 @@ class Copier:
             target.flush()  # the index of a copy that was killed may not be durable
             is_complete = self._in_pool or all(
                 target.read_sidecar(each) == data for each, data in content.sidecars.items()
+            )
+            is_complete = is_complete and all(
+                target.read_optional_sidecar(each) == sidecar
+                for each, sidecar in content.optional_sidecars.items()
             )
         missing = self._missing(target, content, by_size=is_there and not self._verify)
         linked = [each for each in missing if target.has_links and self._holds(each, content)]

@@ -22,7 +22,13 @@ if TYPE_CHECKING:
     from cordwood.io.open_files import ReadableFile
     from cordwood.keypath import KeyPath
     from cordwood.processes.rendezvous import Rendezvous
-    from cordwood.storage.storage_protocol import Garbage, IndexChange, NamingRules, Storage
+    from cordwood.storage.storage_protocol import (
+        Garbage,
+        IndexChange,
+        NamingRules,
+        Sidecar,
+        Storage,
+    )
 
 
 class OpenOptions(NamedTuple):
@@ -327,11 +333,15 @@ class StepContent(NamedTuple):
         index_bytes: the index.
         sidecars: the files beside the index, by name; None: there is to be none.
         files: the data files by their new names.
+        optional_sidecars: files and links that only some indexes have, by path, as `sidecars`.
+        left_out: a sentence about what is not copied; "": all is.
     """
 
     index_bytes: bytes
     sidecars: Mapping[str, bytes | None]
     files: Mapping[str, Source]
+    optional_sidecars: Mapping[str, Sidecar | None]
+    left_out: str
 
     def change(self) -> IndexChange:
         """Return the change that makes it the index of a place where there is none."""
@@ -339,13 +349,16 @@ class StepContent(NamedTuple):
 
         sizes = {name: file.size_bytes for name, file in self.files.items()}
         kept = frozenset(self.files)
-        return IndexChange(self.index_bytes, sizes, self.sidecars, kept=kept, dropped=frozenset())
+        optional = self.optional_sidecars
+        return IndexChange(self.index_bytes, sizes, self.sidecars, kept, frozenset(), optional)
 
 
 class StepCopier(Protocol):
     """The copy of a step, data file by data file, each of which is checked."""
 
-    def content_of(self, index: bytes, location: Location, /, *, in_pool: bool) -> StepContent:
+    def content_of(
+        self, index: bytes, location: Location, /, *, in_pool: bool, has_links: bool
+    ) -> StepContent:
         """Return the content of a step whose files get other names.
 
         Args:
@@ -353,6 +366,7 @@ class StepCopier(Protocol):
             location: its directory.
             in_pool: True if files in the pool of a run stay there, and others go there if they are
                 not in an object store already.
+            has_links: True if there can be links where the step is copied to.
         """
         ...
 

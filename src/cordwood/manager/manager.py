@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, Self, SupportsFloat, SupportsIndex, TypeVar
 
 from cordwood.errors import StepError
+from cordwood.formats.orbax_option import ORBAX_ITEM, with_orbax
 from cordwood.formats.step_names import step_number
+from cordwood.formats.table import DEFAULT
 from cordwood.io.memory.staging_memory import checked_options
 from cordwood.io.page_cache import require_page_cache_option
 from cordwood.io.progress import ProgressOption
@@ -73,6 +75,10 @@ class CheckpointManager(StepReader):
             then. `preempted` is true as soon as the signal has come. None: do not handle SIGTERM.
         page_cache: True if the files of steps may stay in the page cache of this host, as in
             `cordwood.save_async`: for an evaluation here that loads each step soon.
+        orbax: True for steps that Orbax's `CheckpointManager` reads too, with metrics, extras and
+            items: a small index in each step says where in cordwood's files the arrays are. The
+            tree is the item `default`; a name gives it another one, such as "state" for Orbax's
+            `v1.training.Checkpointer`. It is for runs on a disk. False: for cordwood alone.
         staging_bytes: the most host memory for copies of arrays on accelerators, as in
             `cordwood.save_async`.
         device_copies: True if the arrays may be copied on their devices where `staging_bytes` has
@@ -109,6 +115,7 @@ class CheckpointManager(StepReader):
         rewrite_every: int = 32,
         preemption_seconds: float | None = None,
         page_cache: bool = False,
+        orbax: bool | str = False,
         staging_bytes: int | None = None,
         device_copies: bool = False,
         timeout_seconds: float = TIMEOUT_SECONDS,
@@ -122,6 +129,7 @@ class CheckpointManager(StepReader):
             from cordwood.storage.object_stores.request_loop import start_threads
 
             start_threads()  # now: a save may come while Python exits, when it starts no threads
+        with_orbax(None, orbax, DEFAULT, self._steps.location, item=ORBAX_ITEM)  # checks it
         self._progress = progress
         self._timeout_seconds = timeout_seconds
         self._keep_policy = as_keep_policy(keep)
@@ -133,6 +141,7 @@ class CheckpointManager(StepReader):
             on_save,
             rewrite_every=rewrite_every,
             page_cache=page_cache,
+            orbax=orbax,
             staging=staging,
             timeout_seconds=timeout_seconds,
             progress=progress,

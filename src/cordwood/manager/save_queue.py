@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from cordwood.errors import CordwoodError, PendingSaveError
 from cordwood.formats.choose_format import format_for_saving
 from cordwood.formats.format_protocol import SaveOptions
+from cordwood.formats.orbax_option import ORBAX_ITEM, with_orbax
 from cordwood.formats.step_names import step_name
 from cordwood.formats.step_record import KEY, PREFIX_KEY, Record, encode_record
 from cordwood.formats.table import DEFAULT
@@ -72,6 +73,7 @@ class SaveQueue:
         *,
         rewrite_every: int,
         page_cache: bool,
+        orbax: bool | str,
         staging: StagingOptions,
         timeout_seconds: float,
         progress: ProgressOption,
@@ -91,6 +93,7 @@ class SaveQueue:
             )
         self._rewrite_every = rewrite_every
         self._page_cache = page_cache
+        self._orbax = orbax
         self._staging = staging
         self._timeout_seconds = timeout_seconds
         self._progress = progress
@@ -182,9 +185,10 @@ class SaveQueue:
         base = self._prepare(record.step) if is_first else None
         if base is not None and base.record is not None:
             record = record._replace(chain=base.record.chain + 1)
-        metadata = {KEY: encode_record(record)}
+        strings = {KEY: encode_record(record)}
         if prefix is not None:
-            metadata[PREFIX_KEY] = prefix
+            strings[PREFIX_KEY] = prefix
+        metadata = with_orbax(strings, self._orbax, saved_format, location, item=ORBAX_ITEM)
         save = SnapshotSave(
             location,
             tree,

@@ -16,6 +16,7 @@ from cordwood.formats.table import DEFAULT
 from cordwood.loading.detect_checkpoint import detect_checkpoint
 from cordwood.message_text import first_names
 from cordwood.removing.files_of_run import belongs_to_run
+from cordwood.removing.links_of_checkpoints import foreign_links
 from cordwood.storage.hub.hub_address import refuse_hub
 from cordwood.storage.locations import LocalPath, Location, Url, parse_location
 from cordwood.storage.paths import is_link, kind_at, parent_and_name, real_path
@@ -107,8 +108,9 @@ def _plan(location: Location) -> RemovalPlan:
         detect_checkpoint(path)  # raises
     undo_removals(path.text)
     listing = list_tree(path.text)
-    if listing.others:
-        names = first_names([each or "." for each in listing.others], _MAX_SHOWN)
+    others = [*listing.others, *foreign_links(path, listing.links)]
+    if others:
+        names = first_names([each or "." for each in others], _MAX_SHOWN)
         raise NotACheckpointError(
             errno.EEXIST,
             f"{names}: links, mount points and special files are not removed",
@@ -119,7 +121,7 @@ def _plan(location: Location) -> RemovalPlan:
 
 def _plan_of_directory(location: Location, listing: Listing) -> RemovalPlan:
     """Return the plan of a directory, or of what lies below a URL."""
-    names = list(listing.files)
+    names = [*listing.files, *listing.links]
     size_bytes = sum(listing.files.values())
     try:
         format, description, _, steps = detect_checkpoint(location)

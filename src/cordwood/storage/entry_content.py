@@ -7,7 +7,7 @@ else's, and no deletion touches it: a result of an evaluation, another run, a li
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from cordwood.message_text import first_names
@@ -24,10 +24,12 @@ class EntryContent(NamedTuple):
     Attributes:
         written: names of files that cordwood wrote; the index comes first.
         foreign: all other names, sorted.
+        sidecars: the paths of optional sidecars.
     """
 
     written: tuple[str, ...]
     foreign: tuple[str, ...]
+    sidecars: tuple[str, ...] = ()
 
     @property
     def foreign_text(self) -> str:
@@ -36,20 +38,31 @@ class EntryContent(NamedTuple):
 
 
 def split_content(
-    files: Iterable[str], others: Iterable[str], rules: NamingRules, *, has_own_sidecars: bool
+    files: Iterable[str],
+    others: Iterable[str],
+    rules: NamingRules,
+    *,
+    has_own_sidecars: bool,
+    optional: Collection[str] = (),
 ) -> EntryContent:
     """Return which names in the directory of a step cordwood wrote.
 
     Args:
         files: the names of regular files, or of objects.
-        others: the names of directories, links and special files, which cordwood never makes.
+        others: the names of directories, links and special files. cordwood makes none, but those of
+            optional sidecars: their paths are in place of the directory that they are in.
         rules: the naming rules of the step's format.
         has_own_sidecars: True if the sidecar files belong to an index of cordwood; other tools
             write files of these names, too.
+        optional: the paths of the optional sidecars of the index.
     """
     written: list[str] = []
-    foreign = list(others)
+    every = [*files, *others]
+    sidecars = [name for name in every if name in optional]
+    foreign = [name for name in others if name not in optional]
     for name in files:
+        if name in optional:
+            continue
         if name.startswith(_NFS):
             continue
         if name in rules.sidecars:
@@ -58,7 +71,7 @@ def split_content(
             is_ours = name == rules.index_name or is_written_beside_index(name, rules)
         (written if is_ours else foreign).append(name)
     written.sort(key=lambda name: (name != rules.index_name, name))
-    return EntryContent(tuple(written), tuple(sorted(foreign)))
+    return EntryContent(tuple(written), tuple(sorted(foreign)), tuple(sidecars))
 
 
 def is_written_beside_index(name: str, rules: NamingRules) -> bool:

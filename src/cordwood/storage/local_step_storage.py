@@ -29,6 +29,7 @@ from cordwood.storage.entry_kinds import is_removed, leads_to_directory, leads_t
 from cordwood.storage.locations import LocalPath
 from cordwood.storage.locks.file_locks import is_locked
 from cordwood.storage.locks.lock_files import locked
+from cordwood.storage.optional_sidecars import expand_folders, remove_optional_sidecars
 from cordwood.storage.paths import LOCK_NAME, temporary_path
 from cordwood.storage.read_small_file import read_small_file
 from cordwood.storage.removal.killed_removals import finish_removals
@@ -155,6 +156,8 @@ class LocalStepStorage:
             if not content.foreign and not content.written:
                 return  # anybody may have made it
             if content.foreign:
+                if content.sidecars:  # without the index nothing says that they are cordwood's
+                    remove_optional_sidecars(path, content.sidecars)
                 with open_directory_fd(path) as folder:
                     syscalls.current().unlink(self._index_name, folder)
                 sync_directory(path)  # before any of the files that the index names is removed
@@ -178,12 +181,21 @@ class LocalStepStorage:
                 files.append(each.name)
             elif not is_removed(each):
                 others.append(each.name)
+        optional: frozenset[str] = frozenset()
+        with suppress(OSError, CordwoodError):
+            limit = self._rules.max_index_bytes
+            index = read_small_file(path, self._index_name, limit_bytes=limit, folder=folder)
+            if index is not None:
+                optional = self._rules.optional_sidecars(index)
+                others = expand_folders(path, others, optional)
         has_own_sidecars = self._index_name in files or all(
             self._refers_only_to_data(path, name, folder)
             for name in self._rules.sidecars
             if name in files
         )
-        return split_content(files, others, self._rules, has_own_sidecars=has_own_sidecars)
+        return split_content(
+            files, others, self._rules, has_own_sidecars=has_own_sidecars, optional=optional
+        )
 
     def _refers_only_to_data(self, path: str, name: str, folder: int | None) -> bool:
         limit = self._rules.max_index_bytes
@@ -200,6 +212,8 @@ class LocalStepStorage:
         """
         with open_directory_fd(path) as folder:
             content = self._content_of(path, folder)
+            if content.sidecars:
+                remove_optional_sidecars(path, content.sidecars)
             for name in content.written:
                 with suppress(OSError):  # the next save tries again
                     syscalls.current().unlink(name, folder)

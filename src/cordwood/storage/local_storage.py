@@ -23,6 +23,7 @@ from cordwood.storage.local_transaction import (
 from cordwood.storage.locations import LocalPath
 from cordwood.storage.locks.file_locks import is_locked, remove_unlocked, wait_for_lock
 from cordwood.storage.locks.lock_files import locked
+from cordwood.storage.optional_sidecars import read_optional_sidecar
 from cordwood.storage.paths import (
     stale_stages,
     temporary_of,
@@ -30,7 +31,13 @@ from cordwood.storage.paths import (
 )
 from cordwood.storage.read_small_file import read_small_file
 from cordwood.storage.staging.collect_stages import collect_stages
-from cordwood.storage.storage_protocol import Garbage, NamingRules, SidecarsOf
+from cordwood.storage.storage_protocol import (
+    Garbage,
+    NamingRules,
+    OptionalSidecarsOf,
+    Sidecar,
+    SidecarsOf,
+)
 from cordwood.storage.syscalls import open_directory_fd
 
 
@@ -48,10 +55,14 @@ class LocalStorage:
         self._rules = rules
 
     def read_index(self) -> bytes | None:
-        return self.read_sidecar(self._rules.index_name)
+        return read_local_index(self.name, self._rules)
 
     def read_sidecar(self, name: str) -> bytes | None:
         return read_small_file(self.name, name, limit_bytes=self._rules.max_index_bytes)
+
+    def read_optional_sidecar(self, name: str) -> Sidecar | None:
+        limit_bytes = self._rules.max_index_bytes
+        return read_optional_sidecar(self.name, name, limit_bytes=limit_bytes)
 
     def open(self, sources: Sequence[Source]) -> list[ReadableFile]:
         directory = LocalDirectory(self.name)
@@ -108,7 +119,13 @@ class LocalStorage:
         del is_whole
         wait_for_lock(lock_of(self._path, self._rules))
 
-    def collect(self, *, dry_run: bool, sidecars_of: SidecarsOf | None = None) -> Garbage:
+    def collect(
+        self,
+        *,
+        dry_run: bool,
+        sidecars_of: SidecarsOf | None = None,
+        optional_sidecars_of: OptionalSidecarsOf | None = None,
+    ) -> Garbage:
         if not os.path.isdir(self._path):
             what = "there is no directory that a save could have left files in"
             raise FileNotFoundError(errno.ENOENT, what, self.name)
@@ -123,12 +140,19 @@ class LocalStorage:
             if not dry_run:
                 sync_directory(self._path)
             if sidecars_of is not None and not committing:
-                rewritten = self._rewrite_sidecars(sidecars_of, folder, dry_run=dry_run)
+                rewritten = self._rewrite_sidecars(
+                    sidecars_of, optional_sidecars_of, folder, dry_run=dry_run
+                )
             removed = self._collect(folder, dry_run=dry_run, committing=committing)
             return Garbage(removed, rewritten=rewritten)
 
     def _rewrite_sidecars(
-        self, sidecars_of: SidecarsOf, folder: int, *, dry_run: bool
+        self,
+        sidecars_of: SidecarsOf,
+        optional_sidecars_of: OptionalSidecarsOf | None,
+        folder: int,
+        *,
+        dry_run: bool,
     ) -> tuple[str, ...]:
         """Write the sidecars that do not belong to the index; return their names."""
         index = read_local_index(self._path, self._rules, folder)
@@ -140,14 +164,21 @@ class LocalStorage:
             for name, data in sidecars_of(index).items()
             if data != read_small_file(self._path, name, limit_bytes=limit_bytes, folder=folder)
         }
-        if differing and not dry_run:
+        optional = {}
+        if optional_sidecars_of is not None:
+            optional = {
+                name: sidecar
+                for name, sidecar in optional_sidecars_of(index).items()
+                if sidecar != self.read_optional_sidecar(name)
+            }
+        if (differing or optional) and not dry_run:
             save = LocalTransaction(self._path, self._rules, False, None)
             try:
                 with save.explain_errors(self.name, what="checkpoint"):
-                    save.write_sidecars(differing)
+                    save.write_sidecars(differing, optional)
             finally:
                 save.close()
-        return tuple(differing)
+        return (*differing, *optional)
 
     def _collect(self, folder: int, *, dry_run: bool, committing: bool) -> list[str]:
         names = sorted(os.listdir(folder))

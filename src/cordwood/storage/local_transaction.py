@@ -24,16 +24,20 @@ from cordwood.storage.directories import make_ancestors, remove_directories, syn
 from cordwood.storage.file_rights import creation_mode, limit_file, rights_of
 from cordwood.storage.locks.file_locks import link_under_shared_lock, remove_unlocked, unlock
 from cordwood.storage.locks.lock_files import locked
-from cordwood.storage.paths import (
-    temporary_path,
-    temporary_prefix,
+from cordwood.storage.optional_sidecars import (
+    read_optional_sidecar,
+    remove_optional_sidecars,
+    require_free_paths,
+    write_optional_sidecars,
 )
+from cordwood.storage.paths import temporary_path, temporary_prefix
 from cordwood.storage.read_small_file import read_small_file
 from cordwood.storage.storage_protocol import (
     IndexChange,
     MissingDataError,
     NamingRules,
     NewDataFile,
+    Sidecar,
     wait_until_visible,
 )
 from cordwood.storage.syscalls import open_directory_fd
@@ -160,12 +164,13 @@ class LocalTransaction(SaveStep):
         self.doing = "waiting for the lock of its directory"
         with locked(lock_of(self._path, self._rules), timeout_seconds=self._timeout_seconds):
             self.doing = "reading the index"
-            change = update(read_local_index(self._path, self._rules))
+            old = read_local_index(self._path, self._rules)
+            change = update(old)
             self.doing = "looking for what was written"
             self._require(change.added)
             if not change.added.keys() <= self._flushed:  # links, or files of another process
                 self._flush_names(change.added)
-            self._replace(change)
+            self._replace(change, old)
             with suppress(OSError):  # a later save, or gc, removes the rest
                 self._clean(change)
 
@@ -187,9 +192,19 @@ class LocalTransaction(SaveStep):
                     self._path,
                 )
 
-    def _replace(self, change: IndexChange) -> None:
-        """Put the index in place, then the sidecar files."""
+    def _replace(self, change: IndexChange, old: bytes | None) -> None:
+        """Put the index in place, then the sidecar files.
+
+        Optional sidecars that change are removed before, so that none is ever of an older index.
+        """
         calls = syscalls.current()
+        optional = change.optional_sidecars
+        before = self._rules.optional_sidecars(old) if old is not None else frozenset()
+        require_free_paths(self._path, optional.keys() - before)
+        optional = self._differing(optional)
+        if not optional.keys().isdisjoint(before):
+            self.doing = "removing the index of another tool"
+            remove_optional_sidecars(self._path, optional)
         for name in small_names(self._rules):
             self.doing = "removing what a killed save left"
             remove_stale_temporaries(self._path, name)
@@ -200,20 +215,40 @@ class LocalTransaction(SaveStep):
         self._perhaps_committed = True  # an interrupt may come before `in_place` is set
         calls.replace(self._small[0].path, f"{self._path}/{index}")
         self.in_place = True
-        if is_first and len(self._small) > 1:
-            # Alone, the sidecar would make the directory a checkpoint of another tool.
+        if (is_first and len(self._small) > 1) or optional:
+            # Alone, the sidecars would make the directory a checkpoint of another tool.
             self._flush_names([index])
         self._rename_sidecars(change.sidecars, self._small[1:])
+        self._write_optional(optional)
 
-    def write_sidecars(self, sidecars: Mapping[str, bytes | None]) -> None:
+    def write_sidecars(
+        self, sidecars: Mapping[str, bytes | None], optional: Mapping[str, Sidecar | None]
+    ) -> None:
         """Replace sidecar files, under the lock of the directory; None removes one."""
         try:
             self._write_temporaries(sidecars)
             self._rename_sidecars(sidecars, self._small)
+            if optional:
+                remove_optional_sidecars(self._path, optional)
+                self._write_optional(optional)
         except BaseException:
             for small in self._small:
                 small.remove()
             raise
+
+    def _differing(self, sidecars: Mapping[str, Sidecar | None]) -> dict[str, Sidecar | None]:
+        limit_bytes = self._rules.max_index_bytes
+        return {
+            name: sidecar
+            for name, sidecar in sidecars.items()
+            if sidecar != read_optional_sidecar(self._path, name, limit_bytes=limit_bytes)
+        }
+
+    def _write_optional(self, sidecars: Mapping[str, Sidecar | None]) -> None:
+        self.doing = "writing the index of another tool"
+        new = {name: sidecar for name, sidecar in sidecars.items() if sidecar is not None}
+        if new:
+            write_optional_sidecars(self._path, new, self._rules.index_name, self._small)
 
     def _write_temporaries(self, files: Mapping[str, bytes | None]) -> None:
         """Write temporary files for those that are not None, and flush them."""

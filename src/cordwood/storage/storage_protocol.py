@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from cordwood.errors import StorageError
@@ -30,8 +31,22 @@ _Current_co = TypeVar("_Current_co", covariant=True)
 _Change_contra = TypeVar("_Change_contra", contravariant=True)
 
 
+class LinkTo(NamedTuple):
+    """A symbolic link to a file of the same checkpoint, for another tool. It is not followed."""
+
+    target: str  # relative to the directory of the link
+
+
+Sidecar: TypeAlias = bytes | LinkTo
+
 # Returns the contents of each sidecar of an index; None: there is to be none.
 SidecarsOf: TypeAlias = Callable[[bytes], Mapping[str, bytes | None]]
+OptionalSidecarsOf: TypeAlias = Callable[[bytes], Mapping[str, Sidecar | None]]
+
+
+def _no_sidecars(index: bytes) -> frozenset[str]:
+    del index
+    return frozenset()
 
 
 class NamingRules(NamedTuple):
@@ -42,6 +57,8 @@ class NamingRules(NamedTuple):
     sidecars: tuple[str, ...]  # other small files that are written with the index
     is_data_file: Callable[[str], bool]  # True for the name of a data file
     kept_files: Callable[[bytes | None], frozenset[str]]  # the data files of an index, if any
+    # The paths of sidecars that this index alone may have; some are in directories.
+    optional_sidecars: Callable[[bytes], frozenset[str]] = _no_sidecars
 
 
 class NewDataFile(NamedTuple):
@@ -59,6 +76,7 @@ class IndexChange(NamedTuple):
     sidecars: Mapping[str, bytes | None]  # small files to write after it; None: remove the file
     kept: frozenset[str]  # the data files that it refers to
     dropped: frozenset[str]  # data files that the old index refers to, but not the new one
+    optional_sidecars: Mapping[str, Sidecar | None] = MappingProxyType({})  # where there are links
 
 
 class Garbage(NamedTuple):
@@ -183,6 +201,13 @@ class Storage(Protocol):
         """Read a sidecar file of the index; returns and raises as `read_index` does."""
         ...
 
+    def read_optional_sidecar(self, name: str) -> Sidecar | None:
+        """Return a sidecar that only some indexes have, by its path; None if there is none.
+
+        Raises as `read_index`.
+        """
+        ...
+
     def open(self, sources: Sequence[Source]) -> list[ReadableFile]:
         """Open data files for reading.
 
@@ -226,13 +251,20 @@ class Storage(Protocol):
         """
         ...
 
-    def collect(self, *, dry_run: bool, sidecars_of: SidecarsOf | None = None) -> Garbage:
+    def collect(
+        self,
+        *,
+        dry_run: bool,
+        sidecars_of: SidecarsOf | None = None,
+        optional_sidecars_of: OptionalSidecarsOf | None = None,
+    ) -> Garbage:
         """Remove what killed saves have left.
 
         Args:
             dry_run: True removes and writes nothing.
             sidecars_of: returns the contents of the sidecars of an index. Those that differ are
                 written first: until then readers of a sidecar need the data files that it names.
+            optional_sidecars_of: the same for optional sidecars; unused where there are no links.
         """
         ...
 

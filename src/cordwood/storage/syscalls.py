@@ -73,6 +73,9 @@ class SystemCalls:
         """Create a hard link to a file, or to a symlink itself."""
         os.link(source, target, follow_symlinks=False)
 
+    def symlink(self, target: str, path: str) -> None:
+        os.symlink(target, path)
+
     def exchange(self, one: str, other: str) -> None:
         """Exchange two paths atomically: renameat2(2) with RENAME_EXCHANGE."""
         _rename(one, other, _EXCHANGE)

@@ -87,6 +87,16 @@ def test_the_same_values_give_the_same_bytes(order: int) -> None:
     assert encode_database(ordered, node_file="nodes") == encode_database(values, node_file="nodes")
 
 
+def test_a_value_of_several_keys_is_stored_once(tmp_path: Path) -> None:
+    long = b"the same text for each key"
+    values: dict[str, bytes | FileRange] = {f"key {i}": long for i in range(100)}
+    values["short"] = values["other"] = b"short"
+    write_database(tmp_path, values, 10)
+    assert (tmp_path / "nodes").read_bytes().count(long) == 1
+    assert read_by_tensorstore(tmp_path) == values
+    assert read_by_cordwood(tmp_path) == values
+
+
 def test_a_database_of_few_values_is_small() -> None:
     values: dict[str, bytes | FileRange] = {
         f"layers.{i}.kernel/0.0": FileRange("pack-0", 1000 * i, 1000) for i in range(450)

@@ -39,5 +39,5 @@ def test_chunks_are_equal_and_within_the_parts(
 def test_parts_that_are_no_equal_chunks_are_refused(
     shape: tuple[int, ...], cuts: list[tuple[int, ...]]
 ) -> None:
-    with pytest.raises(UnsupportedLeafError, match="^w: it is stored in parts of different sizes"):
+    with pytest.raises(UnsupportedLeafError, match=r"^w: it is stored in parts of different sizes"):
         chunks(shape, cuts)

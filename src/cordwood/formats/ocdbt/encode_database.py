@@ -3,11 +3,13 @@
 The format: https://google.github.io/tensorstore/kvstore/ocdbt/index.html
 
 A value is in a node itself, or is a range of any file below the database, so a database can
-describe files that exist without a copy of them. Nodes are written without compression.
+describe files that exist without a copy of them. A value of several keys is stored once. Nodes are
+written without compression.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -21,6 +23,7 @@ from cordwood.formats.ocdbt.nodes import NODE_MAGIC
 
 MAX_INLINE_BYTES = 1024  # of values that other writers of the database keep in nodes
 WRITTEN_NODE_BYTES = 100_000_000  # the same limit that Orbax sets; TensorStore refuses larger nodes
+MIN_SHARED_BYTES = 16  # of a value that is stored once for all of its keys
 NODE_ENTRIES = 1 << 17  # of one node: about 10 MB
 _ARITY_LOG2 = 4  # of the tree of versions, which has one version here
 
@@ -48,7 +51,7 @@ _EMPTY = _Node(b"", NOWHERE, NOWHERE, 0, 0, 0)  # the root of a database without
 
 
 class Database(NamedTuple):
-    """The two files of a database."""
+    """The two files of a database. That of the nodes holds values too."""
 
     manifest: bytes
     nodes: bytes
@@ -64,9 +67,13 @@ def encode_database(
         node_file: the name under which the nodes will be stored, relative to the database.
         node_entries: the most keys in one node.
     """
-    entries = [(key.encode(), value) for key, value in sorted(values.items())]
-    chunks = [entries[i : i + node_entries] for i in range(0, len(entries), node_entries)]
     data = bytearray()
+    ranges = _put_repeated_values(values.values(), data, node_file)
+    entries = [
+        (key.encode(), ranges.get(value, value) if isinstance(value, bytes) else value)
+        for key, value in sorted(values.items())
+    ]
+    chunks = [entries[i : i + node_entries] for i in range(0, len(entries), node_entries)]
     nodes: list[_Node] = []
     for chunk in chunks:
         node, range_bytes = _encode_leaf_node(chunk)
@@ -89,6 +96,19 @@ def encode_database(
         nodes = parents
     root = nodes[0] if nodes else _EMPTY
     return Database(_encode_manifest(root, height, node_file, bytes(data)), bytes(data))
+
+
+def _put_repeated_values(
+    values: Iterable[bytes | FileRange], data: bytearray, node_file: str
+) -> dict[bytes, FileRange]:
+    """Append the values that several keys have to a file, and return where they are."""
+    counts = Counter(value for value in values if isinstance(value, bytes))
+    ranges = {}
+    for value in sorted(value for value, count in counts.items() if count > 1):
+        if len(value) >= MIN_SHARED_BYTES:
+            ranges[value] = FileRange(node_file, len(data), len(value))
+            data += value
+    return ranges
 
 
 def _encode_leaf_node(entries: Sequence[tuple[bytes, bytes | FileRange]]) -> tuple[bytes, int]:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from cordwood.formats.orbax.json_files import as_float, read_object_if_any
 from cordwood.storage.readable_directory import ReadableDirectory
 
 CHECKPOINT_NAME = "_CHECKPOINT_METADATA"
+# Orbax shows them, and chooses by them what reads an item for which it is told nothing.
+TREE_HANDLER = (
+    "orbax.checkpoint._src.handlers.standard_checkpoint_handler.StandardCheckpointHandler"
+)
+JSON_HANDLER = "orbax.checkpoint._src.handlers.json_checkpoint_handler.JsonCheckpointHandler"
 _MAX_BYTES = 1 << 24
 
 
@@ -20,6 +27,33 @@ class CheckpointMetadata(NamedTuple):
     is_begun: bool = False
     is_committed: bool = False
     commit_seconds: float = 0.0  # since 1970
+
+
+def encode_checkpoint_metadata(
+    handlers: str | Mapping[str, str],
+    metrics: Mapping[str, float],
+    *,
+    seconds: float | None = None,
+    strings: Mapping[str, str] = MappingProxyType({}),
+) -> bytes:
+    """Return the contents of the file.
+
+    Args:
+        handlers: the handler of a checkpoint that is one tree; or of each item, by name.
+        metrics: the metrics by name.
+        seconds: the time of the save, since 1970.
+        strings: the custom metadata.
+    """
+    nanoseconds = None if seconds is None else int(seconds * 1e9)
+    members = {
+        "item_handlers": handlers,
+        "metrics": metrics,
+        "performance_metrics": {},
+        "init_timestamp_nsecs": nanoseconds,
+        "commit_timestamp_nsecs": nanoseconds,
+        "custom_metadata": strings,
+    }
+    return json.dumps(members, default=dict).encode()
 
 
 def read_checkpoint_metadata(checkpoint: ReadableDirectory) -> CheckpointMetadata:

@@ -140,7 +140,7 @@ def unsupported(key_path: KeyPath, problem: str) -> UnsupportedLeafError:
 
 
 def _encoded(members: Mapping[str, object]) -> bytes:
-    return json.dumps(members).encode()
+    return json.dumps(members, separators=(",", ":")).encode()
 
 
 def _slots(structure: Structure) -> Iterator[_Slot]:

@@ -34,7 +34,7 @@ from cordwood.storage.readable_directory import ReadableDirectory
 from cordwood.threads.log import log
 
 _MAX_JSON_BYTES = 1 << 28
-_JSON_NAME = "metadata"  # the file of an item of JSON; metrics have the name of their item
+JSON_NAME = "metadata"  # the file of an item of JSON; metrics have the name of their item
 _JAX_KEY = "jax_random_key"
 _NUMPY_STATE = "np_random_key"
 
@@ -50,7 +50,7 @@ def item_kind(directory: ReadableDirectory, item: str) -> ItemKind:
         return ItemKind.NUMPY_STATE
     if has_states(names):
         return ItemKind.ITERATOR
-    return ItemKind.JSON if _JSON_NAME in names or item in names else ItemKind.UNKNOWN
+    return ItemKind.JSON if JSON_NAME in names or item in names else ItemKind.UNKNOWN
 
 
 def other_items(location: Location) -> Mapping[str, ItemKind]:
@@ -101,7 +101,7 @@ def read_extras(location: Location, items: Mapping[str, ItemKind]) -> dict[str, 
 
 
 def _read_json_item(directory: ReadableDirectory, item: str) -> Any:
-    file = _JSON_NAME if _JSON_NAME in directory.sizes(item) else item
+    file = JSON_NAME if JSON_NAME in directory.sizes(item) else item
     return read_json(directory, f"{item}/{file}", limit_bytes=_MAX_JSON_BYTES)
 
 

@@ -13,12 +13,21 @@ from cordwood.formats.format_losses import unstorable_error
 from cordwood.formats.ocdbt.encode_database import FileRange, encode_database
 from cordwood.formats.ocdbt.manifest import MANIFEST_NAME
 from cordwood.formats.orbax.encode_tree import encode_tree, number_files, unsupported
+from cordwood.formats.orbax.prng_keys import KEYS_FOLDER
+from cordwood.formats.orbax.shardings import SHARDINGS_NAME
+from cordwood.formats.orbax.string_leaves import STRINGS_NAME
+from cordwood.formats.orbax.tree_metadata import TREE_NAME
 from cordwood.formats.zarr.array_metadata import MAX_DIMS
 from cordwood.formats.zarr.metadata_v2 import METADATA_NAME, encode_metadata
 from cordwood.index import ARRAY_KINDS, Box, Index, Inline, Leaf, LeafSpec, Pieces, Structure
 from cordwood.sharding.boxes import whole_box
 
 NODES_NAME = "cordwood.ocdbt"  # the file of the database's nodes
+# All files that may describe a tree.
+NAMES = (
+    *(TREE_NAME, MANIFEST_NAME, NODES_NAME, STRINGS_NAME, SHARDINGS_NAME),
+    f"{KEYS_FOLDER}/process_0",
+)
 MAX_CHUNKS = 1 << 16  # of one array, if its parts have to be cut: each is a key of the database
 
 

@@ -5,7 +5,6 @@ All versions of Orbax since 0.6 read this layout.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +17,11 @@ from cordwood.formats.format_protocol import SaveOptions, SavePlan
 from cordwood.formats.new_directory import put_in_place, require_one_process, require_vacant
 from cordwood.formats.ocdbt.manifest import MANIFEST_NAME
 from cordwood.formats.orbax.aggregate_file import AGGREGATE_NAME
-from cordwood.formats.orbax.checkpoint_metadata import CHECKPOINT_NAME
+from cordwood.formats.orbax.checkpoint_metadata import (
+    CHECKPOINT_NAME,
+    TREE_HANDLER,
+    encode_checkpoint_metadata,
+)
 from cordwood.formats.orbax.encode_tree import encode_tree, number_files, unsupported
 from cordwood.formats.orbax.prng_keys import KEYS_FOLDER
 from cordwood.formats.orbax.shardings import SHARDINGS_NAME
@@ -39,8 +42,6 @@ from cordwood.tree.flatten import describe_tree
 if TYPE_CHECKING:
     from cordwood.formats.table import Format
 
-# Orbax shows it, and chooses by it what reads a checkpoint for which it is told nothing.
-_HANDLER = "orbax.checkpoint._src.handlers.standard_checkpoint_handler.StandardCheckpointHandler"
 _COMMIT = b"Checkpoint commit was successful"
 _MAX_NAME_BYTES = 255  # of a directory, on the usual file systems
 # Files beside the arrays, and those by which Orbax recognises other layouts.
@@ -80,17 +81,9 @@ def plan_save(
     check_metadata_strings(options.metadata)
     described = describe_tree(tree, process=rendezvous.index, process_count=rendezvous.count)
     encoded = encode_tree(described.structure, described.specs)
-    about = {
-        "item_handlers": _HANDLER,
-        "metrics": {},
-        "performance_metrics": {},
-        "init_timestamp_nsecs": None,
-        "commit_timestamp_nsecs": None,
-        "custom_metadata": dict(options.metadata),
-    }
     beside = {
         **encoded.files,
-        CHECKPOINT_NAME: json.dumps(about).encode(),
+        CHECKPOINT_NAME: encode_checkpoint_metadata(TREE_HANDLER, {}, strings=options.metadata),
         COMMIT_NAME: _COMMIT,
     }
     files: list[PlannedFile] = [SmallFile(name, data) for name, data in beside.items()]

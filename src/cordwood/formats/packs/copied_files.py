@@ -15,12 +15,14 @@ import numpy as np
 
 from cordwood.errors import FormatError
 from cordwood.formats.format_protocol import StepContent
-from cordwood.formats.packs.cordwood_json import decode_index, encode_index
+from cordwood.formats.packs.cordwood_json import asks_for_orbax, decode_index, encode_index
 from cordwood.formats.packs.file_names import HUGGING_FACE_NAME, PACK_NAME
+from cordwood.formats.packs.for_orbax.orbax_sidecars import orbax_sidecars
 from cordwood.formats.packs.hub_index import hugging_face_index
 from cordwood.formats.packs.pack_headers import read_pack_digests, read_pack_header
 from cordwood.formats.packs.parse_item import parse_items
 from cordwood.formats.packs.step_records import change_of_metrics, metrics_if_same_save
+from cordwood.formats.step_record import ORBAX_KEY
 from cordwood.index import Box, Digests, Source
 from cordwood.io.check_digests import check_blocks
 from cordwood.io.check_files import check_files
@@ -41,7 +43,7 @@ _LOCAL_FILES_AT_ONCE = 2
 _BUFFERS = 8  # of uploads: reading needs about as much memory
 
 
-def content_of(data: bytes, location: Location, *, in_pool: bool) -> StepContent:
+def content_of(data: bytes, location: Location, *, in_pool: bool, has_links: bool) -> StepContent:
     """Return the content of an index whose files get other names.
 
     Args:
@@ -49,6 +51,7 @@ def content_of(data: bytes, location: Location, *, in_pool: bool) -> StepContent
         location: its directory.
         in_pool: True if files in the pool of a run stay there, and others go there if they are not
             in an object store already.
+        has_links: True if there can be links. Otherwise an index for Orbax is left out.
     """
     items = parse_items(data, name=str(location))
     from_store = isinstance(location, Url)
@@ -67,14 +70,19 @@ def content_of(data: bytes, location: Location, *, in_pool: bool) -> StepContent
             file = files.setdefault(new_name(pack.source.name), pack.source)
             if file != pack.source:
                 raise FormatError(f"{location}: two files have the name {pack.source.name}")
-    if any(new != source.name for new, source in files.items()):
-        decoded = decode_index(data)
+    decoded = decode_index(data)
+    left_out = ""
+    if asks_for_orbax(decoded) and not has_links:
+        left_out = "the index for Orbax is not copied: object stores have no links"
+        del decoded[""]["metadata"][ORBAX_KEY]
+    if left_out or any(new != source.name for new, source in files.items()):
         for each in decoded.values():
             for row in each["files"]:
                 row[0] = new_name(row[0])
         data = encode_index(decoded)
         items = parse_items(data, name=str(location))
-    return StepContent(data, {HUGGING_FACE_NAME: hugging_face_index(items)}, files)
+    beside = {HUGGING_FACE_NAME: hugging_face_index(items)}
+    return StepContent(data, beside, files, orbax_sidecars(items), left_out)
 
 
 def with_metrics_of(content: StepContent, index: bytes, *, name: str) -> StepContent | None:
@@ -86,7 +94,8 @@ def with_metrics_of(content: StepContent, index: bytes, *, name: str) -> StepCon
     if metrics is None:
         return None
     change = change_of_metrics(content.index_bytes, metrics, name=name, overwrite=True)
-    return content._replace(index_bytes=change.new_index)
+    sidecars = {**content.optional_sidecars, **change.optional_sidecars}
+    return content._replace(index_bytes=change.new_index, optional_sidecars=sidecars)
 
 
 def is_whole(file: ReadableFile, source: Source) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 from cordwood.encoding.digests import DIGEST_BYTES, has_own_digest, with_own_digest
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import CorruptionError, FormatError, LimitError, newer_version_error
+from cordwood.formats.step_record import ORBAX_KEY
 
 INDEX_NAME = "cordwood.json"
 VERSION = 1
@@ -92,6 +93,14 @@ def data_bytes_of(items: Mapping[str, Any]) -> int | None:
                 case _:
                     return None
     return sum(sizes.values())
+
+
+def asks_for_orbax(items: Mapping[str, Any]) -> bool:
+    """Return True if items of `decode_index`, unchecked, are to have an index for Orbax too."""
+    match items.get(""):
+        case {"metadata": dict(metadata)}:
+            return ORBAX_KEY in metadata
+    return False
 
 
 def names_in(items: Mapping[str, Any]) -> frozenset[str]:

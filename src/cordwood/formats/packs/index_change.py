@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from cordwood.formats.packs.cordwood_json import INDEX_NAME, decode_index, encode_index, names_in
+from cordwood.formats.packs.cordwood_json import (
+    INDEX_NAME,
+    asks_for_orbax,
+    decode_index,
+    encode_index,
+    names_in,
+)
 from cordwood.formats.packs.file_names import HUGGING_FACE_NAME
+from cordwood.formats.packs.for_orbax.orbax_sidecars import orbax_sidecars
 from cordwood.formats.packs.hub_index import hugging_face_index
 from cordwood.formats.packs.parse_item import check_items
 from cordwood.io.open_files import naming
-from cordwood.storage.storage_protocol import IndexChange
+from cordwood.storage.storage_protocol import IndexChange, Sidecar
 
 
 class NewItems(NamedTuple):
@@ -41,6 +48,12 @@ class NewItems(NamedTuple):
         data = encode_index(items)
         with naming(f"{self.name}/{INDEX_NAME}"):
             checked = check_items(items, index_bytes=len(data))
+        for_orbax: dict[str, Sidecar | None] = {}
+        if asks_for_orbax(old_items):
+            from cordwood.formats.packs.for_orbax.orbax_index import orbax_paths
+
+            for_orbax.update(dict.fromkeys(orbax_paths(old_items)))
+        for_orbax.update(orbax_sidecars(checked))
         beside = {HUGGING_FACE_NAME: hugging_face_index(checked)}
         files = names_in(items)
-        return IndexChange(data, self.file_sizes, beside, kept=files, dropped=before - files)
+        return IndexChange(data, self.file_sizes, beside, files, before - files, for_orbax)

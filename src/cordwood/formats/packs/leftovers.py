@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from cordwood.errors import CordwoodError
 from cordwood.formats.packs.file_names import HUGGING_FACE_NAME, PACK_NAME
+from cordwood.formats.packs.for_orbax.orbax_sidecars import orbax_sidecars, other_files
 from cordwood.formats.packs.hub_index import hub_index_state, sidecars_of
 from cordwood.formats.packs.item import Item
 from cordwood.formats.packs.packs_storage import require_index, store_at
@@ -15,6 +16,8 @@ from cordwood.formats.step_names import step_in_name
 from cordwood.formats.step_record import record_in, wrong_step
 from cordwood.storage.locations import Location
 from cordwood.storage.storage_protocol import Garbage, Storage
+
+_OTHER = "is not the one of this index: gc (cordwood gc) writes it again"
 
 
 def extra_problems(location: Location) -> list[str]:
@@ -26,11 +29,11 @@ def extra_problems(location: Location) -> list[str]:
     data = require_index(store)
     items = parse_items(data, name=store.name)
     problems = [*_surplus(store, items), *_of_another_step(store, items)]
-    if hub_index_state(store, items) == "damaged" and store.read_index() == data:
-        problems.append(
-            f"{HUGGING_FACE_NAME} is not the one of this index: gc (cordwood gc) writes it again"
-        )
-    return problems
+    if store.read_index() != data:
+        return problems
+    if hub_index_state(store, items) == "damaged":
+        problems.append(f"{HUGGING_FACE_NAME} {_OTHER}")
+    return problems + [f"{path} {_OTHER}" for path in other_files(store, items).damaged]
 
 
 def stale_files(location: Location) -> list[str]:
@@ -40,7 +43,8 @@ def stale_files(location: Location) -> list[str]:
     """
     store = store_at(location)
     items = parse_items(require_index(store), name=store.name)
-    return [HUGGING_FACE_NAME] if hub_index_state(store, items) == "stale" else []
+    stale = [HUGGING_FACE_NAME] if hub_index_state(store, items) == "stale" else []
+    return stale + other_files(store, items).missing
 
 
 def _of_another_step(store: Storage, items: Mapping[str, Item]) -> list[str]:
@@ -72,5 +76,7 @@ def collect(location: Location, *, dry_run: bool) -> Garbage:
     """Remove the files of killed saves, and write an index for the hub again that is stale."""
     store = store_at(location)
     return store.collect(
-        dry_run=dry_run, sidecars_of=lambda index: sidecars_of(index, name=store.name)
+        dry_run=dry_run,
+        sidecars_of=lambda index: sidecars_of(index, name=store.name),
+        optional_sidecars_of=lambda index: orbax_sidecars(parse_items(index, name=store.name)),
     )

@@ -5,7 +5,13 @@ from __future__ import annotations
 import errno
 
 from cordwood.errors import IncompleteCheckpointError, UnsupportedFormatError
-from cordwood.formats.packs.cordwood_json import INDEX_NAME, MAX_INDEX_BYTES, decode_index, names_in
+from cordwood.formats.packs.cordwood_json import (
+    INDEX_NAME,
+    MAX_INDEX_BYTES,
+    asks_for_orbax,
+    decode_index,
+    names_in,
+)
 from cordwood.formats.packs.file_names import HUGGING_FACE_NAME, is_pack_name
 from cordwood.formats.step_names import MAX_STEPS_OPENED, sorted_steps
 from cordwood.message_text import counted, listed
@@ -14,12 +20,23 @@ from cordwood.storage.locations import LocalPath, Location, Url
 from cordwood.storage.paths import NOTHING_ON_THE_WEB
 from cordwood.storage.storage_protocol import NamingRules, Storage
 
+
+def _paths_for_orbax(index: bytes) -> frozenset[str]:
+    items = decode_index(index)
+    if not asks_for_orbax(items):
+        return frozenset()
+    from cordwood.formats.packs.for_orbax.orbax_index import orbax_paths
+
+    return orbax_paths(items)
+
+
 RULES = NamingRules(
     INDEX_NAME,
     MAX_INDEX_BYTES,
     (HUGGING_FACE_NAME,),
     is_pack_name,
     lambda index: frozenset() if index is None else names_in(decode_index(index)),
+    _paths_for_orbax,
 )
 
 

@@ -6,21 +6,29 @@ a new index, under its digest, and no data file changes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from cordwood.errors import StepError
 from cordwood.formats.format_protocol import StepIndex
 from cordwood.formats.packs.cordwood_json import (
     INDEX_NAME,
+    asks_for_orbax,
     data_bytes_of,
     decode_index,
     encode_index,
     names_in,
 )
-from cordwood.formats.step_record import KEY, Record, encode_record, record_in, record_text_in
+from cordwood.formats.step_record import (
+    KEY,
+    ORBAX_KEY,
+    Record,
+    encode_record,
+    record_in,
+    record_text_in,
+)
 from cordwood.io.open_files import naming
-from cordwood.storage.storage_protocol import IndexChange
+from cordwood.storage.storage_protocol import IndexChange, Sidecar
 
 
 def read_step_index(index: bytes) -> StepIndex:
@@ -67,7 +75,12 @@ def change_of_metrics(
                 f"{value:g}: pass overwrite=True, or choose another name"
             )
     data = _with_record(items, record._replace(metrics={**record.metrics, **metrics}))
-    return IndexChange(data, {}, {}, kept=files, dropped=frozenset())
+    sidecars: Mapping[str, Sidecar | None] = {}
+    if asks_for_orbax(items):
+        from cordwood.formats.packs.for_orbax.orbax_index import changed_values
+
+        sidecars = changed_values(decode_index(data))
+    return IndexChange(data, {}, {}, files, frozenset(), sidecars)
 
 
 def metrics_if_same_save(index: bytes, other: bytes) -> Mapping[str, float] | None:
@@ -80,7 +93,7 @@ def metrics_if_same_save(index: bytes, other: bytes) -> Mapping[str, float] | No
     if records[0] is None or records[1] is None:
         return None
     bare = [
-        _with_record(items, record._replace(metrics={}))
+        _with_record(items, record._replace(metrics={}), drop=(ORBAX_KEY,))
         for items, record in zip(both, records, strict=True)
         if record is not None
     ]
@@ -94,6 +107,7 @@ def _metadata(items: Mapping[str, Any]) -> object:
     return item.get("metadata") if type(item) is dict else None
 
 
-def _with_record(items: Mapping[str, Any], record: Record) -> bytes:
+def _with_record(items: Mapping[str, Any], record: Record, *, drop: Collection[str] = ()) -> bytes:
     metadata = {**items[""]["metadata"], KEY: encode_record(record)}
+    metadata = {name: text for name, text in metadata.items() if name not in drop}
     return encode_index({**items, "": {**items[""], "metadata": metadata}})

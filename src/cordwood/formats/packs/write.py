@@ -19,6 +19,7 @@ from cordwood.formats.packs.shared_files import SharedFiles
 from cordwood.formats.packs.write_packs import share_unchanged, write_packs
 from cordwood.formats.packs.written_packs import WrittenPack
 from cordwood.formats.safetensors.plan_file import check_metadata
+from cordwood.formats.step_record import ORBAX_KEY
 from cordwood.formats.table import Format
 from cordwood.index import LeafSpec
 from cordwood.io.leaves_to_write import Leaves
@@ -123,6 +124,12 @@ def plan_save(
         assignment, count = packed_tree.assignment, len(described.leaves)
         sizes += cell_bytes_of_leaves(assignment, rendezvous.index, count)
 
+    if ORBAX_KEY in metadata:
+        from cordwood.formats.packs.for_orbax.orbax_index import require_orbax
+
+        if prefix:
+            raise ValueError(f"{store.name}: orbax= is for a tree without a prefix")
+        require_orbax(packed)
     save = PacksSave(store, packed, linking, items is not None, page_cache, save_id)
     return SavePlan(leaves, save, sizes)
 

@@ -14,6 +14,7 @@ from cordwood.storage.hub.hub_directory import HubDirectory
 from cordwood.storage.locations import Url
 from cordwood.storage.storage_protocol import (
     NamingRules,
+    OptionalSidecarsOf,
     SidecarsOf,
     StorageTransaction,
 )
@@ -46,6 +47,9 @@ class HubStorage:
             return None
         return self._directory.read(name, limit_bytes=self._rules.max_index_bytes)
 
+    def read_optional_sidecar(self, name: str) -> bytes | None:
+        return self.read_sidecar(name)
+
     def open(self, sources: Sequence[Source]) -> list[ReadableFile]:
         return [self._directory.file(source.name, source.size_bytes) for source in sources]
 
@@ -71,6 +75,12 @@ class HubStorage:
     def wait_for_commit(self, is_whole: Callable[[], bool]) -> None:
         """Do nothing: what is there stays."""
 
-    def collect(self, *, dry_run: bool, sidecars_of: SidecarsOf | None = None) -> NoReturn:
-        del dry_run, sidecars_of
+    def collect(
+        self,
+        *,
+        dry_run: bool,
+        sidecars_of: SidecarsOf | None = None,
+        optional_sidecars_of: OptionalSidecarsOf | None = None,
+    ) -> NoReturn:
+        del dry_run, sidecars_of, optional_sidecars_of
         raise hub_is_read_only(self.location)

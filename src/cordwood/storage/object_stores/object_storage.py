@@ -44,6 +44,7 @@ from cordwood.storage.paths import POOL
 from cordwood.storage.storage_protocol import (
     Garbage,
     NamingRules,
+    OptionalSidecarsOf,
     SidecarsOf,
 )
 from cordwood.threads.stop_check import check_stop
@@ -77,6 +78,9 @@ class ObjectStorage:
     def read_sidecar(self, name: str) -> bytes | None:
         # An empty object is one that was removed: stores have no conditional deletion.
         return self._store.read(name, limit_bytes=self._rules.max_index_bytes).data or None
+
+    def read_optional_sidecar(self, name: str) -> bytes | None:
+        return self.read_sidecar(name)
 
     def open(self, sources: Sequence[Source]) -> list[ReadableFile]:
         return [ObjectFile(self._store, source.name, source.size_bytes) for source in sources]
@@ -119,7 +123,13 @@ class ObjectStorage:
             check_stop()
             time.sleep(POLL_SECONDS)
 
-    def collect(self, *, dry_run: bool, sidecars_of: SidecarsOf | None = None) -> Garbage:
+    def collect(
+        self,
+        *,
+        dry_run: bool,
+        sidecars_of: SidecarsOf | None = None,
+        optional_sidecars_of: OptionalSidecarsOf | None = None,  # noqa: ARG002  (there are no links)
+    ) -> Garbage:
         store, rules = self._store, self._rules
         if POOL in store.url.key.split("/"):
             raise UnsupportedFormatError(

@@ -41,7 +41,8 @@ class Listing(NamedTuple):
     Attributes:
         files: the regular files, with their sizes.
         folders: the directories; parents come before what is in them.
-        others: links, mount points and special files.
+        others: mount points and special files.
+        links: symbolic links.
         stamps: of each file a value that changes with every write.
     """
 
@@ -49,6 +50,7 @@ class Listing(NamedTuple):
     folders: Sequence[str]
     others: Sequence[str]
     stamps: Mapping[str, Hashable]
+    links: Sequence[str] = ()
 
 
 def list_tree(path: str) -> Listing:
@@ -63,6 +65,7 @@ def list_tree(path: str) -> Listing:
     stamps: dict[str, Hashable] = {}
     folders = [""] if stat.S_ISDIR(status.st_mode) and not os.path.ismount(path) else []
     others = [] if folders else [""]
+    links: list[str] = []
     for folder in folders:  # the loop appends to this list
         for each in scan_directory(f"{path}/{folder}"):
             name = f"{folder}/{each.name}" if folder else each.name
@@ -79,8 +82,8 @@ def list_tree(path: str) -> Listing:
                     )
                 folders.append(name)
             else:
-                others.append(name)
-    return Listing(files, folders[1:], others, stamps)
+                (links if stat.S_ISLNK(inner.st_mode) else others).append(name)
+    return Listing(files, folders[1:], others, stamps, links)
 
 
 def _stamp(status: os.stat_result) -> Hashable:
@@ -116,7 +119,7 @@ def remove_listed(path: str, listing: Listing, rules: NamingRules, steps: Sequen
             raise NotACheckpointError(
                 f"{path}: it has changed since it was shown, and nothing was removed; try again"
             )
-        names = RemovedNames([*listing.files], listing.folders)
+        names = RemovedNames([*listing.files, *listing.links], listing.folders)
         try:
             write_list(away, names)
         except BaseException as e:

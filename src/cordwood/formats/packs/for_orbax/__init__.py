@@ -1,0 +1,1 @@
+"""The index of a directory of packs for Orbax."""
