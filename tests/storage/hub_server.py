@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -34,15 +35,21 @@ class Hub:
         endpoint: the value of HF_ENDPOINT.
         models: by their ids.
         requests: (method, path, Range header) of each request for a file.
+        listings: the ids of models whose files were listed, once for each request.
         has_ranges: False for a server that answers each request with the whole file.
         status: of all answers, in place of the usual one.
+        after_listing: what happens to the hub after each listing.
+        delay_seconds: the time before a file is sent.
     """
 
     endpoint: str = ""
     models: dict[str, Model] = field(default_factory=dict)
     requests: list[tuple[str, str, str]] = field(default_factory=list)
+    listings: list[str] = field(default_factory=list)
     has_ranges: bool = True
     status: int = 0
+    after_listing: Callable[[], object] | None = None
+    delay_seconds: float = 0
 
     def publish(self, model: str, files: Mapping[str, bytes], revision: str = "main") -> str:
         """Add a commit with these files, and let a revision be it; return its hash."""
@@ -105,9 +112,12 @@ class _Handler(BaseHTTPRequestHandler):
         if files is None:
             self._send(404, {"X-Error-Code": "RevisionNotFound"})
         elif is_api:
+            self.hub.listings.append("/".join(names[:2]))
             siblings = [{"rfilename": path, "size": len(data)} for path, data in files.items()]
             text = json.dumps({"id": "/".join(names[:2]), "sha": commit, "siblings": siblings})
             self._send(200, {"Content-Type": "application/json"}, text.encode())
+            if self.hub.after_listing is not None:
+                self.hub.after_listing()
         else:
             self._send_file(commit, files, "/".join(names[4:]))
 
@@ -118,6 +128,8 @@ class _Handler(BaseHTTPRequestHandler):
         if data is None:
             self._send(404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": commit})
             return
+        if self.command == "GET":
+            time.sleep(self.hub.delay_seconds)
         digest = hashlib.sha256(data).hexdigest()
         headers = {"ETag": f'"{digest}"', "X-Repo-Commit": commit, "Accept-Ranges": "bytes"}
         if not part or not self.hub.has_ranges:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,68 @@ def test_a_branch_that_moves_on_gives_the_new_files_and_an_open_checkpoint_the_o
         hub.publish("org/toy", files_of_model(9))
         require_tensors(cordwood.load("hf://org/toy"), 9)
         require_tensors({name: checkpoint[name][:] for name in checkpoint})
+
+
+CALLS: Mapping[str, Callable[[Path], Any]] = {
+    "load": lambda _: cordwood.load("hf://org/toy"),
+    "load a folder": lambda _: cordwood.load("hf://org/toy/packs"),
+    "load a file": lambda _: cordwood.load(f"hf://org/toy/{SHARDS[0]}"),
+    "open": lambda _: cordwood.open("hf://org/toy").close(),
+    "detect": lambda _: cordwood.detect("hf://org/toy"),
+    "verify": lambda _: cordwood.verify("hf://org/toy"),
+    "diff": lambda _: cordwood.diff("hf://org/toy", TENSORS),
+    "copy": lambda path: cordwood.copy("hf://org/toy/packs", path),
+    "convert": lambda path: cordwood.convert("hf://org/toy", path, format="hugging_face"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_lists_a_model_once(hub: Hub, tmp_path: Path, call: str) -> None:
+    cordwood.save(tmp_path / "packs", TENSORS)
+    packs = {f"packs/{path.name}": path.read_bytes() for path in (tmp_path / "packs").iterdir()}
+    hub.publish("org/toy", {**files_of_model(), **packs})
+    CALLS[call](tmp_path / "out")
+    assert hub.listings == ["org/toy"]
+
+
+def test_a_call_reads_one_commit_of_a_branch_that_moves_on(hub: Hub, tmp_path: Path) -> None:
+    hub.publish("org/toy", files_of_model() | {"config.json": b"1"})
+    new = files_of_model(9) | {"config.json": b"9"}
+    hub.after_listing = lambda: hub.publish("org/toy", new)
+    cordwood.convert("hf://org/toy", tmp_path / "out", format="hugging_face")
+    require_tensors(cordwood.load(tmp_path / "out"))
+    assert (tmp_path / "out/config.json").read_bytes() == b"1"
+    hub.after_listing = None
+    require_tensors(cordwood.load("hf://org/toy"), 9)
+
+
+def test_an_open_checkpoint_is_converted_with_the_files_of_its_commit(
+    hub: Hub, tmp_path: Path
+) -> None:
+    with cordwood.open("hf://org/toy") as checkpoint:
+        hub.publish("org/toy", files_of_model(9) | {"config.json": b"9"})
+        cordwood.convert(checkpoint, tmp_path / "out", format="hugging_face")
+    assert hub.listings == ["org/toy"]
+    require_tensors(cordwood.load(tmp_path / "out"))
+    assert (tmp_path / "out/config.json").read_bytes() == files_of_model()["config.json"]
+
+
+_LOAD = "import cordwood, sys; sys.stdin.readline(); cordwood.load('hf://org/toy')"
+
+
+def test_processes_of_a_host_fetch_each_file_once(hub: Hub) -> None:
+    hub.delay_seconds = 0.3  # so that all have begun before one has a file
+    processes = [
+        subprocess.Popen([sys.executable, "-c", _LOAD], stdin=subprocess.PIPE) for _ in range(3)
+    ]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        process.stdin.close()
+    assert [process.wait(120) for process in processes] == [0, 0, 0]
+    whole = [path for method, path, part in hub.requests if method == "GET" and not part]
+    assert sorted(whole) == sorted({*whole})
+    assert {*SHARDS} < {*whole}
 
 
 def test_a_folder_and_a_file_are_read_by_their_paths(hub: Hub) -> None:

@@ -16,7 +16,7 @@ from cordwood.converting.source_leaves import StoredLeaves
 from cordwood.converting.trees_to_convert import TreesToConvert, require_all_trees, trees_to_convert
 from cordwood.formats.choose_format import format_for_saving
 from cordwood.formats.detect_format import format_of
-from cordwood.formats.format_protocol import SaveOptions
+from cordwood.formats.format_protocol import FilesBeside, SaveOptions
 from cordwood.formats.load_format import writer_of
 from cordwood.formats.plan_save import plan_save, require_strings, write_save
 from cordwood.formats.stored_trees import stored_trees
@@ -177,7 +177,7 @@ def convert(
     wait_for_saves(str(target))
     one_tree = bool(rename) or isinstance(cast, Mapping) or not holds_many
     one_tree = one_tree or transpose is not None or recipe is not None
-    trees = TreesToConvert({prefix: to_prefix})
+    trees, beside = TreesToConvert({prefix: to_prefix}), FilesBeside()
     if not isinstance(origin, Checkpoint):
         trees = trees_to_convert(
             stored_trees(origin),
@@ -187,8 +187,8 @@ def convert(
             one_tree=one_tree,
         )
         beside = files_of_source(origin, format_of(origin, format=None, prefix=None))
-    else:
-        beside = files_of_source(parse_location(name), require_name(origin.format))
+    elif origin._reader.location is not None:
+        beside = files_of_source(origin._reader.location, require_name(origin.format))
     given = None if files_from is None else parse_location(files_from)
     beside_weights = files_to_write(beside, to_format, given)
     if beside.files and not beside_weights.files:

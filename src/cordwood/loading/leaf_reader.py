@@ -36,6 +36,7 @@ from cordwood.plan.load_boxes import plan_boxes
 from cordwood.plan.load_plan import Placement
 from cordwood.plan.select_leaves import SelectedLeaves
 from cordwood.sharding.boxes import shape_of, slices, whole_box
+from cordwood.storage.locations import Location
 from cordwood.threads.import_in_thread import import_in_thread
 
 if TYPE_CHECKING:
@@ -56,14 +57,16 @@ class LeafReader:
 
     Attributes:
         path: the path or URL of the checkpoint, for errors.
+        location: of the checkpoint; None if it is made of several.
         opened: the index and its sources, open.
         index: the index.
         files: its sources.
         digests: the digests of each source.
     """
 
-    def __init__(self, path: str, opened: Opened) -> None:
+    def __init__(self, path: str, opened: Opened, location: Location | None = None) -> None:
         self.path = path
+        self.location = location
         self.opened = opened
         self.index = opened.index
         self.files = opened.files
@@ -73,7 +76,7 @@ class LeafReader:
 
     def mapped(self, leaves: SelectedLeaves) -> LeafReader:
         """Return a reader of the same files, of leaves that were made of those of this index."""
-        reader = LeafReader(self.path, self.opened)
+        reader = LeafReader(self.path, self.opened, self.location)
         reader.index, reader.digests = leaves.stored, self.digests
         reader._parent = self
         reader._numbers = leaves.numbers or range(len(leaves.stored.leaves))

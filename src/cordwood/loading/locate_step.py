@@ -65,7 +65,8 @@ def locate_checkpoint(location: Location) -> Location:
     `loss`, and `run/best:accuracy:max` the step with the greatest. Of equal steps it is the newer.
     An entry of `run` that has such a name is itself. If `run` holds no complete step, the location
     is returned as it is. A web server lists nothing, and models of the hub are no runs, so a path
-    below them is never another; but a file on the hub is fetched, and lies in the cache then.
+    below them is never another. But a model of the hub is listed, once in a call: the location then
+    has the listing. A file on the hub is fetched, and lies in the cache then.
 
     Raises:
         ValueError: the steps have several metrics, and the path names none.
@@ -83,10 +84,10 @@ def locate_checkpoint(location: Location) -> Location:
 
 
 def _in_hub(url: Url) -> Location:
-    """Return the path in the cache of a file on the hub; the URL for a folder."""
-    from cordwood.storage.hub.hub_directory import fetch_if_file
+    """Return the path in the cache of a file on the hub; the listed URL for a folder."""
+    from cordwood.storage.hub.hub_directory import locate_on_hub
 
-    return run_in_worker(lambda: fetch_if_file(url)) or url
+    return run_in_worker(lambda: locate_on_hub(url))
 
 
 def is_nickname(location: Location) -> bool:

@@ -48,7 +48,7 @@ def _open_reader(
             opened = reader_of(detected_format).open_item(
                 detected_format, checkpoint, prefix, options
             )
-            return LeafReader(str(checkpoint), opened)
+            return LeafReader(str(checkpoint), opened, checkpoint)
 
     return read_with_format(checkpoint, read, format=format, prefix=prefix)
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeGuard
 
 from cordwood.errors import UnsupportedFormatError
+from cordwood.storage.hub.hub_listing import HubListing
 
 SCHEMES = ("az", "file", "gs", "hf", "http", "https", "memory", "s3")
 
@@ -62,12 +63,15 @@ class Url:
         bucket: the bucket, container, host or organization; "" for memory://.
         key: no slash at either end; may be "".
         text: as the caller wrote it, for messages; "" for `address`. Equality disregards it.
+        listing: of a model on the hub that was listed: all that a call reads is of that commit.
+            Equality disregards it.
     """
 
     scheme: str
     bucket: str
     key: str
     text: str = field(default="", compare=False)
+    listing: HubListing | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_web(self) -> bool:
@@ -87,7 +91,7 @@ class Url:
     @property
     def plain(self) -> Url:
         """The same URL in the spelling of `address`."""
-        return Url(self.scheme, self.bucket, self.key)
+        return replace(self, text="")
 
     @property
     def parent(self) -> Url:
@@ -95,7 +99,7 @@ class Url:
         text = self.text.rstrip("/").removesuffix(f"/{self.name}")
         if "://" not in text:  # memory://, which has no bucket
             text = ""
-        return Url(self.scheme, self.bucket, self.key.rpartition("/")[0], text)
+        return replace(self, key=self.key.rpartition("/")[0], text=text)
 
     @property
     def name(self) -> str:
@@ -108,7 +112,7 @@ class Url:
             return self.parent.child(name[3:])
         key = "/".join(filter(None, (self.key, name)))
         text = f"{self.text.rstrip('/')}/{name}" if self.text else ""
-        return Url(self.scheme, self.bucket, key, text)
+        return replace(self, key=key, text=text)
 
     def __str__(self) -> str:
         return self.text or self.address

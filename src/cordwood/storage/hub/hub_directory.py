@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Self
 
 from cordwood.errors import CorruptionError
@@ -11,26 +12,23 @@ from cordwood.io.open_files import Closable, LocalFile, ReadableFile, read_whole
 from cordwood.storage.hub.hub_address import HubAddress, parse_hub_url
 from cordwood.storage.hub.hub_errors import not_in_cache
 from cordwood.storage.hub.hub_file import HubFile
-from cordwood.storage.hub.hub_requests import HubListing, fetch_file, list_model
-from cordwood.storage.locations import LocalPath, Url
+from cordwood.storage.hub.hub_listing import HubListing
+from cordwood.storage.hub.hub_requests import fetch_file, list_model
+from cordwood.storage.locations import LocalPath, Location, Url
 from cordwood.storage.readable_directory import FOLDER, SizeOrKind
 
 
 class HubDirectory(Closable):
     """A folder of a model, at the commit that its revision was when it was listed.
 
-    Args:
-        url: its URL.
-        listing: the files of the model; None: they are listed.
-
-    Raises FileNotFoundError if there is no such folder, and as `list_model`.
+    Raises FileNotFoundError if there is no such folder, and as `model_files`.
     """
 
-    def __init__(self, url: Url, listing: HubListing | None = None) -> None:
+    def __init__(self, url: Url) -> None:
         self.name = str(url)
         self._url = url
         self._address: HubAddress = parse_hub_url(url)
-        self._listing = listing or list_model(self._address, self.name)
+        self._listing = model_files(url)
         self._above = f"{self._address.path}/" if self._address.path else ""
         if not self.sizes("."):
             raise _missing(self.name, self._listing)
@@ -99,7 +97,7 @@ class HubDirectory(Closable):
     def folder(self, path: str) -> Self:
         if not self.sizes(path):
             self._require(path)
-        return type(self)(self._url.child(path), self._listing)
+        return type(self)(replace(self._url, listing=self._listing).child(path))
 
     def _require(self, path: str) -> None:
         """Raise CorruptionError for a file that is missing, StorageError if that is not known."""
@@ -112,20 +110,22 @@ class HubDirectory(Closable):
         )
 
 
-def fetch_if_file(url: Url) -> LocalPath | None:
-    """Return the path in the cache of the file that a URL names; None if it names a folder.
+def model_files(url: Url) -> HubListing:
+    """Return the files of the model of a URL, which is listed unless it was. Raises as there."""
+    return url.listing or list_model(parse_hub_url(url), str(url))
 
-    Raises as `fetch_file`, and FileNotFoundError.
+
+def locate_on_hub(url: Url) -> Location:
+    """Return the path in the cache of the file that a URL names; for a folder, the listed URL.
+
+    Raises as `model_files` and `fetch_file`, and FileNotFoundError.
     """
-    address = parse_hub_url(url)
-    if not address.path:
-        return None
-    listing = list_model(address, str(url))
-    if address.path not in listing.sizes:
-        if not any(file.startswith(f"{address.path}/") for file in listing.sizes):
-            raise _missing(str(url), listing)
-        return None
-    return LocalPath(fetch_file(address, listing.commit, address.path, str(url)))
+    address, listing = parse_hub_url(url), model_files(url)
+    if address.path in listing.sizes:
+        return LocalPath(fetch_file(address, listing.commit, address.path, str(url)))
+    if address.path and not any(file.startswith(f"{address.path}/") for file in listing.sizes):
+        raise _missing(str(url), listing)
+    return replace(url, listing=listing)
 
 
 def _missing(name: str, listing: HubListing) -> OSError:

@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import NamedTuple
 
 from cordwood.errors import TruncatedError
 from cordwood.storage.directories import file_sizes
 from cordwood.storage.hub.hub_address import HubAddress
 from cordwood.storage.hub.hub_errors import hub_errors, import_hub, is_unreachable
-
-
-class HubListing(NamedTuple):
-    """The files of a revision of a model.
-
-    Attributes:
-        commit: the hash of the commit that the revision is.
-        sizes: the sizes of the files by their paths; where the hub cannot be reached, of those
-            that are in the cache.
-        error: by which the hub was not reached; None if it was.
-    """
-
-    commit: str
-    sizes: Mapping[str, int]
-    error: Exception | None = None
+from cordwood.storage.hub.hub_listing import HubListing
 
 
 def list_model(address: HubAddress, name: str) -> HubListing:
