@@ -98,7 +98,7 @@ def save_async(
     require_page_cache_option(page_cache)
     options = SaveOptions(prefix, {}, compression, page_cache=page_cache)
     pending = run_in_worker(
-        lambda: _save_async(
+        lambda: start_save(
             parse_location(path),
             tree,
             options,
@@ -114,7 +114,7 @@ def save_async(
     return pending
 
 
-def _save_async(
+def start_save(
     location: Location,
     tree: Any,
     options: SaveOptions,
@@ -126,6 +126,7 @@ def _save_async(
     progress: ProgressOption,
     timeout_seconds: float,
 ) -> PendingSave:
+    """Begin a save in the background, as `save_async`; the caller lets it begin to write."""
     saved_format = format_for_saving(location, format=format, prefix=options.prefix, exports=True)
     require_progress_option(progress)
     strings = with_orbax(metadata, orbax, saved_format, location, item="")

@@ -1,1 +1,1 @@
-"""Modules with the names of Flax's and eFormer's: switch to cordwood by changing one import."""
+"""Modules with the names of Flax, eFormer and Orbax: switch to cordwood by changing one import."""

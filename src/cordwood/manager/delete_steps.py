@@ -14,6 +14,7 @@ from cordwood.message_text import listed, printable
 from cordwood.policies.best_step import metric_problems
 from cordwood.policies.keep_policies import KeepPolicy
 from cordwood.policies.retention_plan import RetentionPlan, plan_retention
+from cordwood.policies.saved_step import SavedStep
 from cordwood.storage.locations import LocalPath
 from cordwood.storage.step_storage import Removal, StepStorage
 from cordwood.threads.log import log
@@ -25,6 +26,9 @@ def plan_deletions(
     """Return a plan for the finished steps of a root: which are kept, and which are deleted."""
     finished = {each.step: each for each in steps if each.finished}
     counting = [each.saved for each in finished.values() if each.saved is not None]
+    if policy.counts_every_tool:
+        others = [each for each in finished.values() if each.is_of_another_tool and each.whole]
+        counting += [SavedStep(each.step, 0.0, {}) for each in others if each.saved is None]
     spared = {step: each.problem for step, each in finished.items() if not each.counts}
     plan = plan_retention(counting, policy, time_now=time_now, spared=spared)
     pinned = [step for step in plan.deleted if storage.in_use(finished[step].entry)]

@@ -175,6 +175,7 @@ class CheckpointManager(StepReader):
         metrics: Mapping[str, SupportsFloat] | None = None,
         extras: Any = None,
         items: Items = None,
+        prefix: str | None = None,
         force: bool = False,
     ) -> PendingSave | None:
         """Save a step with the tree as it is now, if the policy asks for it.
@@ -191,6 +192,8 @@ class CheckpointManager(StepReader):
                 `set_state`, or `state_dict` and `load_state_dict` (a data iterator, for example):
                 the state of each process is taken now. A state is bytes, values that JSON holds,
                 or dicts, lists and tuples of these and of arrays.
+            prefix: a name by which `restore(prefix=...)` finds the tree too, as that of a tree in
+                a step of another tool; None: the one by which this manager has restored a step.
             force: save whatever the policy says.
 
         Returns:
@@ -219,13 +222,21 @@ class CheckpointManager(StepReader):
         if not force and self._decider.skips(number):
             log.debug(NOT_SAVED, self.root, number)
         else:
-            request = StepToSave(number, tree, metrics, extras, items, force, called)
+            request = StepToSave(number, tree, metrics, extras, items, prefix, force, called)
             pending = self._alone(lambda: self._saver.save(request))
             if pending is not None:
                 pending._let_begin()
         if self._group.count == 1 and not received_before and self._decider.notice.received_at:
             # It came meanwhile: `preempted` is true when this returns, and the caller may end.
-            return self.save(step, tree, metrics=metrics, extras=extras, items=items, force=force)
+            return self.save(
+                step,
+                tree,
+                metrics=metrics,
+                extras=extras,
+                items=items,
+                prefix=prefix,
+                force=force,
+            )
         return pending
 
     def save_if_preempted(

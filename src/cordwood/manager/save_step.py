@@ -34,6 +34,7 @@ class StepToSave(NamedTuple):
     metrics: Mapping[str, SupportsFloat] | None
     extras: Any
     items: Mapping[str, Any] | None
+    prefix: str | None
     force: bool
     called: float  # by the monotonic clock
 
@@ -164,7 +165,7 @@ class StepSaver:
             rendezvous,
             why=why,
             called=step.called,
-            prefix=self.prefix,
+            prefix=self.prefix if step.prefix is None else step.prefix,
         )
 
     def _exists(self, number: int) -> bool:

@@ -25,6 +25,11 @@ class KeepPolicy:
 
     __slots__ = ()
 
+    @property
+    def counts_every_tool(self) -> bool:
+        """True if `kept` is given the steps of other tools too, which are never deleted."""
+        return False
+
     def kept(self, steps: Sequence[SavedStep], now: float) -> Mapping[int, str]:
         """Return the steps to keep, each with the reason.
 

@@ -1,0 +1,149 @@
+"""Version 1 of Orbax's calls: `from orbax.checkpoint import v1 as ocp` with another import."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from cordwood.compat.orbax.args import Composite
+from cordwood.compat.orbax.checkpointers import AsyncCheckpointer, Checkpointer
+from cordwood.compat.orbax.experimental.v1 import training
+from cordwood.compat.orbax.experimental.v1.checkpointables import (
+    AsyncResponse,
+    as_restore_arguments,
+    as_save_arguments,
+)
+from cordwood.compat.orbax.experimental.v1.training import CheckpointMetadata
+from cordwood.compat.orbax.handlers import CompositeCheckpointHandler, PyTreeCheckpointHandler
+
+__all__ = [
+    "PLACEHOLDER",
+    "AsyncResponse",
+    "CheckpointMetadata",
+    "load",
+    "load_checkpointables",
+    "load_pytree",
+    "metadata",
+    "pytree_metadata",
+    "save",
+    "save_async",
+    "save_checkpointables",
+    "save_checkpointables_async",
+    "save_pytree",
+    "save_pytree_async",
+    "training",
+]
+
+PLACEHOLDER = ...  # a leaf of a target that is not restored
+
+
+def save(
+    path: str | os.PathLike[str],
+    state: Any,
+    *,
+    overwrite: bool = False,
+    custom_metadata: Any = None,
+) -> None:
+    """Save a tree, and wait for it.
+
+    Args:
+        path: the destination.
+        state: the tree.
+        overwrite: replace what is there, if it is a checkpoint.
+        custom_metadata: not taken: save it as a checkpointable.
+
+    Raises ValueError if there is something at `path`.
+    """
+    save_async(path, state, overwrite=overwrite, custom_metadata=custom_metadata).result()
+
+
+def save_async(
+    path: str | os.PathLike[str],
+    state: Any,
+    *,
+    overwrite: bool = False,
+    custom_metadata: Any = None,
+) -> AsyncResponse:
+    """Begin to save a tree; arguments as for `save`."""
+    checkpointer = AsyncCheckpointer(PyTreeCheckpointHandler())
+    checkpointer.save(path, state, force=overwrite, custom_metadata=custom_metadata)
+    return AsyncResponse(checkpointer.wait_until_finished, None)
+
+
+def save_checkpointables(
+    path: str | os.PathLike[str],
+    checkpointables: Mapping[str, Any],
+    *,
+    overwrite: bool = False,
+    custom_metadata: Any = None,
+) -> None:
+    """Save several trees by name, and wait for them; arguments as for `save`."""
+    response = save_checkpointables_async(
+        path, checkpointables, overwrite=overwrite, custom_metadata=custom_metadata
+    )
+    response.result()
+
+
+def save_checkpointables_async(
+    path: str | os.PathLike[str],
+    checkpointables: Mapping[str, Any],
+    *,
+    overwrite: bool = False,
+    custom_metadata: Any = None,
+) -> AsyncResponse:
+    """Begin to save several trees by name; arguments as for `save`."""
+    checkpointer = AsyncCheckpointer(CompositeCheckpointHandler())
+    items = Composite(**as_save_arguments(checkpointables))
+    checkpointer.save(path, args=items, force=overwrite, custom_metadata=custom_metadata)
+    return AsyncResponse(checkpointer.wait_until_finished, None)
+
+
+def load(
+    path: str | os.PathLike[str],
+    abstract_state: Any = None,
+    *,
+    checkpointable_name: str | None = None,
+) -> Any:
+    """Load a tree, also one that Orbax saved.
+
+    Args:
+        path: the checkpoint.
+        abstract_state: a tree of `jax.ShapeDtypeStruct`s or arrays; None: as it was saved.
+        checkpointable_name: the name of the tree; None: the only one.
+
+    Raises:
+        FileNotFoundError: there is no checkpoint.
+        ValueError: names or shapes differ.
+    """
+    checkpointer = Checkpointer(PyTreeCheckpointHandler())
+    arguments = as_restore_arguments(abstract_state)
+    if checkpointable_name in (None, "state", "pytree"):
+        return checkpointer.restore(path, args=arguments)
+    return load_checkpointables(path, {str(checkpointable_name): abstract_state})[
+        str(checkpointable_name)
+    ]
+
+
+def load_checkpointables(
+    path: str | os.PathLike[str], abstract_checkpointables: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Load several trees by name.
+
+    Args:
+        path: the checkpoint.
+        abstract_checkpointables: targets by name, None for a tree as it was saved; None: all.
+    """
+    targets = abstract_checkpointables or {}
+    requests = {name: as_restore_arguments(target) for name, target in targets.items()}
+    checkpointer = Checkpointer(CompositeCheckpointHandler())
+    return dict(checkpointer.restore(path, args=Composite(**requests)))
+
+
+def metadata(path: str | os.PathLike[str]) -> CheckpointMetadata:
+    """Return shapes and dtypes of the tree of a checkpoint."""
+    stored = Checkpointer(PyTreeCheckpointHandler()).metadata(path)
+    return CheckpointMetadata(None, path=path, metadata=stored.item_metadata)
+
+
+save_pytree, save_pytree_async, load_pytree, pytree_metadata = save, save_async, load, metadata

@@ -1,0 +1,126 @@
+"""Handlers, which say to a checkpointer or a manager what kind of item it stores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cordwood.compat.orbax import args as arguments
+
+__all__ = [
+    "ArrayCheckpointHandler",
+    "AsyncCheckpointHandler",
+    "CheckpointHandler",
+    "CompositeCheckpointHandler",
+    "JsonCheckpointHandler",
+    "PyTreeCheckpointHandler",
+    "StandardCheckpointHandler",
+]
+
+
+class CheckpointHandler:
+    """The base class of handlers, also of your own.
+
+    A handler of yours has `save(directory, args)`, which writes files into an empty directory, and
+    `restore(directory, args)`, which gets a directory with the same files. They are stored in the
+    step, and committed with it.
+    """
+
+    def save(self, directory: Any, args: Any) -> None:
+        """Write an item as files into a directory."""
+        raise NotImplementedError(f"{type(self).__name__} has no save(directory, args)")
+
+    def restore(self, directory: Any, args: Any) -> Any:
+        """Return an item from the files in a directory."""
+        raise NotImplementedError(f"{type(self).__name__} has no restore(directory, args)")
+
+
+AsyncCheckpointHandler = CheckpointHandler
+
+
+class _KindOfItem(CheckpointHandler):
+    """A handler that cordwood needs no more of than its kind; options of Orbax have no effect."""
+
+    save_class: type[arguments.CheckpointArgs]
+    restore_class: type[arguments.CheckpointArgs]
+
+    def __init__(self, *options: Any, **named: Any) -> None:
+        del options, named
+
+
+class StandardCheckpointHandler(_KindOfItem):
+    """The handler of trees."""
+
+    save_class = arguments.StandardSave
+    restore_class = arguments.StandardRestore
+
+
+class PyTreeCheckpointHandler(_KindOfItem):
+    """The handler of trees, with arguments for each leaf."""
+
+    save_class = arguments.PyTreeSave
+    restore_class = arguments.PyTreeRestore
+
+
+class ArrayCheckpointHandler(_KindOfItem):
+    """The handler of single arrays."""
+
+    save_class = arguments.ArraySave
+    restore_class = arguments.ArrayRestore
+
+
+class JsonCheckpointHandler(_KindOfItem):
+    """The handler of values that JSON holds."""
+
+    save_class = arguments.JsonSave
+    restore_class = arguments.JsonRestore
+
+
+class CompositeCheckpointHandler(CheckpointHandler):
+    """The handler of several items by name.
+
+    Args:
+        item_names: the names of items; each may be any kind.
+        handlers: handlers by the names of items.
+    """
+
+    def __init__(self, *item_names: str, **handlers: CheckpointHandler) -> None:
+        self.handlers = {**dict.fromkeys(item_names), **handlers}
+
+
+def arguments_for(handler: object, values: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Return the arguments of a legacy call of `save` for a handler: values, or made arguments."""
+    return _made(handler, "save_class", values, named)
+
+
+def restore_arguments_for(handler: object, values: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Return the arguments of a legacy call of `restore` for a handler."""
+    return _made(handler, "restore_class", values, named)
+
+
+def _made(handler: object, kind: str, values: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    for value in (*values, *named.values()):
+        if isinstance(value, arguments.CheckpointArgs | arguments.Composite) or (
+            arguments.handler_class_of(value) is not None
+        ):
+            return value
+    made = getattr(handler, kind, None)
+    if made is None:
+        if len(values) + len(named) == 1:
+            return next(iter((*values, *named.values())))
+        raise ValueError(
+            f"{type(handler).__name__}: expected args=, such as args=args.Composite(...)"
+        )
+    return made(*values, **named)
+
+
+def is_users(handler: object) -> bool:
+    """Return True for a handler that a user wrote. Raises TypeError if it has no such methods."""
+    if handler is None or isinstance(handler, _KindOfItem | CompositeCheckpointHandler):
+        return False
+    missing = [name for name in ("save", "restore") if not callable(getattr(handler, name, None))]
+    if missing:
+        raise TypeError(
+            f"{type(handler).__name__} has no {' and no '.join(missing)}: a handler of yours needs "
+            "save(directory, args) and restore(directory, args)"
+        )
+    return True
