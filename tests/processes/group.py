@@ -1,4 +1,4 @@
-"""Groups of real processes: each has two CPU devices, and jax makes one job of them all.
+"""Groups of real processes: each has a few CPU devices, and jax makes one job of them all.
 
 A group is started once and then runs scenarios, functions of `tests.processes.scenarios` (or of
 another module there: "directories.save") that every process of it calls with the same arguments.
@@ -52,9 +52,12 @@ class Group:
     Args:
         count: how many processes.
         alone: start them without `jax.distributed`: each is a job of its own.
+        devices_each: how many devices each process has.
     """
 
-    def __init__(self, count: int, *, alone: bool = False) -> None:
+    def __init__(
+        self, count: int, *, alone: bool = False, devices_each: int = DEVICES_EACH
+    ) -> None:
         self.count = count
         self._pipes: list[Connection[Any, Any]] = []
         self.processes = []
@@ -63,7 +66,7 @@ class Group:
         for index in range(count):
             ours, theirs = _context.Pipe()
             process = _context.Process(
-                target=_serve, args=(theirs, address, index, count), daemon=True
+                target=_serve, args=(theirs, address, index, count, devices_each), daemon=True
             )
             process.start()
             theirs.close()
@@ -148,10 +151,10 @@ def _own_port() -> socket.socket:
     return holder
 
 
-def _serve(pipe: Connection[Any, Any], address: str, index: int, count: int) -> None:
+def _serve(pipe: Connection[Any, Any], address: str, index: int, count: int, devices: int) -> None:
     """Join the job, then run the calls that come over the pipe."""
     os.environ["JAX_PLATFORMS"] = "cpu"
-    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={DEVICES_EACH}"
+    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
     import jax
 
     if address:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,11 +11,11 @@ import numpy as np
 import pytest
 
 from cordwood.converting.rearranged_leaf import rearrange_in_file
-from cordwood.index import Arranged, Leaf
+from cordwood.index import Arranged, Codec, Encoded, Leaf, Piece, Pieces
 from cordwood.io.source_digests import block_bytes
 from cordwood.loading.leaf_reader import LeafReader
 from cordwood.plan.arrangements import as_arranged
-from cordwood.plan.read_windows import bytes_to_read, choose_window_bytes
+from cordwood.plan.read_windows import bytes_to_read, choose_windows
 from cordwood.plan.split_arrays import split_array
 from cordwood.recipes import Recipe, Rule
 from cordwood.recipes.map_index import map_index
@@ -61,6 +62,32 @@ def test_each_source_is_read_once(tmp_path: Path) -> None:
     assert sum(read) == _ARRAY.nbytes
 
 
+@pytest.mark.parametrize("axes", ["y (a b)", "b y a"])
+def test_each_chunk_is_decoded_once(tmp_path: Path, axes: str) -> None:
+    data, pieces = b"", []
+    for box in grid_cells(_ARRAY.shape, [range(0, 48, 16), range(0, 35, 20)]):
+        chunk = np.zeros((16, 20), np.float32)
+        part = _ARRAY[slices(box)]
+        chunk[: part.shape[0], : part.shape[1]] = part
+        compressed = zlib.compress(chunk.tobytes())
+        pieces.append(Piece(box, 0, len(data), len(compressed)))
+        data += compressed
+    leaf = Leaf(("w",), "numpy", _ARRAY.shape, "float32", Pieces(()))
+    leaf = leaf._replace(storage=Encoded(tuple(pieces), (16, 20), Codec("zlib")))
+    reader = reader_of(leaf, data)
+    rule = Rule("w", "(a b) y", "v", axes, sizes={"a": 6})
+    part = map_index(reader.index, Recipe([rule]), where="the file")
+    (made,) = part.stored.leaves
+    mapped_reader = reader.mapped(part)
+    assert choose_windows(made, block_bytes=[0], limits=[(700, 1.2), (2000, 9)]) is None
+    expected = mapped_reader.read([made])[0]
+    read = read_sizes(mapped_reader)
+    folder = LocalPath(str(tmp_path))
+    copied, other = rearrange_in_file(made, mapped_reader, folder, block_bytes=2000)
+    assert sum(read) == len(data)
+    np.testing.assert_array_equal(other.read([copied])[0], expected)
+
+
 def read_sizes(reader: LeafReader) -> list[int]:
     """Return a list that receives the size of each read of the file of a reader."""
     sizes: list[int] = []
@@ -105,5 +132,5 @@ def test_windows_are_as_small_as_reading_allows(
     cuts = [range(1), range(1), range(1)]
     leaf, _ = mapped(Rule("w", stored, "v", f"1 {made}"), array, cuts)
     leaf = leaf._replace(storage=as_arranged(leaf))
-    chosen = choose_window_bytes(leaf, rows=1, block_bytes=[0], limits=limits)
-    assert chosen == size_bytes
+    windows = choose_windows(leaf, block_bytes=[0], limits=limits)
+    assert windows == (None if size_bytes is None else (size_bytes, 1))

@@ -31,9 +31,8 @@ from cordwood.loading.cast import convert_dtype
 from cordwood.loading.checkpoint import Checkpoint
 from cordwood.loading.load_target import Target
 from cordwood.loading.stored_leaf import StoredLeaf
-from cordwood.plan.arrangements import chunk_rows_of_sources
 from cordwood.plan.load_plan import contiguous_extents, plan_extent_moves
-from cordwood.plan.read_windows import choose_window_bytes
+from cordwood.plan.read_windows import choose_windows
 from cordwood.plan.select_leaves import SelectedLeaves
 from cordwood.plan.split_arrays import WINDOW_BYTES
 from cordwood.storage.locations import LocalPath
@@ -105,14 +104,12 @@ class StoredLeaves:
         if isinstance(leaf.storage, Encoded) and leaf.storage.chunk_shape:
             rows = leaf.storage.chunk_shape[0]
         elif isinstance(leaf.storage, Arranged):
-            rows = chunk_rows_of_sources(leaf)
             blocks = block_bytes(reader.index.sources, verify=True)
-            chosen = choose_window_bytes(leaf, rows=rows, block_bytes=blocks)
-            if chosen is None:
-                rows = 1
+            windows = choose_windows(leaf, block_bytes=blocks)
+            if windows is None:
                 leaf, reader = rearrange_in_file(leaf, reader, self._scratch)
             else:
-                window_bytes = chosen
+                window_bytes, rows = windows
 
         def read(box: Box) -> np.ndarray:
             (array,) = reader.read([leaf], {0: [box]})

@@ -372,21 +372,6 @@ def in_order(leaf: Leaf) -> Leaf:
     return leaf._replace(storage=Pieces(tuple(pieces)))
 
 
-def chunk_rows_of_sources(leaf: Leaf) -> int:
-    """Return how many indices of the first axis of an arranged leaf a chunk of its sources has."""
-    storage = leaf.storage
-    assert isinstance(storage, Arranged)
-    rows = 1
-    for part in storage.parts:
-        source = part.leaf.storage
-        if isinstance(source, Encoded) and source.chunk_shape and 0 in part.axes:
-            axis = part.axes.index(0)
-            groups = split_axes(part.leaf.shape, part.shape)
-            stored = next((n for n, group in enumerate(groups) if axis in group), 0)
-            rows = max(rows, min(source.chunk_shape[stored], leaf.shape[0]))
-    return rows
-
-
 def source_blocks(part: ArrangedPart, *, item_bytes: int, limit_bytes: int) -> Iterator[Box]:
     """Yield the boxes of the arranged array that are blocks of the source of a part, in its order.
 
