@@ -46,6 +46,7 @@ LAYERS = {
     "api": 8,
     "msgpack": 8,
     "manager": 9,
+    "publishing": 9,
     "results": 10,
     "__main__": 10,
     "cli": 10,

@@ -18,7 +18,8 @@ MAX_NAMES = 40  # of `cordwood` itself: a reader sees them all in one screen
 NAMESPACES = {
     "cordwood": """
         Checkpoint CheckpointManager CordwoodError DictKey EverySeconds EverySteps KeepBest
-        KeepEvery KeepLast PendingSave StepReader StoredLeaf apply_delta convert copy delta detect
+        KeepEvery KeepLast PendingSave StepReader StoredLeaf
+        WeightFollower WeightPublisher apply_delta convert copy delta detect
         diff from_bytes from_state_dict gc load load_from_file match_partition_rules msgpack_restore
         msgpack_serialize open register_serialization_state release_memory save save_async
         save_to_file storage_options to_bytes to_state_dict tree_deserialize_leaves

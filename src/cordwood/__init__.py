@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from cordwood.policies.keep_policies import KeepLast as KeepLast
     from cordwood.policies.save_policies import EverySeconds as EverySeconds
     from cordwood.policies.save_policies import EverySteps as EverySteps
+    from cordwood.publishing.follower import WeightFollower as WeightFollower
+    from cordwood.publishing.publisher import WeightPublisher as WeightPublisher
     from cordwood.saving.background_saves import PendingSave as PendingSave
     from cordwood.sharding.partition_rules import match_partition_rules as match_partition_rules
     from cordwood.state_dict.handlers import (
@@ -98,6 +100,8 @@ _NAMES_OF = {
     ),
     "cordwood.policies.keep_policies": "KeepBest KeepEvery KeepLast",
     "cordwood.policies.save_policies": "EverySeconds EverySteps",
+    "cordwood.publishing.follower": "WeightFollower",
+    "cordwood.publishing.publisher": "WeightPublisher",
     "cordwood.saving.background_saves": "PendingSave",
     "cordwood.sharding.partition_rules": "match_partition_rules",
     "cordwood.state_dict.state_dicts": "from_state_dict to_state_dict",

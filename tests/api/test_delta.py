@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -212,23 +213,34 @@ def _at(tree: Any, path: tuple[str, ...]) -> np.ndarray:
     return array
 
 
-HOSTILE_RECORDS = {
-    "no JSON": "{",
-    "a list": "[]",
-    "another order": '{"digest":"","version":1,"base":null,"cuts":[],"metadata":{}}',
-    "version": '{"version":true,"digest":D,"base":B,"cuts":[],"metadata":{}}',
-    "digest": '{"version":1,"digest":"12","base":B,"cuts":[],"metadata":{}}',
-    "no base": '{"version":1,"digest":D,"base":null,"cuts":[],"metadata":{}}',
-    "base": '{"version":1,"digest":D,"base":[],"cuts":[],"metadata":{}}',
-    "step": '{"version":1,"digest":D,"base":{"digest":D,"step":-1},"cuts":[],"metadata":{}}',
-    "metadata": '{"version":1,"digest":D,"base":B,"cuts":[],"metadata":{"a":1}}',
-    "cuts of no leaf": '{"version":1,"digest":D,"base":B,"cuts":[[[[0]],[7]]],"metadata":{}}',
-    "cuts": '{"version":1,"digest":D,"base":B,"cuts":[[[[0]]]],"metadata":{}}',
-    "cuts of no int": '{"version":1,"digest":D,"base":B,"cuts":[[[[0,0.5]],[0]]],"metadata":{}}',
-    "more axes": '{"version":1,"digest":D,"base":B,"cuts":[[[[0],[0]],[0]]],"metadata":{}}',
-    "no first cut": '{"version":1,"digest":D,"base":B,"cuts":[[[[1]],[0]]],"metadata":{}}',
-    "a cut behind": '{"version":1,"digest":D,"base":B,"cuts":[[[[0,9]],[0]]],"metadata":{}}',
-    "cuts that fall": '{"version":1,"digest":D,"base":B,"cuts":[[[[0,4,2]],[0]]],"metadata":{}}',
+DIGEST = "0" * 32
+RECORD = {
+    "version": 1,
+    "digest": DIGEST,
+    "base": {"digest": DIGEST, "step": None},
+    "whole": False,
+    "cuts": [],
+    "metadata": {},
+}
+HOSTILE_RECORDS: dict[str, Any] = {
+    "a list": [],
+    "another order": dict(reversed(RECORD.items())),
+    "version": {**RECORD, "version": True},
+    "digest": {**RECORD, "digest": "12"},
+    "base": {**RECORD, "base": []},
+    "step": {**RECORD, "base": {"digest": DIGEST, "step": -1}},
+    "whole": {**RECORD, "whole": 0},
+    "whole, and no delta": {**RECORD, "whole": True},
+    "no delta": {**RECORD, "base": None},
+    "metadata": {**RECORD, "metadata": {"a": 1}},
+    "cuts of no leaf": {**RECORD, "cuts": [[[[0]], [7]]]},
+    "cuts": {**RECORD, "cuts": [[[[0]]]]},
+    "cuts that are no int": {**RECORD, "cuts": [[[[0, 0.5]], [0]]]},
+    "more axes": {**RECORD, "cuts": [[[[0], [0]], [0]]]},
+    "no first cut": {**RECORD, "cuts": [[[[1]], [0]]]},
+    "a cut behind": {**RECORD, "cuts": [[[[0, 9]], [0]]]},
+    "cuts that fall": {**RECORD, "cuts": [[[[0, 4, 2]], [0]]]},
+    "another digest": RECORD,
 }
 
 
@@ -237,12 +249,8 @@ def test_hostile_records_are_refused(tmp_path: Path, what: str) -> None:
     cordwood.save(tmp_path / "0", {"w": np.zeros(9)})
     cordwood.save(tmp_path / "1", {"w": np.ones(9)})
     cordwood.delta(tmp_path / "0", tmp_path / "1", tmp_path / "delta")
-    digest = '"' + "0" * 32 + '"'
-    base = f'{{"digest":{digest},"step":null}}'
-    text = HOSTILE_RECORDS[what].replace(":B,", f":{base},").replace(":D,", f":{digest},")
-    cordwood.save(
-        tmp_path / "delta", cordwood.load(tmp_path / "delta"), metadata={"cordwood-version": text}
-    )
+    metadata = {"cordwood-version": json.dumps(HOSTILE_RECORDS[what])}
+    cordwood.save(tmp_path / "delta", cordwood.load(tmp_path / "delta"), metadata=metadata)
     with pytest.raises((FormatError, MismatchError)):
         cordwood.apply_delta(tmp_path / "0", tmp_path / "delta", tmp_path / "made")
 

@@ -187,6 +187,11 @@ def test_the_page_about_eformer_runs() -> None:
     require_equal_arrays(names["loaded"], names["params"])
 
 
+def test_the_page_about_publishing_runs() -> None:
+    names = run("publish-and-follow.md")
+    assert names["follower"].version == 3
+
+
 def test_the_page_about_several_hosts_runs() -> None:
     names = run("several-hosts.md")
     assert names["restored"] is None

@@ -62,7 +62,7 @@ def compare_versions(
     base_version = BaseVersion(version_digest(old_tree, b"".join(old_digests)), None)
     digest = version_digest(tree, b"".join([tile.digest for tile in tiles]))
     return ComparedVersions(
-        tree, tiles, VersionRecord(digest, base_version, {}, target.index.metadata)
+        tree, tiles, VersionRecord(digest, base_version, False, {}, target.index.metadata)
     )
 
 

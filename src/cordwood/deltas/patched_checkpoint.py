@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cordwood.deltas.stored_delta import StoredDelta
+from cordwood.deltas.stored_delta import StoredDelta, require_delta
 from cordwood.deltas.stored_specs import read_boxes, stored_specs
 from cordwood.deltas.tiled_checkpoint import open_tiles
 from cordwood.loading.leaf_reader import LeafReader
@@ -18,7 +18,8 @@ def open_patched(base: LeafReader, delta: LeafReader) -> LeafReader:
         MismatchError: it is a delta of another tree.
     """
     leaves = base.index.leaves
-    stored = StoredDelta(delta, base.index.structure, stored_specs(base, leaves))
+    specs = stored_specs(base, leaves)
+    stored = StoredDelta(delta, require_delta(delta), base.index.structure, specs)
 
     def tile(leaf: int, number: int) -> np.ndarray:
         (data,) = read_boxes(base, leaves[leaf], [stored.tree.box(leaf, number)])

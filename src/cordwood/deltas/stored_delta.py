@@ -23,6 +23,7 @@ class StoredDelta:
 
     Args:
         reader: the open checkpoint.
+        record: its record.
         structure: the structure of the base.
         specs: the types of the leaves of the base.
 
@@ -35,11 +36,20 @@ class StoredDelta:
         MismatchError: it is a delta of another tree.
     """
 
-    def __init__(self, reader: LeafReader, structure: Structure, specs: Sequence[LeafSpec]) -> None:
+    def __init__(
+        self,
+        reader: LeafReader,
+        record: VersionRecord,
+        structure: Structure,
+        specs: Sequence[LeafSpec],
+    ) -> None:
         self.path = reader.path
-        self.record = require_delta(reader)
+        self.record = record
         self._reader = reader
         leaves = reader.index.leaves
+        keys = [leaf.key_path[:1] for leaf in leaves]
+        if keys[:2] != [(DIGESTS,), (SIZES,)] or {*keys[2:]} - {(TREE,)}:
+            raise FormatError(f"{self.path} does not hold the tables and the tree of a delta")
         head, self._leaves = leaves[:2], leaves[2:]
         self.tree = tile_tree(structure, self._changed_specs(specs), self.record.cuts)
         count = self.tree.tile_count
@@ -168,14 +178,11 @@ class StoredDelta:
 
 
 def require_delta(reader: LeafReader) -> VersionRecord:
-    """Return the record of a delta. Raises FormatError if the checkpoint is none."""
+    """Return the record of a checkpoint that is a delta. Raises FormatError if it is none."""
     record = version_in(reader.index.metadata, reader.path)
-    paths = [leaf.key_path[:1] for leaf in reader.index.leaves]
-    is_delta = record is not None and record.base is not None
-    if not is_delta or paths[:2] != [(DIGESTS,), (SIZES,)] or {*paths[2:]} - {(TREE,)}:
+    if record is None or record.is_whole:
         raise FormatError(
             f"{reader.path} is no delta: expected a checkpoint that `cordwood delta` or a "
             "WeightPublisher wrote as one"
         )
-    assert record is not None
     return record

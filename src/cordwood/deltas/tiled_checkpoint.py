@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from cordwood.index import (
     Span,
 )
 from cordwood.loading.leaf_reader import LeafReader
+from cordwood.plan.load_plan import LoadPlan
 from cordwood.sharding.boxes import element_count
 
 
@@ -32,6 +34,7 @@ def open_tiles(
     tree: TiledTree,
     tile: Callable[[int, int], np.ndarray],
     *,
+    prepare: Callable[[Sequence[tuple[int, int]]], None] | None = None,
     naming: Naming,
     metadata: Mapping[str, str],
 ) -> LeafReader:
@@ -42,6 +45,7 @@ def open_tiles(
         format: the name of the format of the base.
         tree: the tiles.
         tile: returns the bytes of a tile (uint8[size]), by its leaf and its number there.
+        prepare: called with the tiles of each read before they are read.
         naming: that of the base.
         metadata: the user's strings.
     """
@@ -62,8 +66,23 @@ def open_tiles(
         leaves.append(_leaf(spec, pieces))
     file = TiledFile(name, ends, lambda number: tile(*keys[number]))
     source = Source(name, file.size_bytes)
+
+    def prepare_plan(plan: LoadPlan) -> None:
+        assert prepare is not None
+        prepare([keys[number] for number in _tiles_read(plan, ends)])
+
     index = Index(format, tree.structure, tuple(leaves), (source,), naming, metadata)
-    return LeafReader(name, Opened(format, index, [file]))
+    opened = Opened(format, index, [file], prepare=None if prepare is None else prepare_plan)
+    return LeafReader(name, opened)
+
+
+def _tiles_read(plan: LoadPlan, ends: Sequence[int]) -> list[int]:
+    """Return the numbers of the tiles that a plan reads, ascending."""
+    numbers: set[int] = set()
+    for move in plan.moves:
+        stop = move.offset + move.length
+        numbers.update(range(bisect_right(ends, move.offset), bisect_left(ends, stop) + 1))
+    return sorted(numbers)
 
 
 def _leaf(spec: LeafSpec, pieces: list[Piece]) -> Leaf:

@@ -18,7 +18,8 @@ from cordwood.keypath import format_path
 from cordwood.sharding.boxes import Cuts
 
 KEY = "cordwood-version"  # in the checkpoint's metadata
-_MEMBERS = ["version", "digest", "base", "cuts", "metadata"]
+BESIDE = "delta"  # the prefix of a delta beside a whole version
+_MEMBERS = ["version", "digest", "base", "whole", "cuts", "metadata"]
 _BASE_MEMBERS = ["digest", "step"]
 _VERSION = 1
 
@@ -35,13 +36,15 @@ class VersionRecord(NamedTuple):
 
     Attributes:
         digest: the digest of the version, in hexadecimal digits: see `version_digest`.
-        base: of a delta, the version that it changes; None: the checkpoint holds the tree.
+        base: the version that the delta changes; None: there is no delta.
+        is_whole: True if the checkpoint holds the tree, and the delta, if any, beside it.
         cuts: of leaves, by number: cuts that no tile crosses.
         metadata: the user's strings of the version.
     """
 
     digest: str
     base: BaseVersion | None
+    is_whole: bool
     cuts: Mapping[int, Cuts]
     metadata: Mapping[str, str] = {}
 
@@ -72,7 +75,8 @@ def encode_version(record: VersionRecord) -> str:
         leaves_of.setdefault(cuts, []).append(leaf)
     base = None if record.base is None else record.base._asdict()
     cuts_and_leaves = [[cuts, leaves] for cuts, leaves in leaves_of.items()]
-    values = (_VERSION, record.digest, base, cuts_and_leaves, dict(record.metadata))
+    strings = dict(record.metadata)
+    values = (_VERSION, record.digest, base, record.is_whole, cuts_and_leaves, strings)
     return json.dumps(dict(zip(_MEMBERS, values, strict=True)), separators=(",", ":"))
 
 
@@ -90,15 +94,18 @@ def version_in(metadata: Mapping[str, str], where: str) -> VersionRecord | None:
     if type(newer) is int and newer > _VERSION:
         raise newer_version_error(f"{where}: version {newer} is newer", _VERSION)
     _require(type(members) is dict and list(members) == _MEMBERS, where, "members", members)
-    version, digest, base, cuts, strings = members.values()
+    version, digest, base, is_whole, cuts, strings = members.values()
     _require(type(version) is int and version == _VERSION, where, "version", version)
+    _require(type(is_whole) is bool and (is_whole or base is not None), where, "whole", is_whole)
     _require(
         type(strings) is dict and set(map(type, strings.values())) <= {str},
         where,
         "metadata",
         strings,
     )
-    return VersionRecord(_digest(digest, where), _base(base, where), _cuts(cuts, where), strings)
+    return VersionRecord(
+        _digest(digest, where), _base(base, where), is_whole, _cuts(cuts, where), strings
+    )
 
 
 def _require(condition: bool, where: str, member: str, value: Any) -> None:

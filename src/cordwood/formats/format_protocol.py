@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cordwood.io.leaves_to_write import Leaves
     from cordwood.io.open_files import ReadableFile
     from cordwood.keypath import KeyPath
+    from cordwood.plan.load_plan import LoadPlan
     from cordwood.processes.rendezvous import Rendezvous
     from cordwood.storage.storage_protocol import (
         Garbage,
@@ -69,6 +70,7 @@ class Opened:
         checked_bytes: bytes of other files that opening checked against digests.
         stored_bytes: the size of the files, where the sources are not them; None: the sources are.
         unstored: leaves with chunks that are not stored and are read as a fill value: how many.
+        prepare: called with each plan of a read before it is executed.
     """
 
     format: str
@@ -81,6 +83,7 @@ class Opened:
     checked_bytes: int = 0
     stored_bytes: int | None = None
     unstored: Mapping[KeyPath, int] = field(default_factory=dict)
+    prepare: Callable[[LoadPlan], None] | None = None
 
     def close(self) -> None:
         """Close the files. Leaves that were mapped stay valid."""

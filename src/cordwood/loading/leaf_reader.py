@@ -217,6 +217,8 @@ class LeafReader:
             cuts,
             block_bytes=block_bytes(sources, verify=verify),
         )
+        if self.opened.prepare is not None:
+            self.opened.prepare(plan)
         buffers = execute_load(plan, self.files, digests=self.digests, verify=verify, memory=memory)
         if verify:
             check_loaded(plan, buffers, sources, self.files)

@@ -17,7 +17,13 @@ from cordwood.errors import LimitError, UnsupportedLeafError
 from cordwood.index import ARRAY_KINDS, LEAF, MAX_DEPTH, LeafSpec, Node, Structure
 from cordwood.keypath import DictKey, Key, KeyPath, format_path, is_dict_key, path_label
 from cordwood.sharding.boxes import ShardGrid, shard_grid, single_process_grid
-from cordwood.tree.leaves import describe_leaf, is_jax_array, is_tree_def, name_of_path
+from cordwood.tree.leaves import (
+    DeferredArray,
+    describe_leaf,
+    is_jax_array,
+    is_tree_def,
+    name_of_path,
+)
 from cordwood.tree.nnx_modules import NnxBuilder, is_module, is_state, split_module
 
 Builder: TypeAlias = Callable[[list[Any]], Any]
@@ -291,6 +297,8 @@ def _shards(
     process_count: int,
     cache: dict[tuple[Any, tuple[int, ...]], ShardGrid],
 ) -> ShardGrid:
+    if type(leaf) is DeferredArray and leaf.shards is not None:
+        return leaf.shards
     sharding = leaf.sharding if is_jax_array(leaf) else None
     if sharding is not None and len(sharding.device_set) == 1 and sharding.is_fully_addressable:
         sharding = None

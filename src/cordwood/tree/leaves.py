@@ -15,6 +15,7 @@ from cordwood import dtypes
 from cordwood.errors import UnsupportedLeafError
 from cordwood.index import LeafKind, LeafSpec
 from cordwood.keypath import KeyPath, format_path
+from cordwood.sharding.boxes import ShardGrid
 
 _new = tuple.__new__
 _SHOWN = 80  # characters of a value that cannot be stored, in an error
@@ -37,14 +38,19 @@ class DeferredArray:
 
     Args:
         spec: the type.
-        read: returns the elements, which may be an array that is read on demand; called once.
+        read: returns the elements, which may be an array that is read on demand, or the shards of
+            this process; called once, unless it returns what is in memory.
+        shards: its cells, and the processes that hold them; None: process 0 holds it.
     """
 
-    __slots__ = ("read", "spec")
+    __slots__ = ("read", "shards", "spec")
 
-    def __init__(self, spec: LeafSpec, read: Callable[[], Any]) -> None:
+    def __init__(
+        self, spec: LeafSpec, read: Callable[[], Any], shards: ShardGrid | None = None
+    ) -> None:
         self.spec = spec
         self.read = read
+        self.shards = shards
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -1,0 +1,122 @@
+"""The versions at a location: their numbers, and the records of those that are read."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cordwood.deltas.version_record import BESIDE, VersionRecord, version_in
+from cordwood.errors import CordwoodError, StepError
+from cordwood.formats.format_protocol import OpenOptions
+from cordwood.formats.load_format import storage_of
+from cordwood.formats.step_names import step_in_name, step_name
+from cordwood.formats.table import DEFAULT
+from cordwood.loading.leaf_reader import LeafReader
+from cordwood.loading.open_reader import open_reader
+from cordwood.message_text import listed
+from cordwood.storage.locations import Location
+from cordwood.storage.open_step_storage import open_step_storage
+from cordwood.threads.log import log
+
+
+class OpenVersion(NamedTuple):
+    """A version whose index was read; the reader closes it."""
+
+    step: int
+    record: VersionRecord
+    reader: LeafReader
+
+
+class StoredVersions:
+    """The versions at a location, which need not exist yet.
+
+    Args:
+        location: a directory or URL.
+        timeout_seconds: the longest wait for the lock of the directory.
+    """
+
+    def __init__(self, location: Location, timeout_seconds: float) -> None:
+        self._storage = open_step_storage(
+            location, storage_of(DEFAULT).RULES, timeout_seconds=timeout_seconds
+        )
+        self._whole: dict[int, bool] = {}  # of versions that were looked at
+
+    @property
+    def location(self) -> Location:
+        return self._storage.location
+
+    def location_of(self, step: int) -> Location:
+        """Return the location of a version."""
+        return self._storage.location_of(step_name(step))
+
+    def steps(self) -> list[int]:
+        """Return the numbers of the committed versions, ascending."""
+        entries = self._storage.entries(_is_version)
+        return sorted([int(name) for name, entry in entries.items() if entry.stamp is not None])
+
+    def open(self, step: int) -> OpenVersion | None:
+        """Open a version; None if another call than `publish` has saved it.
+
+        Raises what `cordwood.open` raises.
+        """
+        reader = self._open(step, None)
+        try:
+            record = version_in(reader.index.metadata, reader.path)
+        except BaseException:
+            reader.opened.close()
+            raise
+        if record is None:
+            reader.opened.close()
+            return None
+        self._whole[step] = record.is_whole
+        return OpenVersion(step, record, reader)
+
+    def open_delta_of(self, whole: OpenVersion) -> OpenVersion:
+        """Open the delta beside a whole version."""
+        return whole._replace(reader=self._open(whole.step, BESIDE))
+
+    def _open(self, step: int, prefix: str | None) -> LeafReader:
+        location = self.location_of(step)
+        return open_reader(location, format=DEFAULT.name, prefix=prefix, options=OpenOptions())
+
+    def require_newer(self, step: int) -> None:
+        """Raise StepError if there is a version of that number, or a later one."""
+        later = [each for each in self.steps() if each >= step]
+        if later:
+            raise StepError(
+                f"{self.location} has the versions {listed([*map(str, later)])} already: expected "
+                f"a larger number than {later[-1]}, found {step}. If they are of a run that was "
+                "given up, remove them (cordwood rm), or publish to another location"
+            )
+
+    def remove_old(self, keep: int) -> None:
+        """Remove versions that the newest `keep` do not need; log a warning if that fails."""
+        steps = self.steps()
+        try:
+            oldest = next(
+                (
+                    step
+                    for step in reversed(steps[: max(1, len(steps) - keep + 1)])
+                    if self._is_whole(step)
+                ),
+                None,
+            )
+            old = [] if oldest is None else [step for step in steps if step < oldest]
+            if old:
+                self._storage.remove([step_name(step) for step in reversed(old)])
+            for step in old:
+                self._whole.pop(step, None)
+        except (CordwoodError, OSError) as e:
+            log.warning("%s: old versions were not removed: %s", self.location, e)
+
+    def _is_whole(self, step: int) -> bool:
+        if step not in self._whole:
+            opened = self.open(step)
+            if opened is None:
+                return False
+            opened.reader.opened.close()
+        return self._whole[step]
+
+
+def _is_version(name: str) -> bool:
+    number = step_in_name(name)
+    return number is not None and name == step_name(number)
