@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from cordwood import dtypes
 from cordwood.deltas.stored_delta import StoredDelta
 from cordwood.deltas.stored_specs import read_boxes, stored_specs
 from cordwood.deltas.tile_grid import TiledTree, tile_tree
@@ -17,6 +18,7 @@ from cordwood.errors import CorruptionError, MismatchError
 from cordwood.index import Naming
 from cordwood.loading.leaf_reader import LeafReader
 from cordwood.publishing.stored_versions import OpenVersion
+from cordwood.sharding.boxes import element_count
 from cordwood.threads.thread_pool import map_in_threads
 
 _Key: TypeAlias = tuple[int, int]  # of a tile: its leaf, and its number there
@@ -59,11 +61,19 @@ class HeldVersion:
             f"version {self.step}",
             "packs",
             self.tree,
-            lambda leaf, tile: self._tiles[leaf, tile],
+            self._bytes_of,
             prepare=self._require,
             naming=self._naming,
             metadata={},
         )
+
+    def _bytes_of(self, leaf: int, tile: int) -> np.ndarray:
+        data = self._tiles.get((leaf, tile))
+        if data is not None:
+            return data
+        # A load has asked for its tiles by `_require`. It reads small gaps too, and drops them.
+        size = element_count(self.tree.box(leaf, tile))
+        return np.zeros(size * dtypes.itemsize(self.tree.specs[leaf].dtype), np.uint8)
 
     def open_deltas(self, deltas: Sequence[OpenVersion]) -> list[StoredDelta]:
         """Return deltas that follow one another, from this version on.

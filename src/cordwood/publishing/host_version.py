@@ -37,7 +37,7 @@ class HostVersion:
 
     Attributes:
         tree: its tiles; no tile is in two shards.
-        shards: of each leaf.
+        shards: of each leaf that jax has spread over processes.
         owners: of each tile, the process that publishes it: one of those that hold it.
         own: the tiles of this process.
     """
@@ -51,7 +51,10 @@ class HostVersion:
             if spec.kind in ARRAY_KINDS and any(len(starts) > 1 for starts in shards.cuts)
         }
         self.tree: TiledTree = tile_tree(described.structure, described.specs, outer_cuts)
-        self.shards: Sequence[ShardGrid] = described.shards
+        # The arrays that every process holds for itself have none: a save compares their values.
+        self.shards: list[ShardGrid | None] = list(described.shards)
+        for leaf in described.local:
+            self.shards[leaf] = None
         self._values = _on_host(snapshot_leaves(described.leaves))
         self.owners: list[int] = []
         self.own: list[OwnTile] = []

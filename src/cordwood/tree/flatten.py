@@ -284,8 +284,10 @@ def describe_tree(tree: Any, *, process: int, process_count: int) -> DescribedTr
     single_holder = ((0,),)
     local = [
         i
-        for i, (spec, shard) in enumerate(zip(specs, shards, strict=True))
-        if spec.kind in ARRAY_KINDS and single_holder == tuple(set(shard.holders))
+        for i, (spec, shard, leaf) in enumerate(zip(specs, shards, flat.leaves, strict=True))
+        if spec.kind in ARRAY_KINDS
+        and single_holder == tuple(set(shard.holders))
+        and not (type(leaf) is DeferredArray and leaf.shards is not None)
     ]
     return DescribedTree(flat.structure, specs, tuple(shards), flat.leaves, tuple(local))
 
