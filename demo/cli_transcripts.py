@@ -125,6 +125,10 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("cordwood delta --help",),
     ),
     (
+        "Make steps readable for Orbax",
+        ("cordwood index --help",),
+    ),
+    (
         "Remove a checkpoint or a run",
         ("cordwood rm run/100 --dry-run", "cordwood rm run/latest", "cordwood rm --help"),
     ),

@@ -24,7 +24,13 @@ from tests.storage.web_stores import Answer, web_store
 
 # The commands that the tests below call with URLs.
 TESTED = {"ls", "info", "show", "cat", "diff", "verify", "convert", "steps", "view", "gc", "doctor"}
-OWN_TESTS = {"copy", "rm"}  # commands whose tests with URLs are in modules of their own
+OWN_TESTS = {
+    "apply",
+    "copy",
+    "delta",
+    "index",
+    "rm",
+}  # commands whose tests with URLs are in modules of their own
 A = np.arange(600.0).reshape(20, 30)
 
 

@@ -328,6 +328,23 @@ class StepRecords(Protocol):
         """
         ...
 
+    def change_for_orbax(self, index: bytes, item: str | None, /, *, name: str) -> IndexChange:
+        """Return the change of an index by which Orbax reads its checkpoint too.
+
+        Args:
+            index: the index.
+            item: the name of the tree for Orbax; None: that of the index for Orbax that is there,
+                or the usual one.
+            name: the path of the checkpoint.
+
+        Raises:
+            UnsupportedLeafError: Orbax could not read a leaf; names it.
+            ValueError: an item has a name that cannot be a directory.
+            PrefixError, UnsupportedFormatError: there is no tree without a prefix, or its files
+                are in another directory.
+        """
+        ...
+
 
 class StepContent(NamedTuple):
     """A step as it is copied.

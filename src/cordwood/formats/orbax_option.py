@@ -9,8 +9,6 @@ from cordwood.formats.step_record import ORBAX_KEY
 from cordwood.formats.table import PACKS, Format
 from cordwood.storage.locations import Location, Url
 
-ORBAX_ITEM = "default"  # Orbax's name for the tree of a step
-
 
 def with_orbax(
     metadata: Mapping[str, str] | None,

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, Self, SupportsFloat, SupportsIndex, TypeVar
 
 from cordwood.errors import StepError
-from cordwood.formats.orbax_option import ORBAX_ITEM, with_orbax
+from cordwood.formats.orbax_option import with_orbax
 from cordwood.formats.step_names import step_number
+from cordwood.formats.step_record import ORBAX_ITEM
 from cordwood.formats.table import DEFAULT
 from cordwood.io.memory.staging_memory import checked_options
 from cordwood.io.page_cache import require_page_cache_option

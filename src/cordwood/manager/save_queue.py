@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, TypeVar
 from cordwood.errors import CordwoodError, PendingSaveError
 from cordwood.formats.choose_format import format_for_saving
 from cordwood.formats.format_protocol import SaveOptions
-from cordwood.formats.orbax_option import ORBAX_ITEM, with_orbax
+from cordwood.formats.orbax_option import with_orbax
 from cordwood.formats.step_names import step_name
-from cordwood.formats.step_record import KEY, PREFIX_KEY, Record, encode_record
+from cordwood.formats.step_record import KEY, ORBAX_ITEM, PREFIX_KEY, Record, encode_record
 from cordwood.formats.table import DEFAULT
 from cordwood.io.memory.staging_memory import StagingOptions
 from cordwood.io.progress import ProgressOption

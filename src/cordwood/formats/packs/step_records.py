@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from cordwood.errors import StepError
+from cordwood.errors import PrefixError, StepError, UnsupportedFormatError
 from cordwood.formats.format_protocol import StepIndex
 from cordwood.formats.packs.cordwood_json import (
     INDEX_NAME,
@@ -19,8 +19,10 @@ from cordwood.formats.packs.cordwood_json import (
     encode_index,
     names_in,
 )
+from cordwood.formats.packs.parse_item import check_items
 from cordwood.formats.step_record import (
     KEY,
+    ORBAX_ITEM,
     ORBAX_KEY,
     Record,
     encode_record,
@@ -80,6 +82,46 @@ def change_of_metrics(
         from cordwood.formats.packs.for_orbax.orbax_index import changed_values
 
         sidecars = changed_values(decode_index(data))
+    return IndexChange(data, {}, {}, files, frozenset(), sidecars)
+
+
+def change_for_orbax(index: bytes, item: str | None, *, name: str) -> IndexChange:
+    """Return the change of an index by which Orbax reads its checkpoint too.
+
+    Args:
+        index: the index.
+        item: the name of the tree for Orbax; None: that of the index for Orbax that is there, or
+            `ORBAX_ITEM` for a step of a manager, or "" for any other checkpoint.
+        name: the path of the checkpoint, for errors.
+
+    Raises as `cordwood.save` with `orbax=`, and PrefixError and UnsupportedFormatError.
+    """
+    from cordwood.formats.packs.for_orbax.orbax_index import (
+        orbax_files,
+        orbax_paths,
+        require_folders,
+    )
+
+    with naming(f"{name}/{INDEX_NAME}"):
+        items = decode_index(index)
+        files = names_in(items)
+    metadata = _metadata(items)
+    if not isinstance(metadata, dict):
+        raise PrefixError(f"{name}: an index for Orbax needs a tree without a prefix; it has none")
+    if any("/" in file for file in files):
+        raise UnsupportedFormatError(
+            f"{name}: its files are in the pool of its run, and Orbax finds files in the step "
+            "alone: copy the step (cordwood copy), and index the copy"
+        )
+    if item is None:
+        usual = ORBAX_ITEM if KEY in metadata else ""
+        item = metadata.get(ORBAX_KEY, usual)
+    changed = {**items, "": {**items[""], "metadata": {**metadata, ORBAX_KEY: item}}}
+    data = encode_index(changed)
+    with naming(f"{name}/{INDEX_NAME}"):
+        checked = check_items(changed, index_bytes=len(data))
+    require_folders({prefix: each.metadata for prefix, each in checked.items()})
+    sidecars = {**dict.fromkeys(orbax_paths(items)), **orbax_files(checked)}
     return IndexChange(data, {}, {}, files, frozenset(), sidecars)
 
 

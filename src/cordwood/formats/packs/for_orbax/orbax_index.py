@@ -110,13 +110,7 @@ def require_orbax(trees: Sequence[PackedTree]) -> None:
         UnsupportedLeafError: Orbax could not read a leaf; names it.
         ValueError: the name of an item is no name of a directory.
     """
-    metadata = {tree.prefix: tree.metadata for tree in trees}
-    layout = _layout(metadata, "0" * 16)
-    assert layout is not None
-    item = metadata[""][ORBAX_KEY]
-    if item:
-        values = [path.partition("/")[0] for path in layout.values if "/" in path]
-        _require_folders([*values, item, *[prefix for prefix in metadata if prefix]])
+    require_folders({tree.prefix: tree.metadata for tree in trees})
     for tree in trees:
         boxes = {
             leaf: [grid.box(cell) for cell in range(grid.cell_count)]
@@ -191,8 +185,14 @@ def _is_usable(name: str) -> bool:
     )
 
 
-def _require_folders(items: Sequence[str]) -> None:
-    """Raise ValueError unless each item can have a directory of its own."""
+def require_folders(metadata: Mapping[str, Mapping[str, str]]) -> None:
+    """Raise ValueError unless each item, of metadata by prefix, can have a directory of its own."""
+    layout, item = _layout(metadata, "0" * 16), metadata[""][ORBAX_KEY]
+    assert layout is not None
+    if not item:
+        return
+    values = [path.partition("/")[0] for path in layout.values]
+    items = [*values, item, *[prefix for prefix in metadata if prefix]]
     for number, name in enumerate(items):
         if name in items[:number] or not _is_usable(name):
             raise ValueError(
