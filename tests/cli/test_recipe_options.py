@@ -46,6 +46,16 @@ def test_a_shipped_recipe(run: Run) -> None:
     assert cordwood.diff("vit.safetensors", "back.safetensors").equal
 
 
+def test_the_configuration_is_written_on_the_way_back(run: Run) -> None:
+    options = ("--recipe", "recipe.json", "--config", "config.json")
+    assert run("convert", "hub.safetensors", "jax", *options).code == 0
+    back = ("--inverse", "--format", "hugging_face", "--files-from", ".")
+    result = run("convert", "jax", "back", *options, *back)
+    assert (result.code, "copied: config.json" in result.out) == (0, True), result
+    assert json.loads(Path("back/config.json").read_text()) == {"head_dim": 2}
+    assert cordwood.diff("hub.safetensors", "back").equal
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

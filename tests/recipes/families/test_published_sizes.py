@@ -76,6 +76,43 @@ def test_names_and_shapes_of_a_published_model(name: str, tmp_path: Path) -> Non
         assert found["params/params/token_embedder/embedding"] == (256128, 3584)
 
 
+# The config.json of google/gemma-3-4b-pt, which leaves out what is a default of transformers.
+GEMMA_3_4B = {
+    "architectures": ["Gemma3ForConditionalGeneration"],
+    "model_type": "gemma3",
+    "text_config": {
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 34,
+    },
+    "vision_config": {
+        "hidden_size": 1152,
+        "image_size": 896,
+        "intermediate_size": 4304,
+        "model_type": "siglip_vision_model",
+        "num_attention_heads": 16,
+        "num_hidden_layers": 27,
+        "patch_size": 14,
+        "vision_use_head": False,
+    },
+}
+
+
+def test_a_config_that_leaves_out_the_defaults(tmp_path: Path) -> None:
+    _, size = SIZES["gemma-3-4b-pt"]
+    shapes = {published_name(name): shape for name, shape in size.shapes.items()}
+    write_sparse_file(tmp_path / "model.safetensors", shapes)
+    for to in read_table("gemma3")["to"]:
+        paths = []
+        for config in (GEMMA_3_4B, size.config):
+            recipe = find_recipe(to=to, config=config)
+            with cordwood.open(tmp_path / "model.safetensors", recipe=recipe) as checkpoint:
+                paths.append({path: checkpoint[path].shape for path in checkpoint})
+        assert paths[0] == paths[1]
+    assert len(paths[0]) == len(shapes)
+
+
 def test_every_family_has_a_published_model() -> None:
     assert {family for family, _ in SIZES.values()} == {case.family for case in CASES}
     assert len(SIZES) >= 15
