@@ -12,7 +12,9 @@ import pytest
 
 import cordwood
 from cordwood.errors import MismatchError
+from cordwood.keypath import format_path
 from cordwood.recipes import Recipe, find_recipe
+from cordwood.recipes.map_index import map_index
 from cordwood.recipes.shipped_recipes import FAMILIES, read_table
 from cordwood.recipes.size_expressions import expression_names
 from tests.recipes.families.cases import CASES, Case
@@ -92,6 +94,28 @@ def test_what_is_missing_or_too_many_is_named(case: Case, to: str, tmp_path: Pat
         if not is_named(name, text := message(tmp_path, shapes, recipe))
     ]
     assert unnamed == UNNOTICED.get(case.name, [])
+
+
+@pytest.mark.parametrize(("case", "to"), RECIPES, ids=ids)
+def test_an_array_that_the_tree_of_jax_lacks_is_named(case: Case, to: str, tmp_path: Path) -> None:
+    recipe = find_recipe(to=to, config=case.config)
+    write_sparse_file(tmp_path / "model.safetensors", case.shapes)
+    with cordwood.open(tmp_path / "model.safetensors", recipe=recipe) as checkpoint:
+        index = checkpoint.index
+    assert map_index(index, recipe.inverse(), where="tree")
+    kinds: dict[str, list[str]] = {}
+    paths = [format_path(leaf.key_path) for leaf in index.leaves]
+    for path in paths:
+        kinds.setdefault(re.sub(r"\d+", "0", path), []).append(path)
+    if case.name in UNNOTICED:
+        del kinds["lm_head/kernel"]
+    for some in kinds.values():
+        path = some[len(some) // 2]
+        leaves = [leaf for leaf, each in zip(index.leaves, paths, strict=True) if each != path]
+        with pytest.raises(MismatchError) as error:
+            map_index(index._replace(leaves=tuple(leaves)), recipe.inverse(), where="tree")
+        pattern = re.sub(r"(?<=[/_])\d+", r"(\\d+|\\{[^}]*\\})", re.escape(path))
+        assert re.search(pattern, str(error.value)), path
 
 
 # Other recipes need numbers of the configuration.
