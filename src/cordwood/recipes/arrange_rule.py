@@ -9,7 +9,8 @@ from itertools import product
 from typing import NamedTuple, TypeVar
 
 from cordwood import dtypes
-from cordwood.index import ARRAY_KINDS, Arithmetic, Arranged, ArrangedPart, Box, Leaf
+from cordwood.index import ARRAY_KINDS, Arithmetic, Arranged, ArrangedPart, Box, Leaf, leaf_text
+from cordwood.keypath import format_path
 from cordwood.recipes.match_rules import DirectedRule, Taken
 from cordwood.recipes.parse_axes import AxisNames
 from cordwood.recipes.rule import LIST
@@ -407,6 +408,8 @@ class RuleArrangement:
         storage = Arranged(split, tuple(made), tuple(padding), arithmetic, dropped=tuple(dropped))
         if shape == first.shape and _is_whole(storage):
             return Made(root, name, first, numbers[0])
+        for number in numbers:
+            _require_plain(leaves[number])
         if first.kind == "prng_key" or not first.dtype:
             raise RuleError(f"a leaf of kind {first.kind} can only be renamed")
         dtype = first.dtype
@@ -501,6 +504,26 @@ class _Solved(NamedTuple):
     sizes: Mapping[str, int]  # without padding
     parts: Mapping[str, Mapping[int, int]]  # of axes along which arrays are joined, by position
     padded: Mapping[str, int]  # sizes of axes with their padding
+
+
+def _require_plain(leaf: Leaf) -> None:
+    """Raise RuleError for a leaf of another recipe that has more than elements of the file."""
+    storage = leaf.storage
+    if not isinstance(storage, Arranged):
+        return
+    reasons = {
+        "scales or adds": storage.arithmetic is not None,
+        "pads": bool(storage.padding),
+        "leaves padding out": bool(storage.dropped),
+        "compares with another array": bool(storage.copies),
+    }
+    what = [reason for reason, holds in reasons.items() if holds]
+    if what:
+        raise RuleError(
+            f"it rearranges {leaf_text(leaf)}, which another recipe makes of "
+            f"{format_path(storage.parts[0].leaf.key_path)} and {what[0]}: convert by that recipe "
+            "first, and apply this one to the result"
+        )
 
 
 def _is_whole(arranged: Arranged) -> bool:
