@@ -159,7 +159,7 @@ def test_blocks_of_layers_and_a_remainder(tmp_path: Path) -> None:
             *[Rule(f"layers.{{3*i+{k}}}.w", "a", f"blocks/l{k}", "i a") for k in range(3)],
             Rule("layers.{3*blocks+r}.w", "a", "rest/layers_{r}", "a"),
         ],
-        sizes={"i": "n // 3", "blocks": "n // 3", "r": "n % 3"},
+        sizes={"i": "(n - n % 3) // 3", "blocks": "i", "r": "n % 3"},
     ).with_config({"n": 8})
     tree = {f"layers.{i}.w": np.full(2, i) for i in range(8)}
     cordwood.save(tmp_path / "t.safetensors", tree)

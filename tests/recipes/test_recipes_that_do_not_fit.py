@@ -94,7 +94,7 @@ def test_shapes_that_do_not_fit_are_named_with_the_rule(
     [
         ("i+j", "has the indices i, j: expected one"),
         ("i*i", "has to rise by the same step for each i"),
-        ("0-i", "has to rise by the same step for each i"),
+        ("0-i", "is -1: expected a whole number"),
         ("i+first", "the size 'first' is not known"),
     ],
 )

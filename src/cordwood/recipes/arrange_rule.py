@@ -23,6 +23,8 @@ MAX_MADE = 1 << 20  # leaves that one rule makes
 
 MAX_PADDING = 1 << 16  # elements along an axis, unless it has more
 
+_MAX_GROWTH = 4  # of an array that is padded along several axes, beside that along one
+
 _SHOWN = 3
 _MOMENTS = ("mu", "nu")
 
@@ -272,6 +274,12 @@ class RuleArrangement:
                     f"{MAX_PADDING} more, or twice as many"
                 )
             sizes[name], padded_sizes[name] = int(natural), padded
+        growths = [size / max(sizes[name], 1) for name, size in padded_sizes.items()]
+        if math.prod(growths) > _MAX_GROWTH * max(growths, default=1):
+            raise RuleError(
+                f"pad: all axes together make the array {math.prod(growths):.0f} times as large: "
+                f"expected at most {_MAX_GROWTH} times what one of them does"
+            )
         yield from self._make_leaves(
             root, rest, group, leaves, _Solved(source, target, sizes, parts, padded_sizes)
         )
@@ -487,10 +495,12 @@ class RuleArrangement:
             raise RuleError(f"it scales or adds, which is for floating arrays, found {dtype}")
         values = {**self._rule.sizes, **sizes}
         try:
-            scale = float(evaluate(str(1 if rule.scale is None else rule.scale), values))
-            add = float(evaluate(str(0 if rule.add is None else rule.add), values))
+            scale = float(evaluate(1 if rule.scale is None else rule.scale, values))
+            add = float(evaluate(0 if rule.add is None else rule.add, values))
         except KeyError as e:
             raise UnknownSizesError(f"the size {e} of scale or add is not known") from e
+        except ValueError as e:
+            raise RuleError(f"scale or add: {e}") from e
         if not scale:
             raise RuleError("scale is 0, which has no inverse")
         return Arithmetic(scale, add, self._reverse, self._options.lossy)
@@ -547,9 +557,11 @@ def _integers(sizes: Mapping[str, Number]) -> dict[str, int]:
 
 def _integer(size: int | str, values: Mapping[str, Number]) -> int:
     try:
-        value = evaluate(str(size), values)
+        value = evaluate(size, values)
     except KeyError as e:
         raise UnknownSizesError(f"the size {e} is not known: give it in sizes") from e
+    except ValueError as e:
+        raise RuleError(str(e)) from e
     if value != int(value) or value < 0:
         raise RuleError(f"{size} is {value}: expected a whole number")
     return int(value)

@@ -146,13 +146,13 @@ def _made(
     sizes = _SizesOfOthers(recipe, applied, leaves, like)
     for number, each in enumerate(applied):
         misfits = [] if partial else list(ranges.problems(each))
-        problems += [f"rule {each.rule.rule}: {text}" for text in misfits]
+        problems += [f"rule {each.rule.rule.label}: {text}" for text in misfits]
         if misfits:
             continue
         try:
             made += _made_by(each, leaves, lengths, sizes.attempts(number))
         except RuleError as e:
-            problems.append(f"rule {each.rule.rule}: {e}")
+            problems.append(f"rule {each.rule.rule.label}: {e}")
     return made, problems
 
 

@@ -9,11 +9,11 @@ from typing import NamedTuple
 from cordwood.index import Leaf, Naming
 from cordwood.plan.path_patterns import path_name
 from cordwood.plan.path_spellings import plain_name
-from cordwood.recipes.name_matcher import NameMatcher
+from cordwood.recipes.name_matcher import NameMatcher, index_field
 from cordwood.recipes.parse_axes import parse_axes
 from cordwood.recipes.recipe import Recipe
 from cordwood.recipes.rule import Rule
-from cordwood.recipes.size_expressions import Number, evaluate, expression_names
+from cordwood.recipes.size_expressions import solve_sizes, whole_number
 from cordwood.recipes.templates import parse_template
 
 
@@ -49,10 +49,7 @@ class DirectedRule:
         paths = Side(rule.path_list, rule.path_axes, "/")
         self.rule = rule
         self.source, self.target = (paths, names) if recipe.reverse else (names, paths)
-        self.sizes: dict[str, Number] = dict(recipe.values)
-        for name, size in rule.sizes.items():
-            if expression_names(str(size)) <= self.sizes.keys():
-                self.sizes[name] = evaluate(str(size), self.sizes)
+        self.sizes = solve_sizes(rule.sizes, recipe.values)
         one, other = (
             frozenset().union(*[template.names for template in side.templates])
             for side in (names, paths)
@@ -60,9 +57,14 @@ class DirectedRule:
         atoms = {*names.axes.atoms, *paths.axes.atoms}
         both = one | other if rule.is_ignoring else one & other
         self.variables = both | ((one | other) & atoms)
+        for name in (atoms | self.variables) & self.sizes.keys():
+            self.sizes[name] = whole_number(self.sizes[name], name)
         self._matchers = [
             NameMatcher(template, self.variables, self.sizes) for template in self.source.templates
         ]
+        for template in self.target.templates:
+            for field in template.fields:
+                index_field(field, self.variables, self.sizes)
 
     def match(self, name: str, rank: int) -> RuleMatch | None:
         """Return how the rule takes a leaf, by its plain name; None if it does not."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from cordwood.recipes.size_expressions import Number, evaluate, expression_names
+from cordwood.recipes.size_expressions import Number, evaluate, expression_names, whole_number
 from cordwood.recipes.templates import NameTemplate
 
 
@@ -13,9 +13,9 @@ class IndexField(NamedTuple):
     """A field of a template: the numbers first, first + step, ... for the indices 0, 1, ..."""
 
     variable: str  # "" for a single number
-    first: Number
-    step: Number
-    limit: Number | None  # indices are below it
+    first: int
+    step: int
+    limit: int | None  # indices are below it
 
     def solve(self, number: int) -> int | None:
         """Return the index that gives a number; None if there is none."""
@@ -24,7 +24,7 @@ class IndexField(NamedTuple):
             return 0 if offset == 0 else None
         if offset < 0 or offset % self.step:
             return None
-        index = int(offset // self.step)
+        index = offset // self.step
         return index if self.limit is None or index < self.limit else None
 
 
@@ -42,16 +42,20 @@ def index_field(field: str, variables: frozenset[str], sizes: Mapping[str, Numbe
     if len(names) > 1:
         raise ValueError(f"{{{field}}} has the indices {', '.join(sorted(names))}: expected one")
     try:
-        if not names:
-            return IndexField("", evaluate(field, sizes), 0, None)
-        (name,) = names
-        first, second, third = [evaluate(field, {**sizes, name: value}) for value in range(3)]
+        (name,) = names or {""}
+        first, second, third = [
+            whole_number(evaluate(field, {**sizes, name: value}), f"{{{field}}}")
+            for value in range(3)
+        ]
     except KeyError as e:
         raise ValueError(f"{{{field}}}: the size {e} is not known: give it in sizes") from e
     step = second - first
+    if not name:
+        return IndexField("", first, 0, None)
     if step <= 0 or third - second != step:
         raise ValueError(f"{{{field}}} has to rise by the same step for each {name}")
-    return IndexField(name, first, step, sizes.get(name))
+    limit = sizes.get(name)
+    return IndexField(name, first, step, None if limit is None else int(limit))
 
 
 class NameMatcher:

@@ -74,7 +74,7 @@ def parse_axes(text: str) -> AxisNames:
     while at < len(text):
         token = _TOKEN.match(text, at)
         if token is None:
-            raise ValueError(f"axes {text!r}: {text[at : at + 10]!r} is no name of an axis")
+            raise ValueError(f"axes {text!r:.80}: {text[at : at + 10]!r} is no name of an axis")
         name, any_axes, sign = token.groups()
         at = token.end()
         if sign == "(" and group is None:
@@ -87,12 +87,12 @@ def parse_axes(text: str) -> AxisNames:
         elif group is None and (name or any_axes or sign == "1"):
             groups.append((name or any_axes,) if sign != "1" else ())
         else:
-            raise ValueError(f"axes {text!r}: {token[0].strip()!r} cannot stand there")
+            raise ValueError(f"axes {text!r:.80}: {token[0].strip()!r} cannot stand there")
     if group is not None:
-        raise ValueError(f"axes {text!r}: a parenthesis is not closed")
+        raise ValueError(f"axes {text!r:.80}: a parenthesis is not closed")
     axes = AxisNames(tuple(groups))
     if len(set(axes.atoms)) < len(axes.atoms):
-        raise ValueError(f"axes {text!r}: a name stands there twice")
+        raise ValueError(f"axes {text!r:.80}: a name stands there twice")
     if len(axes.groups) > MAX_AXES or len(axes.atoms) > MAX_AXES:
-        raise ValueError(f"axes {text!r}: expected at most {MAX_AXES}")
+        raise ValueError(f"axes {text!r:.80}: expected at most {MAX_AXES}")
     return axes

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Self, cast
 
 from cordwood import dtypes
+from cordwood.did_you_mean import nearest_name
 from cordwood.errors import MismatchError
 from cordwood.keypath import parse_path
 from cordwood.public_names import imported
+from cordwood.recipes.field_types import is_number, require_field_types
 from cordwood.recipes.recipe_json import parse_recipe, recipe_json
 from cordwood.recipes.recipe_table import RecipeTable
 from cordwood.recipes.rule import Rule, separator_of
-from cordwood.recipes.size_expressions import Number, evaluate, expression_names, require_expression
+from cordwood.recipes.size_expressions import (
+    Number,
+    evaluate,
+    expression_names,
+    require_expression,
+    solve_sizes,
+)
 
 MAX_RULES = 10_000
-MAX_SIZES = 10_000
 
 
 @dataclass(frozen=True)
@@ -52,13 +58,12 @@ class Recipe:
     reverse: bool = False
 
     def __post_init__(self) -> None:
-        for name, kind in (("rules", "Rules"), ("roots", "strings")):
-            value = getattr(self, name)
-            if isinstance(value, str) or not isinstance(value, Iterable):
-                raise TypeError(f"recipe: {name}: expected a list of {kind}, found {value!r:.80}")
-            object.__setattr__(self, name, tuple(value))
+        require_field_types(self, "recipe")
+        object.__setattr__(self, "rules", tuple(self.rules))
+        object.__setattr__(self, "roots", tuple(self.roots))
         prefixes = {prefix: tuple(others) for prefix, others in self.prefixes.items()}
         object.__setattr__(self, "prefixes", prefixes)
+        object.__setattr__(self, "sizes", _plain_numbers(self.sizes))
         where = self.label
         for rule in self.rules:
             if not isinstance(rule, Rule):
@@ -68,17 +73,19 @@ class Recipe:
                 )
         if not 0 < len(self.rules) <= MAX_RULES:
             raise ValueError(f"{where}: expected 1 to {MAX_RULES} rules, found {len(self.rules)}")
-        if len(self.sizes) > MAX_SIZES:
-            raise ValueError(f"{where}: expected at most {MAX_SIZES} sizes")
-        for size in self.sizes.values():
-            if isinstance(size, str):
+        try:
+            for size in self.sizes.values():
                 require_expression(size)
+            solve_sizes(self.sizes, {})
+        except ValueError as e:
+            raise ValueError(f"{where}: sizes: {e}") from e
         for rule in self.rules:
             lone = rule.lone_indices - self.sizes.keys()
             if lone:
+                names = ", ".join(sorted(lone))
                 raise ValueError(
-                    f"{where}, rule {rule}: {', '.join(sorted(lone))} is in the names of one side "
-                    "only: expected it in the names or the axes of the other side, or in sizes"
+                    f"{where}, rule {rule.label}: {names} is in the names of one side only: "
+                    "expected it in the names or the axes of the other side, or in sizes"
                 )
         for root in self.roots:
             if "*" in root.replace("**/", ""):
@@ -94,9 +101,17 @@ class Recipe:
         """Return the recipe from the other tree to this one."""
         return replace(self, reverse=not self.reverse)
 
-    def replace(self, **fields: Any) -> Recipe:
+    def replace(self, **attributes: Any) -> Recipe:
         """Return the recipe with other attributes, such as `lossy=True`."""
-        return replace(self, **fields)
+        names = [each.name for each in fields(self)]
+        for name in attributes.keys() - {*names}:
+            close = nearest_name(name, names)
+            hint = "" if close is None else f"; did you mean {close!r}?"
+            expected = ", ".join(names)
+            raise TypeError(
+                f"replace: {self.label} has no attribute {name!r}: expected {expected}{hint}"
+            )
+        return replace(self, **attributes)
 
     def with_config(self, config: Mapping[str, Any]) -> Recipe:
         """Return the recipe with the sizes that its expressions have for a `config.json`.
@@ -115,13 +130,23 @@ class Recipe:
         texts = {name: size for name, size in self.sizes.items() if isinstance(size, str)}
         conditions = [rule.when for rule in self.rules if rule.when is not None]
         for name in frozenset().union(*map(expression_names, [*texts.values(), *conditions])):
-            value = config.get(name)
-            is_number = isinstance(value, int | float) and math.isfinite(value)
-            if value is not None and not is_number:
+            value = _value(config, name)
+            if not (value is None or is_number(value)):
                 raise ValueError(
                     f"config: {name}: expected a number, true or false, found {value!r:.80}"
                 )
-        return replace(self, sizes=_resolved({**self.sizes, **_numbers(config), **texts}))
+        names = frozenset(self.sizes).union(*map(expression_names, texts.values()))
+        names = names.union(*[rule.names_of_numbers for rule in self.rules])
+        numbers = {name: size for name, size in self.sizes.items() if name not in texts}
+        for name in names:
+            value = _value(config, name)
+            if is_number(value):
+                numbers[name] = value
+        try:
+            solved = solve_sizes(texts, _plain_numbers(numbers))
+        except ValueError as e:
+            raise ValueError(f"{self.label} with this config: {e}") from e
+        return replace(self, sizes={**texts, **solved})
 
     def explain(
         self, tree: Any, like: Any = None, *, config: Mapping[str, Any] | None = None
@@ -159,8 +184,7 @@ class Recipe:
     @cached_property
     def values(self) -> Mapping[str, Number]:
         """The sizes that are numbers, or expressions of numbers."""
-        resolved = _resolved(self.sizes)
-        return {name: size for name, size in resolved.items() if not isinstance(size, str)}
+        return solve_sizes(self.sizes, {})
 
     @cached_property
     def separator(self) -> str:
@@ -198,7 +222,7 @@ class Recipe:
             return bool(evaluate(rule.when, self.values))
         except KeyError as e:
             raise MismatchError(
-                f"{self.label}, rule {rule}: the condition needs {e.args[0]!r}, which has no "
+                f"{self.label}, rule {rule.label}: the condition needs {e.args[0]!r}, which has no "
                 "number: give the contents of the config.json by with_config, or a number in sizes"
             ) from e
 
@@ -208,29 +232,15 @@ class Recipe:
         return "\n".join([head, *[f"  {rule}" for rule in self.rules]])
 
 
-def _numbers(config: Mapping[str, Any], prefix: str = "") -> dict[str, Number]:
-    """Return the numbers in a configuration, flat, those of truth values included."""
-    numbers: dict[str, Number] = {}
-    for name, value in config.items():
-        if isinstance(value, Mapping) and not prefix:
-            numbers |= _numbers(value, f"{name}.")
-        elif isinstance(value, int | float):
-            numbers[prefix + name] = int(value) if isinstance(value, bool) else value
-    return numbers
+def _value(config: Mapping[str, Any], name: str) -> object:
+    """Return the value of that name in a configuration, or in a mapping in it; None for none."""
+    outer, _, inner = name.partition(".")
+    value = config.get(outer)
+    if not inner:
+        return value
+    return value.get(inner) if isinstance(value, Mapping) else None
 
 
-def _resolved(sizes: Mapping[str, Number | str]) -> dict[str, Number | str]:
-    """Return the sizes with the values of all expressions whose names have values."""
-    values = {name: size for name, size in sizes.items() if not isinstance(size, str)}
-    texts = {name: size for name, size in sizes.items() if isinstance(size, str)}
-    while True:
-        solved: dict[str, Number] = {}
-        for name, text in texts.items():
-            try:
-                solved[name] = evaluate(text, values)
-            except KeyError:
-                continue
-        if not solved:
-            return {**values, **texts}
-        values |= solved
-        texts = {name: text for name, text in texts.items() if name not in solved}
+def _plain_numbers(sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return sizes with True and False as the numbers 1 and 0."""
+    return {name: int(each) if isinstance(each, bool) else each for name, each in sizes.items()}

@@ -6,13 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from cordwood.keypath import parse_path
+from cordwood.message_text import shortened
+from cordwood.recipes.field_types import require_field_types
 from cordwood.recipes.parse_axes import ANY, AxisNames, parse_axes
-from cordwood.recipes.size_expressions import expression_names, require_expression
+from cordwood.recipes.size_expressions import expression_names, require_expression, whole_number
 from cordwood.recipes.templates import NameTemplate, parse_template
 
 LIST = "L"  # the axis of several names or paths
 
 MAX_NAMES = 4096  # of one side of a rule
+
+_SHOWN = 300  # characters of a rule in an error
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,7 @@ class Rule:
     optional: bool = False
 
     def __post_init__(self) -> None:
+        require_field_types(self, "Rule")
         for name in ("names", "paths"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
@@ -59,7 +64,12 @@ class Rule:
         try:
             self._check()
         except ValueError as e:
-            raise ValueError(f"recipe, rule {self}: {e}") from e
+            raise ValueError(f"recipe, rule {self.label}: {e}") from e
+
+    @property
+    def label(self) -> str:
+        """The rule as a line for errors; the middle of a long one is left out."""
+        return shortened(str(self), _SHOWN)
 
     @property
     def name_list(self) -> tuple[str, ...]:
@@ -80,6 +90,20 @@ class Rule:
     def is_ignoring(self) -> bool:
         """True if the rule says what has no counterpart."""
         return not (self.name_list and self.path_list)
+
+    @property
+    def names_of_numbers(self) -> frozenset[str]:
+        """The names of its axes and indices, and those in its expressions."""
+        cat = [size for sizes in self.cat.values() for size in sizes]
+        sizes = [*self.sizes.values(), *self.pad.values(), *cat, self.scale, self.add, self.when]
+        names = [expression_names(size) for size in sizes if isinstance(size, str)]
+        for templates, separator in (
+            (self.name_list, separator_of(self.name_list)),
+            (self.path_list, "/"),
+        ):
+            names += [parse_template(each, separator=separator).names for each in templates]
+        atoms = {*parse_axes(self.axes).atoms, *parse_axes(self.path_axes).atoms}
+        return frozenset(atoms).union(*names)
 
     @property
     def lone_indices(self) -> set[str]:
@@ -125,8 +149,11 @@ class Rule:
             parse_path("0".join(path.literals))
         options = [self.scale, self.add, self.when, *self.sizes.values(), *self.pad.values()]
         for each in (*options, *[size for some in self.cat.values() for size in some]):
-            if each is not None:
-                require_expression(str(each))
+            if isinstance(each, str):
+                require_expression(each)
+        for name, size in self.pad.items():
+            if not isinstance(size, str):
+                whole_number(size, f"pad: {name}")
         if not self.is_ignoring:
             self._check_axes(name_axes, path_axes, names, paths)
 

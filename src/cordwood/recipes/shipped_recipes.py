@@ -11,6 +11,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from cordwood.keypath import parse_path
+from cordwood.recipes.field_types import is_strings
 from cordwood.recipes.recipe import Recipe
 from cordwood.recipes.rule import Rule
 from cordwood.recipes.size_expressions import evaluate, expression_names
@@ -71,6 +73,7 @@ def find_recipe(
             None: as the framework saves them, "params/params" for MaxText, "" for the others.
 
     Raises:
+        TypeError: an argument has another type, or the container is no path.
         ValueError: there is no such family or target, or the table needs numbers that `config`
             does not have.
 
@@ -80,10 +83,15 @@ def find_recipe(
         >>> print(recipe.active_rules()[0])
         vit.embeddings.cls_token [1 1 d] <-> embed/class_token [1 1 d]
     """
+    _require("to", to, isinstance(to, str), "a string")
+    _require("family", family, isinstance(family, str | None), "a string")
+    _require("config", config, isinstance(config, Mapping | None), "the contents of a config.json")
+    _require("container", container, container is None or _is_container(container), "a path or ''")
     model_type = (config or {}).get("model_type") if family is None else family
     if model_type is None:
         raise ValueError("find_recipe: expected a family, or a config with model_type")
-    name = str(model_type).lower()
+    _require("model_type", model_type, isinstance(model_type, str), "a string")
+    name = model_type.lower()
     name = ALIASES.get(name, name)
     if name not in FAMILIES:
         raise ValueError(_unknown("family", name, [*FAMILIES, *ALIASES]))
@@ -93,7 +101,9 @@ def find_recipe(
     recipe = _recipe(name, to, CONTAINERS.get(to, "") if container is None else container)
     if config is not None:
         recipe = _with_required(recipe, table.get("required", {}), config)
-        recipe = _for_model(recipe, table.get("models", {}), config.get("architectures") or ())
+        architectures = config.get("architectures") or []
+        _require("architectures", architectures, is_strings(architectures), "a list of strings")
+        recipe = _for_model(recipe, table.get("models", {}), architectures)
         checked = Recipe(recipe.rules, sizes={**recipe.sizes, **table.get("checked", {})})
         recipe = recipe.replace(sizes={**recipe.sizes, **checked.with_config(config).values})
         recipe = recipe.with_config(config)
@@ -205,6 +215,21 @@ def _missing_numbers(recipe: Recipe) -> list[str]:
         if name in words
     ]
     return sorted(frozenset().union(*map(expression_names, expressions)))
+
+
+def _require(name: str, value: object, is_valid: bool, expected: str) -> None:
+    if not is_valid:
+        raise TypeError(f"find_recipe: {name}: expected {expected}, found {value!r:.80}")
+
+
+def _is_container(path: object) -> bool:
+    if not isinstance(path, str) or set(path) & set("{}*"):
+        return False
+    try:
+        parse_path(path)
+    except ValueError:
+        return False
+    return True
 
 
 def _unknown(kind: str, name: str, known: Sequence[str]) -> str:

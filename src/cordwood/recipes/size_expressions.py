@@ -1,6 +1,7 @@
 """Expressions of sizes, such as `hidden_size // heads` or `h ** -0.5`. Pure; nothing is evaluated.
 
-Numbers, names, + - * / // % **, unary minus and parentheses, with the precedence of Python. Two or
+Numbers, names, + - * / // % **, unary minus and parentheses, with the precedence of Python. `//`
+is for sizes that divide: a remainder is an error, because the size would be a wrong one. Two or
 more alternatives are separated by `|`: the first one whose names are all defined counts.
 """
 
@@ -11,14 +12,16 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 Number: TypeAlias = int | float
+Size: TypeAlias = Number | str  # a number, or an expression
 
 MAX_LENGTH = 200  # characters of an expression
-MAX_DEPTH = 20  # of parentheses and powers
+MAX_DEPTH = 20  # of parentheses and powers, and of sizes that are made of others
 MAX_VALUE = 1 << 62
+MAX_DIGITS = 30  # of a number
 _MAX_EXPONENT = 64
 
 _TOKEN = re.compile(
-    r"\s*(?:(?P<number>\d+(?:\.\d+)?)|(?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)|(?P<sign>\*\*|//|[-+*/%()|]))"
+    r"\s*(?:(?P<number>\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)|(?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)|(?P<sign>\*\*|//|[-+*/%()|]))"
 )
 _FUNCTIONS: Mapping[str, Callable[[Number, Number], Number]] = {
     "+": lambda a, b: a + b,
@@ -30,34 +33,93 @@ _FUNCTIONS: Mapping[str, Callable[[Number, Number], Number]] = {
 }
 
 
-def evaluate(text: str, values: Mapping[str, Number]) -> Number:
-    """Return the value of an expression.
+def evaluate(size: Size, values: Mapping[str, Number]) -> Number:
+    """Return the value of an expression, or of a number.
 
     Raises:
         KeyError: a name has no value.
-        ValueError: the text is no expression, or its value is out of range.
+        ValueError: the text is no expression, its value is out of range, or `//` has a remainder.
 
     >>> evaluate("hidden_size // heads", {"hidden_size": 64, "heads": 4})
     16
     >>> evaluate("head_dim | hidden_size // heads", {"hidden_size": 64, "heads": 4})
     16
     """
-    alternatives = text.split("|")
-    for alternative in alternatives[:-1]:
-        if expression_names(alternative) <= values.keys():
-            return _Parser(alternative).value(values)
-    return _Parser(alternatives[-1]).value(values)
+    *parsers, last = _alternatives(size)
+    for parser in parsers:
+        if parser.names <= values.keys():
+            return parser.value(values)
+    return last.value(values)
 
 
-def expression_names(text: str) -> frozenset[str]:
+def expression_names(size: Size) -> frozenset[str]:
     """Return the names in an expression. Raises ValueError for text that is none."""
-    return frozenset(name for each in text.split("|") for name in _Parser(each).names)
+    return frozenset().union(*[parser.names for parser in _alternatives(size)])
 
 
-def require_expression(text: str) -> None:
+def require_expression(size: Size) -> None:
     """Raise ValueError unless the text is an expression, whatever its names are."""
-    for each in text.split("|"):
-        _Parser(each).check()
+    for parser in _alternatives(size):
+        parser.check()
+
+
+def whole_number(value: Number, name: str) -> int:
+    """Return a number as an int. Raises ValueError unless it is whole and not negative."""
+    if value != int(value) or value < 0:
+        raise ValueError(f"{name} is {value}: expected a whole number")
+    return int(value)
+
+
+def solve_sizes(sizes: Mapping[str, Size], outer: Mapping[str, Number]) -> dict[str, Number]:
+    """Return the values of those sizes that are numbers, or expressions of others that have one.
+
+    Args:
+        sizes: by name.
+        outer: other values; also those of names in `sizes`, for expressions of the same name.
+
+    Raises ValueError as `evaluate` does; the message names the size.
+
+    >>> solve_sizes({"h": "n | 5", "n": "m", "x": "y"}, {"m": 3})
+    {'m': 3, 'n': 3, 'h': 3}
+    """
+    values: dict[str, Number | None] = {n: v for n, v in outer.items() if n not in sizes}
+    for name in sizes:
+        _solve(name, sizes, outer, values, 0)
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _solve(
+    name: str,
+    sizes: Mapping[str, Size],
+    outer: Mapping[str, Number],
+    values: dict[str, Number | None],
+    depth: int,
+) -> None:
+    """Set the value of a size, and before it those of the sizes that it is made of."""
+    if name in values or name not in sizes:
+        return
+    if depth > MAX_DEPTH:
+        raise ValueError(f"the size {name!r} is one of more than {MAX_DEPTH} that need each other")
+    names = expression_names(sizes[name])
+    for other in names - {name}:
+        values.setdefault(name, None)  # one that needs itself by others has no value
+        _solve(other, sizes, outer, values, depth + 1)
+    present = {each: value for each in names if (value := values.get(each)) is not None}
+    if name in names and name in outer:
+        present[name] = outer[name]
+    try:
+        values[name] = evaluate(sizes[name], present)
+    except KeyError:
+        values[name] = None
+    except ValueError as e:
+        raise ValueError(f"the size {name!r}: {e}") from e
+
+
+def _alternatives(size: Size) -> list[_Parser]:
+    text = str(size)
+    if len(text) > MAX_LENGTH:
+        raise ValueError(f"an expression of {len(text)} characters: expected at most {MAX_LENGTH}")
+    return [_Parser(each) for each in text.split("|")]
 
 
 class _Parser:
@@ -65,10 +127,6 @@ class _Parser:
 
     def __init__(self, text: str) -> None:
         self._text = text.strip()
-        if len(text) > MAX_LENGTH:
-            raise ValueError(
-                f"an expression of {len(text)} characters: expected at most {MAX_LENGTH}"
-            )
         self._tokens: list[str] = []
         at = 0
         while at < len(self._text):
@@ -137,7 +195,10 @@ class _Parser:
             raise self._error(f"{base} ** {exponent} is out of range")
         if base == 0 and exponent < 0:
             raise self._error("division by zero")
-        return self._checked(base**exponent)
+        try:
+            return self._checked(base**exponent)
+        except OverflowError as e:
+            raise self._error(f"{base} ** {exponent} is out of range") from e
 
     def _nested(self, parse: Callable[[], Number]) -> Number:
         self._depth += 1
@@ -158,7 +219,9 @@ class _Parser:
         token = self._tokens[self._at]
         self._at += 1
         if token[0].isdigit():
-            return self._checked(float(token) if "." in token else int(token[:20]))
+            if len(token) > MAX_DIGITS:
+                raise self._error(f"a number of more than {MAX_DIGITS} digits")
+            return self._checked(int(token) if token.isdigit() else float(token))
         if not (token[0].isalpha() or token[0] == "_"):
             raise self._error(f"unexpected {token!r}")
         return 1 if self._values is None else self._values[token]
@@ -168,6 +231,10 @@ class _Parser:
             return 1
         if sign in ("/", "//", "%") and b == 0:
             raise self._error("division by zero")
+        if sign == "//" and a % b:
+            raise ValueError(
+                f"{self._text!r}: {a} // {b} has the remainder {a % b}; (a - a % b) // b is rounded"
+            )
         return self._checked(_FUNCTIONS[sign](a, b))
 
     def _checked(self, value: Number) -> Number:

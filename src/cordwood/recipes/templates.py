@@ -66,7 +66,7 @@ class NameTemplate(NamedTuple):
         """Return the name for these index variables, and for what `**` stands for."""
         text = self.literals[0]
         for field, literal in zip(self.fields, self.literals[1:], strict=True):
-            text += str(evaluate(field, values)) + literal
+            text += str(int(evaluate(field, values))) + literal
         if not self.has_any:
             return text
         keys = text.split(self.separator)
@@ -81,12 +81,17 @@ def parse_template(text: str, *, separator: str) -> NameTemplate:
     fields = tuple(_FIELD.findall(text))
     literals = tuple(_FIELD.split(text)[::2])
     if any("{" in literal or "}" in literal for literal in literals):
-        raise ValueError(f"{text!r}: a brace is not closed")
+        raise ValueError(f"{text!r:.80}: a brace is not closed")
     fixed = "0".join(literals)
     if fixed.count("*") != 2 * fixed.split(separator).count("**"):
-        raise ValueError(f"{text!r}: ** has to be a key of its own")
+        raise ValueError(f"{text!r:.80}: ** has to be a key of its own")
     if fixed.count("**") > 1:
-        raise ValueError(f"{text!r}: expected ** once at most")
-    for field in fields:
+        raise ValueError(f"{text!r:.80}: expected ** once at most")
+    for number, field in enumerate(fields, 1):
         require_expression(field)
+        following = literals[number]
+        if following[:1].isdigit() or (not following and number < len(fields)):
+            raise ValueError(
+                f"{text!r:.80}: expected a character that is no digit after {{{field}}}"
+            )
     return NameTemplate(text, separator, literals, fields)
