@@ -30,7 +30,7 @@ def _is_bool(value: object) -> bool:
     return isinstance(value, bool)
 
 
-def is_number(value: object) -> TypeGuard[Number]:
+def is_size_number(value: object) -> TypeGuard[Number]:
     """Return True for a number that may be a size: finite, and not too large."""
     if isinstance(value, float):
         return math.isfinite(value) and abs(value) < MAX_VALUE
@@ -38,7 +38,7 @@ def is_number(value: object) -> TypeGuard[Number]:
 
 
 def _is_size(value: object) -> bool:
-    return isinstance(value, str) or is_number(value)
+    return isinstance(value, str) or is_size_number(value)
 
 
 def _is_list(value: object, fits: Callable[[object], bool] = lambda _: True) -> bool:

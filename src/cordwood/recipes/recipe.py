@@ -12,7 +12,7 @@ from cordwood.did_you_mean import nearest_name
 from cordwood.errors import MismatchError
 from cordwood.keypath import parse_path
 from cordwood.public_names import imported
-from cordwood.recipes.field_types import is_number, require_field_types
+from cordwood.recipes.field_types import is_size_number, require_field_types
 from cordwood.recipes.recipe_json import parse_recipe, recipe_json
 from cordwood.recipes.recipe_table import RecipeTable
 from cordwood.recipes.rule import Rule, separator_of
@@ -131,7 +131,7 @@ class Recipe:
         conditions = [rule.when for rule in self.rules if rule.when is not None]
         for name in frozenset().union(*map(expression_names, [*texts.values(), *conditions])):
             value = _value(config, name)
-            if not (value is None or is_number(value)):
+            if not (value is None or is_size_number(value)):
                 raise ValueError(
                     f"config: {name}: expected a number, true or false, found {value!r:.80}"
                 )
@@ -140,7 +140,7 @@ class Recipe:
         numbers = {name: size for name, size in self.sizes.items() if name not in texts}
         for name in names:
             value = _value(config, name)
-            if is_number(value):
+            if is_size_number(value):
                 numbers[name] = value
         try:
             solved = solve_sizes(texts, _plain_numbers(numbers))
