@@ -13,7 +13,7 @@ STAMP := $(VENV)/.installed
 MINILM := $(VENV)/.minilm
 
 .PHONY: help install demo mistakes docs pictures test check format bench gpu gpu-wheels fuzz soak ceph azure \
-	foreign-files recipes recipes-data recipe-pages view-trace dist clean
+	foreign-files orbax-versions recipes recipes-data recipe-pages view-trace dist clean
 
 help:
 	@echo "make demo    real weights, and a run that is killed and goes on elsewhere: under three minutes"
@@ -31,6 +31,7 @@ help:
 	@echo "make ceph    the tests of object stores on a real server, Ceph's gateway, on loopback"
 	@echo "make azure   the same tests on Azurite, the emulator of Azure Blob Storage, on loopback"
 	@echo "make foreign-files  golden files of other tools and their old versions (NAMES=zarr-2.18.7)"
+	@echo "make orbax-versions  checkpoints with orbax=True, read by five versions of Orbax; writes docs/orbax-versions.md"
 	@echo "make recipes  the shipped recipes beside transformers, MaxText, Tunix and EasyDeL: files and logits"
 	@echo "make recipes-data  writes tests/recipes/families/data, by the same programs"
 	@echo "make recipe-pages  writes docs/recipes from the tables of the shipped recipes"
@@ -143,6 +144,10 @@ azure: $(STAMP)
 # Each line of tests/foreign_files/environments.txt is an environment in build/foreign.
 foreign-files: $(STAMP)
 	$(BIN)/python -m tests.foreign_files.make $(NAMES)
+
+# Each line of tests/orbax_versions/environments.txt is an environment in build/orbax-versions.
+orbax-versions: $(STAMP)
+	$(BIN)/python -m tests.orbax_versions $(NAMES)
 
 # Of MaxText, Tunix and EasyDeL only the modules with their mappings are used; what they depend on
 # would need accelerators, or other versions of Python and jax.

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.foreign_files.make.__main__ import GOLDEN, environments
+from tests.foreign_files.make.__main__ import FOLDER, GOLDEN
 from tests.foreign_files.make.values import SUFFIX, read_values
 from tests.foreign_files.reading import assert_equal_values, assert_refused
+from tests.tool_environments import requirements_by_name
 
 RUN_SUFFIX = ".run"  # of a root of steps; test_golden_runs.py reads them
 MAX_GOLDEN_BYTES = 2_000_000
@@ -51,9 +52,10 @@ def test_a_file_is_read_as_its_tool_reads_it_or_refused_in_words(name: str) -> N
 
 
 def test_each_environment_has_golden_files_and_the_refused_ones_exist() -> None:
-    assert sorted(environments()) == sorted(path.name for path in GOLDEN.iterdir())
+    environments = requirements_by_name(FOLDER / "environments.txt")
+    assert sorted(environments) == sorted(path.name for path in GOLDEN.iterdir())
     assert REFUSED.keys() <= set(cases())
-    for name in environments():
+    for name in environments:
         assert (GOLDEN / name / "versions.txt").is_file()
 
 

@@ -12,39 +12,28 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.tool_environments import ROOT, make_environment, requirements_by_name, run_module
+
 FOLDER = Path(__file__).parent.parent
-ROOT = FOLDER.parent.parent
 GOLDEN = FOLDER / "golden"
 BUILD = ROOT / "build" / "foreign"
 
 
-def environments() -> dict[str, list[str]]:
-    """Return what pip installs, by the name of the environment."""
-    lines = (FOLDER / "environments.txt").read_text().splitlines()
-    words = [line.split() for line in lines if line and not line.startswith("#")]
-    return {name: requirements for name, *requirements in words}
-
-
 def main(names: list[str]) -> None:
-    for name, requirements in environments().items():
+    for name, requirements in requirements_by_name(FOLDER / "environments.txt").items():
         if not names or name in names:
             write_golden(name, requirements)
 
 
 def write_golden(name: str, requirements: list[str]) -> None:
     """Make the environment of a tool, and let its script write its golden files."""
-    python = os.fspath(BUILD / name / "bin" / "python")
-    if not os.path.exists(python):
-        subprocess.run([sys.executable, "-m", "venv", BUILD / name], check=True)
-    quiet = ("--quiet", "--disable-pip-version-check")
-    subprocess.run([python, "-m", "pip", "install", *quiet, *requirements], check=True)
+    python = make_environment(BUILD / name, requirements)
     folder = GOLDEN / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     tool = name.rpartition("-")[0].replace("-", "_")
-    settings = {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax"}
-    command = [python, "-m", f"tests.foreign_files.make.{tool}", os.fspath(folder)]
-    subprocess.run(command, check=True, env={**os.environ, **settings}, cwd=ROOT)
+    script = f"tests.foreign_files.make.{tool}"
+    run_module(python, script, os.fspath(folder), KERAS_BACKEND="jax")
     versions = subprocess.check_output([python, "-m", "pip", "freeze"], text=True)
     lines = [f"python=={sys.version.split()[0]}", *versions.splitlines()]
     (folder / "versions.txt").write_text("".join([f"{line}\n" for line in lines]))

@@ -1,0 +1,1 @@
+"""Checkpoints of cordwood, read by Orbax of many versions: make orbax-versions."""
