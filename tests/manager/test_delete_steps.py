@@ -99,10 +99,10 @@ def test_gc_of_a_run_looks_into_unfinished_steps(tmp_path: Path) -> None:
         (tmp_path / name / dead).write_bytes(b"dead")
     (tmp_path / "3" / "mine").write_bytes(b"")
     (tmp_path / "4").mkdir()
-    expected = [f"{tmp_path}/2/{dead}", f"{tmp_path}/3/{dead}"]
+    expected = [f"{tmp_path}/2/{dead}", f"{tmp_path}/3/{dead}", f"{tmp_path}/4"]
     assert sorted(cordwood.gc(tmp_path, dry_run=True)) == expected
     assert sorted(cordwood.gc(tmp_path)) == expected
-    assert sorted(os.listdir(tmp_path)) == ["1", "3", "4", "notes"]
+    assert sorted(os.listdir(tmp_path)) == ["1", "3", "notes"]
     assert os.listdir(tmp_path / "3") == ["mine"]
     assert os.listdir(tmp_path / "notes") == [dead]
     assert dead in os.listdir(tmp_path / "1")  # whole: `gc run/1`, or the next save

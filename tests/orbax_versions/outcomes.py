@@ -64,13 +64,13 @@ def outcome_of_orbax(case: Path, door: str, tree: Any) -> str:
     if DOORS[door].place not in ("one", "plain"):
         door = "StandardCheckpointer, target"
     with tempfile.TemporaryDirectory() as folder:
-        own = Path(folder) / case.name
+        saved = Path(folder) / case.name
         try:
             with ocp.PyTreeCheckpointer() as checkpointer:
-                checkpointer.save(own / DOORS[door].place, tree)
+                checkpointer.save(saved / DOORS[door].place, tree)
         except Exception as e:  # noqa: BLE001 - any error is an outcome
             return f"{type(e).__name__}: {_message(e)}"
-        return outcome_of(own, door, tree)
+        return outcome_of(saved, door, tree)
 
 
 def _is_placed(tree: Any, target: Any) -> bool:

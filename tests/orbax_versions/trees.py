@@ -68,7 +68,7 @@ def four_bits() -> dict[str, Any]:
 
 
 def random_keys() -> dict[str, Any]:
-    data = np.arange(16, dtype=np.uint32).reshape(4, 4)
+    data = jnp.asarray(np.arange(16, dtype=np.uint32).reshape(4, 4))
     return {"one": jax.random.key(3), "four": jax.random.wrap_key_data(data, impl="rbg")}
 
 

@@ -16,6 +16,7 @@ SECTIONS = (
     "A run of two processes",
     "Failures of one process",
     "Two managers of one root",
+    "Turns of cordwood and Orbax",
     "An object store",
     "Copies of arrays on accelerators",
     "A full disk",

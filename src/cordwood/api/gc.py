@@ -12,6 +12,7 @@ from cordwood.formats.load_format import collector_of, storage_of
 from cordwood.formats.place import Place
 from cordwood.formats.step_names import step_in_name
 from cordwood.formats.table import DEFAULT
+from cordwood.storage.directories import scan_directory
 from cordwood.storage.hub.hub_address import refuse_hub
 from cordwood.storage.locations import LocalPath, Location, Url, parse_location
 from cordwood.storage.open_step_storage import open_step_storage
@@ -53,13 +54,14 @@ class GcReport(list[str]):
 def gc(path: str | os.PathLike[str], *, dry_run: bool = False) -> GcReport:
     """Remove the files that interrupted saves of a directory have left in it or beside it.
 
-    Of a run, also those in its unfinished steps. What a killed `cordwood rm` has left in it, or of
-    it, is removed too, or gets its name again if its removal had not begun. No saved tree is
-    affected. On disks the next save of the directory does the same. Files of saves that are in
-    progress stay, and so do files that are not cordwood's. Object stores have no locks that show
-    whether a save is alive. There, only this function removes such files, and only those that were
-    written more than 24 hours ago; the result says how many younger ones there are. If the save of
-    a removed file is alive after all, it fails, and the previous checkpoint stays.
+    Of a run, also those in its unfinished steps, and empty directories with names of steps. What a
+    killed `cordwood rm` has left in it, or of it, is removed too, or gets its name again if its
+    removal had not begun. No saved tree is affected. On disks the next save of the directory does
+    the same. Files of saves that are in progress stay, and so do files that are not cordwood's.
+    Object stores have no locks that show whether a save is alive. There, only this function removes
+    such files, and only those that were written more than 24 hours ago; the result says how many
+    younger ones there are. If the save of a removed file is alive after all, it fails, and the
+    previous checkpoint stays.
 
     A save that was killed at its very end may have left the `model.safetensors.index.json` of the
     save before, or no index for Orbax (`orbax=`). They are written again first, for those who read
@@ -125,14 +127,21 @@ def _collect(location: Location, *, dry_run: bool) -> GcReport:
 def _collect_unfinished_steps(root: LocalPath, *, dry_run: bool) -> list[str]:
     """Remove what killed saves have left in steps of a local run that have no index; return paths.
 
-    The next save of a manager does the same.
+    The next save of a manager does the same, but it leaves empty directories: Orbax takes one that
+    is named by a number for its newest step, a manager of cordwood does not.
     """
     storage = open_step_storage(root, storage_of(DEFAULT).RULES)
     removed = []
     for name, entry in storage.entries(lambda name: step_in_name(name) is not None).items():
-        if entry.stamp is not None or entry.is_link or not storage.has_leftovers(name):
+        if entry.stamp is not None or entry.is_link or entry.is_file:
             continue
         path = root.child(name)
+        if not scan_directory(path.text):  # left by a save that was killed before its first file
+            removed.append(str(path))
+            if not dry_run:
+                storage.remove_empty(name)
+        if not storage.has_leftovers(name):
+            continue
         garbage = collector_of(DEFAULT).collect(path, dry_run=dry_run)
         removed += [f"{path}/{each}" for each in garbage.names]
         if not dry_run:
