@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from functools import cached_property
 from typing import NamedTuple
 
+from cordwood.did_you_mean import nearest_name
 from cordwood.errors import MismatchError
 from cordwood.index import LEAF, Index, Leaf, Naming, Node, leaf_text
 from cordwood.keypath import KeyPath, format_path, parse_path
@@ -259,8 +259,8 @@ def _unmatched_roots(recipe: Recipe, names: Sequence[str], matches: RuleMatches)
 def _nearest(name: str, others: Sequence[str]) -> str:
     """Return the end of a message on a name: the other one that it is most like."""
     plain = {_plain(other): other for other in others}
-    close = get_close_matches(_plain(name), plain, 1, 0.6)
-    return f"; the nearest name is {plain[close[0]]}" if close else ""
+    close = nearest_name(_plain(name), plain)
+    return "" if close is None else f"; the nearest name is {plain[close]}"
 
 
 def _plain(name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import pkgutil
 import re
@@ -11,6 +10,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from cordwood.did_you_mean import nearest_name
 from cordwood.keypath import parse_path
 from cordwood.recipes.field_types import is_strings
 from cordwood.recipes.recipe import Recipe
@@ -233,6 +233,6 @@ def _is_container(path: object) -> bool:
 
 
 def _unknown(kind: str, name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    close = nearest_name(name, known)
+    hint = "" if close is None else f"; did you mean {close!r}?"
     return f"find_recipe: no {kind} {name!r}: expected one of {', '.join(sorted(known))}{hint}"
