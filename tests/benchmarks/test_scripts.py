@@ -67,6 +67,7 @@ SCRIPTS = [
             "| 16 | 2 | 1 | 2 | 1 | 2 |",
         ),
     ),
+    Script("recipes.py", "--mib 4 --rounds 1 --folder FOLDER", ("| numpy, transposed |",)),
     Script("resume.py", "--in-turns --tree smoke --inside FOLDER", (ORBAX,)),
     Script("scale.py", "--most 4", ("| 5% | met |", "| files per process | 15 | 16 | met |")),
     Script("single_file.py", "--tree smoke --rounds 1 --folder FOLDER", ("| cordwood",)),

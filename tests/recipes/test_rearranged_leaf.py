@@ -134,3 +134,5 @@ def test_windows_are_as_small_as_reading_allows(
     leaf = leaf._replace(storage=as_arranged(leaf))
     windows = choose_windows(leaf, block_bytes=[0], limits=limits)
     assert windows == (None if size_bytes is None else (size_bytes, 1))
+    distant = choose_windows(leaf, block_bytes=[0], is_distant=True, limits=limits)
+    assert distant == (windows if size_bytes in (140, 1120) else None)

@@ -105,7 +105,8 @@ class StoredLeaves:
             rows = leaf.storage.chunk_shape[0]
         elif isinstance(leaf.storage, Arranged):
             blocks = block_bytes(reader.index.sources, verify=True)
-            windows = choose_windows(leaf, block_bytes=blocks)
+            distant = [reader.files[piece.source].latency_bound for piece in leaf.storage.pieces]
+            windows = choose_windows(leaf, block_bytes=blocks, is_distant=any(distant))
             if windows is None:
                 leaf, reader = rearrange_in_file(leaf, reader, self._scratch)
             else:

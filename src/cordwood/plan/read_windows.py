@@ -24,7 +24,7 @@ from cordwood.plan.split_arrays import WINDOW_BYTES, split_array
 # Sizes of windows in bytes, and limits for the bytes read for each byte of one: little more than it
 # has, or a few times as much. Reading more often is slower than writing a temporary file.
 _LIMITS = ((WINDOW_BYTES, 1.25), (96 << 20, 4.1))
-_MOST_DECODED = 1.25  # chunks are not decoded several times
+_MOST_OF_SLOW = 1.25  # chunks are not decoded, and objects not fetched, several times
 
 
 class ReadWindows(NamedTuple):
@@ -35,22 +35,27 @@ class ReadWindows(NamedTuple):
 
 
 def choose_windows(
-    leaf: Leaf, *, block_bytes: Sequence[int], limits: Sequence[tuple[int, float]] = _LIMITS
+    leaf: Leaf,
+    *,
+    block_bytes: Sequence[int],
+    is_distant: bool = False,
+    limits: Sequence[tuple[int, float]] = _LIMITS,
 ) -> ReadWindows | None:
     """Return the windows in which an arranged leaf is read; None if it is to be copied.
 
     Args:
         leaf: the leaf, with its pieces.
         block_bytes: for each source, the size of the blocks that are verified as wholes, or 0.
+        is_distant: True if its sources are read from a store.
         limits: sizes of windows to try, and the most that is read for each byte of one.
     """
     storage = leaf.storage
     assert isinstance(storage, Arranged)
     item, stored_item = dtypes.itemsize(leaf.dtype), dtypes.itemsize(dtype_as_stored(leaf))
-    is_decoded = any(isinstance(part.leaf.storage, Encoded) for part in storage.parts)
+    is_slow = is_distant or any(isinstance(part.leaf.storage, Encoded) for part in storage.parts)
     chunk_rows = _chunk_rows(leaf)
     for size_bytes, most in limits:
-        most = min(most, _MOST_DECODED) if is_decoded else most
+        most = min(most, _MOST_OF_SLOW) if is_slow else most
         rows = chunk_rows if chunk_rows * math.prod(leaf.shape[1:]) * item <= size_bytes else 1
         windows = list(split_array(leaf.shape, item_bytes=item, limit_bytes=size_bytes, rows=rows))
         some = {windows[0], windows[len(windows) // 2], windows[-1]}
