@@ -138,7 +138,7 @@ class Recipe:
         names = frozenset(self.sizes).union(*map(expression_names, texts.values()))
         names = names.union(*[rule.names_of_numbers for rule in self.rules])
         numbers = {name: size for name, size in self.sizes.items() if name not in texts}
-        for name in names:
+        for name in sorted(names):
             value = _value(config, name)
             if is_size_number(value):
                 numbers[name] = value

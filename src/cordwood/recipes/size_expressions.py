@@ -80,7 +80,7 @@ def solve_sizes(sizes: Mapping[str, Size], outer: Mapping[str, Number]) -> dict[
     Raises ValueError as `evaluate` does; the message names the size.
 
     >>> solve_sizes({"h": "n | 5", "n": "m", "x": "y"}, {"m": 3})
-    {'m': 3, 'n': 3, 'h': 3}
+    {'m': 3, 'h': 3, 'n': 3}
     """
     values: dict[str, Number | None] = {n: v for n, v in outer.items() if n not in sizes}
     for name in sizes:
@@ -101,7 +101,7 @@ def _solve(
     if depth > MAX_DEPTH:
         raise ValueError(f"the size {name!r} is one of more than {MAX_DEPTH} that need each other")
     names = expression_names(sizes[name])
-    for other in names - {name}:
+    for other in sorted(names - {name}):
         values.setdefault(name, None)  # one that needs itself by others has no value
         _solve(other, sizes, outer, values, depth + 1)
     present = {each: value for each in names if (value := values.get(each)) is not None}
