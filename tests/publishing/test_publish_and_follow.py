@@ -16,7 +16,9 @@ import pytest
 
 import cordwood as cw
 from cordwood.errors import CorruptionError, MismatchError, PendingSaveError, StepError
+from cordwood.storage import syscalls
 from cordwood.testing import assert_trees_equal
+from tests.faults.recorder import RecordingSystem
 from tests.publishing.published import tree_of
 from tests.storage.stores import new_url
 
@@ -345,3 +347,14 @@ def test_keys_come_back_as_keys(tmp_path: Path) -> None:
         publisher.publish(version, {"key": jax.random.key(version)}).wait()
         made = follower.update()["key"]
         assert jax.random.bits(made) == jax.random.bits(jax.random.key(version))
+
+
+def test_a_follower_writes_nothing(tmp_path: Path) -> None:
+    """So a follower that is killed at any moment leaves everything as it was."""
+    publisher, follower = cw.WeightPublisher(tmp_path), cw.WeightFollower(tmp_path)
+    recorder = RecordingSystem(str(tmp_path))
+    for version in (1, 2):
+        publisher.publish(version, tree_of(version)).wait()
+        with syscalls.override(recorder):
+            follower.update()
+    assert recorder.trace.effects == []

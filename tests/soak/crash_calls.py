@@ -15,6 +15,7 @@ import cordwood as cw
 from cordwood.errors import NotACheckpointError, StepError
 from cordwood.removing.remove_checkpoint import plan_removal, remove
 from tests.faults.crash_states import CrashCase, Tree, acknowledge
+from tests.faults.scenario import same_tree
 
 _FILES = ("m.safetensors", "m.msgpack", "m.msgpack.zst", "m.msgpack.gz")
 _NO_EXCHANGE = frozenset({"exchange"})
@@ -32,6 +33,7 @@ def crash_cases() -> list[CrashCase]:
         *_collections(),
         *_copies(),
         *_conversions(),
+        *_publications(),
     ]
 
 
@@ -429,3 +431,56 @@ def _export(format: str, **options: Any) -> CrashCase:
     name = f"convert to {format}{', in shards' if options else ''}"
     trees = _trees("source.safetensors", "new")
     return CrashCase(name, prepare, call, trees, refusal=NotACheckpointError)
+
+
+def _publications() -> list[CrashCase]:
+    def publish(root: str, **options: Any) -> None:
+        publisher = cw.WeightPublisher(f"{root}/run", full_every=2, **options)
+        for version in range((_newest_version(root) or 0) + 1, 5):
+            publisher.publish(version, _version(version)).wait()
+            acknowledge(root, followed, *versions[:version])
+
+    def publish_and_remove(root: str) -> None:
+        publish(root, keep=1)
+
+    def next_call(root: str) -> None:
+        cw.WeightPublisher(f"{root}/run", keep=1).publish(5, _version(5)).wait()
+
+    followed = Tree("run", read=_follow)
+    # Not of the last version: a second call that has none to publish makes nothing durable.
+    versions = [Tree(f"run/{version}", read=_is_whole) for version in range(1, 4)]
+    case = CrashCase("publish", _nothing, publish, (*versions, followed), next_call=next_call)
+    return [
+        case,
+        case._replace(
+            name="publish, and remove old versions", call=publish_and_remove, trees=(followed,)
+        ),
+    ]
+
+
+def _is_whole(path: str) -> bool | None:
+    """Return True for a checkpoint without damage; None for none."""
+    try:
+        return not cw.verify(path).unverified_bytes
+    except FileNotFoundError:
+        return None
+
+
+def _version(number: int) -> dict[str, Any]:
+    weights = np.arange(600, dtype=np.float32)
+    weights[: number * 5] += number
+    return {"w": weights, "version": number}
+
+
+def _newest_version(root: str) -> int | None:
+    return cw.WeightFollower(f"{root}/run").newest()
+
+
+def _follow(path: str) -> bool | None:
+    """Return True if a follower gets exactly a version that was published; None for none."""
+    follower = cw.WeightFollower(path)
+    try:
+        tree = follower.update()
+    except FileNotFoundError:
+        return None
+    return same_tree(tree, _version(follower.version or 0))

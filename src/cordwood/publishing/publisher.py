@@ -202,7 +202,7 @@ class _Publication:
         publisher = self._publisher
         last = publisher._last
         if last is None:
-            publisher._versions.require_newer(self._number)
+            publisher._versions.begin(self._number)
         is_due = last is None or last.deltas + 1 >= publisher._full_every
         return join_tiles(self._host, every, is_due=is_due)
 

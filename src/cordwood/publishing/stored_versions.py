@@ -12,7 +12,10 @@ from cordwood.formats.step_names import step_in_name, step_name
 from cordwood.formats.table import DEFAULT
 from cordwood.loading.leaf_reader import LeafReader
 from cordwood.loading.open_reader import open_reader
+from cordwood.manager.delete_steps import StepCleaner
+from cordwood.manager.steps import Steps
 from cordwood.message_text import listed
+from cordwood.policies.keep_policies import KeepAll
 from cordwood.storage.locations import Location
 from cordwood.storage.open_step_storage import open_step_storage
 from cordwood.threads.log import log
@@ -38,6 +41,7 @@ class StoredVersions:
         self._storage = open_step_storage(
             location, storage_of(DEFAULT).RULES, timeout_seconds=timeout_seconds
         )
+        self._cleaner = StepCleaner(Steps(self._storage), KeepAll())
         self._whole: dict[int, bool] = {}  # of versions that were looked at
 
     @property
@@ -78,9 +82,15 @@ class StoredVersions:
         location = self.location_of(step)
         return open_reader(location, format=DEFAULT.name, prefix=prefix, options=OpenOptions())
 
-    def require_newer(self, step: int) -> None:
-        """Raise StepError if there is a version of that number, or a later one."""
-        later = [each for each in self.steps() if each >= step]
+    def begin(self, step: int) -> None:
+        """Make the newest version durable, whose publisher may have been killed before it was.
+
+        Raises StepError if there is a version of that number, or a later one.
+        """
+        steps = self.steps()
+        if steps:
+            self._storage.flush(step_name(steps[-1]))
+        later = [each for each in steps if each >= step]
         if later:
             raise StepError(
                 f"{self.location} has the versions {listed([*map(str, later)])} already: expected "
@@ -89,7 +99,10 @@ class StoredVersions:
             )
 
     def remove_old(self, keep: int) -> None:
-        """Remove versions that the newest `keep` do not need; log a warning if that fails."""
+        """Remove versions that the newest `keep` do not need, and what killed publishers have left.
+
+        Log a warning if that fails.
+        """
         steps = self.steps()
         try:
             oldest = next(
@@ -105,6 +118,7 @@ class StoredVersions:
                 self._storage.remove([step_name(step) for step in reversed(old)])
             for step in old:
                 self._whole.pop(step, None)
+            self._cleaner.make_room()
         except (CordwoodError, OSError) as e:
             log.warning("%s: old versions were not removed: %s", self.location, e)
 
