@@ -100,6 +100,7 @@ bench: $(STAMP) $(MINILM)
 	$(BIN)/python benchmarks/convert.py
 	$(BIN)/python benchmarks/recipes.py
 	$(BIN)/python benchmarks/verify.py
+	$(BIN)/python benchmarks/publish.py
 	$(BIN)/python benchmarks/viewer.py
 	$(BIN)/python benchmarks/object_store.py
 	$(BIN)/python -m benchmarks.readme

@@ -292,6 +292,11 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = runner.invoke(cli, ["delta", "old.safetensors", "new.safetensors", "delta"])
     assert made.exit_code == 0
     assert made.output.startswith("delta: ")
+    compared = runner.invoke(cli, ["diff", "old.safetensors", "new.safetensors", "--delta"])
+    assert compared.exit_code == 1
+    assert "a delta has " in compared.output
+    size = made.output.partition(": ")[2].partition(" from")[0]
+    assert size in compared.output
     applied = runner.invoke(
         cli, ["apply", "old.safetensors", "delta", "made.safetensors", "--json"]
     )

@@ -67,6 +67,9 @@ SCRIPTS = [
             "| 16 | 2 | 1 | 2 | 1 | 2 |",
         ),
     ),
+    Script(
+        "publish.py", "--mib 4 --rounds 1 --folder FOLDER", ("| float32 masters |", "| a store")
+    ),
     Script("recipes.py", "--mib 4 --rounds 1 --folder FOLDER", ("| numpy, transposed |",)),
     Script("resume.py", "--in-turns --tree smoke --inside FOLDER", (ORBAX,)),
     Script("scale.py", "--most 4", ("| 5% | met |", "| files per process | 15 | 16 | met |")),

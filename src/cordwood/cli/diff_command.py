@@ -57,6 +57,9 @@ _TITLES = (
     help="Print a table of the leaves that differ: first those with new NaN or infinite elements, "
     "then by relative L2.",
 )
+@click.option(
+    "--delta", "with_delta", is_flag=True, help="Also print the size of a delta from A to B."
+)
 @json_option
 def diff_command(
     a: str,
@@ -64,6 +67,7 @@ def diff_command(
     values: bool,
     digests: bool,
     stats: bool,
+    with_delta: bool,
     as_json: bool,
     recipe_name: str | None,
     config_file: str | None,
@@ -84,6 +88,8 @@ def diff_command(
     """
     if digests and (stats or not values):
         raise click.UsageError("--digests reads no elements: it excludes --stats and --no-values")
+    if with_delta and (digests or stats or not values):
+        raise click.UsageError("--delta excludes --digests, --stats and --no-values")
     if stats and not values:
         raise click.UsageError("--no-values reads no elements: it excludes --stats")
     from cordwood.api.diff import diff
@@ -94,9 +100,29 @@ def diff_command(
     if stats and not difference.equal and not as_json:
         _print_statistics(difference)
     else:
-        print_answer(str(difference), difference.to_json(), as_json=as_json)
+        delta = _delta_size(a, b, options["prefix"]) if with_delta else {}
+        lines = [str(difference), *[f"a delta has {text}" for text in delta.values()]]
+        print_answer("\n".join(lines), {**difference.to_json(), **delta}, as_json=as_json)
     if not difference.equal:
         raise click.exceptions.Exit(1)
+
+
+def _delta_size(a: str, b: str, prefix: str | None) -> dict[str, str]:
+    """Return the size of a delta as text, under its key in the JSON document."""
+    from cordwood.deltas.compare_versions import compare_versions
+    from cordwood.deltas.delta_report import share_text
+    from cordwood.index import size_in_memory
+    from cordwood.loading.checkpoint import open_at
+    from cordwood.loading.locate_step import locate_checkpoint
+    from cordwood.message_text import size_text
+    from cordwood.storage.locations import parse_location
+
+    base, target = [locate_checkpoint(parse_location(path)) for path in (a, b)]
+    with open_at(base, prefix=prefix) as old, open_at(target, prefix=prefix) as new:
+        tiles = compare_versions(old._reader, new._reader).tiles
+        size = sum([len(tile.encoded) for tile in tiles])
+        whole = sum(map(size_in_memory, new.index.leaves))
+    return {"delta": f"{size_text(size)} {share_text(size, whole)}"}
 
 
 def _print_statistics(difference: Diff) -> None:
