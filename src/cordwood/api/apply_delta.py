@@ -10,7 +10,6 @@ from cordwood.converting.conversion import Conversion
 from cordwood.deltas.patched_checkpoint import open_patched
 from cordwood.io.progress import ProgressOption
 from cordwood.loading.checkpoint import Checkpoint, open_at
-from cordwood.loading.locate_step import locate_checkpoint
 from cordwood.storage.locations import parse_location
 from cordwood.threads.run_in_worker import in_worker
 
@@ -61,10 +60,8 @@ def apply_delta(
     array([1., 1., 1.], dtype=float32)
     """
     with ExitStack() as stack:
-        old, changes = [
-            stack.enter_context(open_at(locate_checkpoint(parse_location(path)), prefix=name))
-            for path, name in ((base, prefix), (delta, None))
-        ]
+        old = stack.enter_context(open_at(parse_location(base), prefix=prefix))
+        changes = stack.enter_context(open_at(parse_location(delta)))
         patched = open_patched(old._reader, changes._reader)
         return convert(
             Checkpoint(patched), destination, format=format, overwrite=overwrite, progress=progress

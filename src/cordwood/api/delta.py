@@ -19,7 +19,6 @@ from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.progress import ProgressMeter, ProgressOption
 from cordwood.io.progress_bar import progress_display
 from cordwood.loading.checkpoint import open_at
-from cordwood.loading.locate_step import locate_checkpoint
 from cordwood.processes.key_value_store import SINGLE_PROCESS
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
 from cordwood.saving.background_saves import raise_unreported_failures, wait_for_saves
@@ -75,17 +74,15 @@ def delta(
     >>> delta("run/1", "run/2", "delta-1-2").changed_tiles
     1
     """
-    target_location, location = parse_location(target), parse_location(destination)
+    location = parse_location(destination)
     to_format = format_for_saving(location, format=None, prefix=None, exports=False)
     raise_unreported_failures()
     with ExitStack() as stack, gc_paused():
         stack.enter_context(after_interrupted_saves(str(location)))
         writer_of(to_format).refuse_foreign(to_format, location)
         refuse_existing(location, to_format, [""], beside=False, overwrite=overwrite)
-        old, new = [
-            stack.enter_context(open_at(locate_checkpoint(each), prefix=prefix))
-            for each in (parse_location(base), target_location)
-        ]
+        old = stack.enter_context(open_at(parse_location(base), prefix=prefix))
+        new = stack.enter_context(open_at(parse_location(target), prefix=prefix))
         size_bytes = sum(map(size_in_memory, new.index.leaves))
         report = stack.enter_context(progress_display(progress, "comparing"))
         meter = None if report is None else ProgressMeter(size_bytes, report)

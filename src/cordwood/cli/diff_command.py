@@ -113,11 +113,10 @@ def _delta_size(a: str, b: str, prefix: str | None) -> dict[str, str]:
     from cordwood.deltas.delta_report import share_text
     from cordwood.index import size_in_memory
     from cordwood.loading.checkpoint import open_at
-    from cordwood.loading.locate_step import locate_checkpoint
     from cordwood.message_text import size_text
     from cordwood.storage.locations import parse_location
 
-    base, target = [locate_checkpoint(parse_location(path)) for path in (a, b)]
+    base, target = parse_location(a), parse_location(b)
     with open_at(base, prefix=prefix) as old, open_at(target, prefix=prefix) as new:
         tiles = compare_versions(old._reader, new._reader).tiles
         size = sum([len(tile.encoded) for tile in tiles])

@@ -49,15 +49,14 @@ def compare_versions(
     tree = tile_tree(target.index.structure, new_specs, {})
     tiles: list[EncodedTile] = []
     old_digests: list[bytes] = []
-    for number in tree.arrays():
-        dtype = tree.specs[number].dtype
-        for boxes in _groups(tree.boxes(number), dtypes.itemsize(dtype)):
-            old = read_boxes(base, old_leaves[number], boxes)
-            new = read_boxes(target, new_leaves[number], boxes)
-            old_digests += map(tile_digest, old)
-            tiles += encode_tiles(dtype, old, new)
-            if meter is not None:
-                meter.advance(sum([array.nbytes for array in new]))
+    for boxes in _groups(tree):
+        old = read_boxes(base, old_leaves, boxes)
+        new = read_boxes(target, new_leaves, boxes)
+        old_digests += map(tile_digest, old)
+        dtypes_of_tiles = [tree.specs[leaf].dtype for leaf, some in boxes.items() for _ in some]
+        tiles += encode_tiles(dtypes_of_tiles, old, new)
+        if meter is not None:
+            meter.advance(sum([array.nbytes for array in new]))
     old_tree = tree._replace(specs=tuple(old_specs))
     base_version = BaseVersion(version_digest(old_tree, b"".join(old_digests)), None)
     digest = version_digest(tree, b"".join([tile.digest for tile in tiles]))
@@ -91,7 +90,16 @@ def _type_text(spec: LeafSpec) -> str:
     return f"{spec.kind} {leaf_text(spec)}{' (weak type)' if spec.weak_type else ''}"
 
 
-def _groups(boxes: Sequence[Box], itemsize: int) -> Iterator[Sequence[Box]]:
-    count = max(1, _GROUP_BYTES // max(1, element_count(boxes[0]) * itemsize))
-    for start in range(0, len(boxes), count):
-        yield boxes[start : start + count]
+def _groups(tree: TiledTree) -> Iterator[dict[int, list[Box]]]:
+    """Yield the boxes of all tiles by leaf, some tiles at a time."""
+    group: dict[int, list[Box]] = {}
+    group_bytes = 0
+    for leaf in tree.arrays():
+        for box in tree.boxes(leaf):
+            group.setdefault(leaf, []).append(box)
+            group_bytes += element_count(box) * dtypes.itemsize(tree.specs[leaf].dtype)
+            if group_bytes >= _GROUP_BYTES:
+                yield group
+                group, group_bytes = {}, 0
+    if group:
+        yield group

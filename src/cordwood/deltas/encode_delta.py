@@ -28,17 +28,23 @@ class EncodedTile(NamedTuple):
 
 
 def encode_tiles(
-    dtype: str, old: Sequence[np.ndarray], new: Sequence[np.ndarray]
+    dtypes: Sequence[str], old: Sequence[np.ndarray], new: Sequence[np.ndarray]
 ) -> list[EncodedTile]:
-    """Return the differences between tiles of one dtype; each is an array of any memory order."""
-    size = word_bytes(dtype)
+    """Return the differences between tiles, by several threads.
 
-    def encode(before: np.ndarray, after: np.ndarray) -> EncodedTile:
+    Args:
+        dtypes: the dtype of each tile.
+        old: the tiles of the old version, in any memory order.
+        new: those of the new version.
+    """
+
+    def encode(dtype: str, before: np.ndarray, after: np.ndarray) -> EncodedTile:
+        size = word_bytes(dtype)
         words = as_words(np.ascontiguousarray(after), size)
         encoded = encode_tile(as_words(np.ascontiguousarray(before), size), words)
         return EncodedTile(encoded, digest_of(words.data))
 
-    return map_in_threads(encode, list(zip(old, new, strict=True)))
+    return map_in_threads(encode, list(zip(dtypes, old, new, strict=True)))
 
 
 def tile_digest(tile: np.ndarray) -> bytes:

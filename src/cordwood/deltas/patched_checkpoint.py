@@ -22,7 +22,7 @@ def open_patched(base: LeafReader, delta: LeafReader) -> LeafReader:
     stored = StoredDelta(delta, require_delta(delta), base.index.structure, specs)
 
     def tile(leaf: int, number: int) -> np.ndarray:
-        (data,) = read_boxes(base, leaves[leaf], [stored.tree.box(leaf, number)])
+        (data,) = read_boxes(base, leaves, {leaf: [stored.tree.box(leaf, number)]})
         encoded = stored.read({leaf: [number]}).get((leaf, number))
         stored.apply(leaf, number, encoded, data)
         return data.reshape(-1).view(np.uint8)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -37,9 +37,25 @@ def stored_specs(reader: LeafReader, leaves: Sequence[Leaf]) -> list[LeafSpec]:
     return specs
 
 
-def read_boxes(reader: LeafReader, leaf: Leaf, boxes: Sequence[Box]) -> list[np.ndarray]:
-    """Return boxes of an array leaf, each contiguous and with memory of its own; checked."""
-    if isinstance(leaf.storage, Inline):
-        return [np.array(leaf.storage.value) for _ in boxes]
-    boxes_of = {0: list(boxes)}
-    return reader.read(reader.with_pieces([leaf], boxes_of), boxes_of)
+def read_boxes(
+    reader: LeafReader, leaves: Sequence[Leaf], boxes: Mapping[int, Sequence[Box]]
+) -> list[np.ndarray]:
+    """Return boxes of array leaves, each contiguous; what is read is checked.
+
+    Args:
+        reader: the open checkpoint.
+        leaves: its leaves.
+        boxes: the boxes to read of leaves, by number, ascending.
+    """
+    stored = [number for number in boxes if not isinstance(leaves[number].storage, Inline)]
+    boxes_of = {position: boxes[number] for position, number in enumerate(stored)}
+    located = reader.with_pieces([leaves[number] for number in stored], boxes_of)
+    arrays = iter(reader.read(located, boxes_of) if stored else ())
+    result: list[np.ndarray] = []
+    for number, some in boxes.items():
+        storage = leaves[number].storage
+        if isinstance(storage, Inline):
+            result += [np.array(storage.value) for _ in some]
+        else:
+            result += [next(arrays) for _ in some]
+    return result

@@ -102,13 +102,13 @@ class HeldVersion:
         leaves = whole.reader.index.leaves
 
         def fetch(keys: Sequence[_Key]) -> None:
-            for leaf, group in groupby(keys, key=itemgetter(0)):
-                tiles = [tile for _, tile in group]
-                boxes = [self.tree.box(leaf, tile) for tile in tiles]
-                for tile, array in zip(
-                    tiles, read_boxes(whole.reader, leaves[leaf], boxes), strict=True
-                ):
-                    self._tiles[leaf, tile] = array.reshape(-1).view(np.uint8)
+            boxes = {
+                leaf: [self.tree.box(leaf, tile) for tile in tiles]
+                for leaf, tiles in _by_leaf(keys).items()
+            }
+            arrays = read_boxes(whole.reader, leaves, boxes)
+            for key, array in zip(keys, arrays, strict=True):
+                self._tiles[key] = array.reshape(-1).view(np.uint8)
             self._apply(opened, _read(opened, keys), keys)
 
         self._fetch = fetch
@@ -148,7 +148,7 @@ class HeldVersion:
             map_in_threads(apply, list(keys))
 
     def _require(self, keys: Sequence[_Key]) -> None:
-        """Fetch the tiles of a read that are not held. Raises KeyError if they cannot be."""
+        """Fetch the tiles of a read that are not held. Raises NotHeldError if they cannot be."""
         missing = [key for key in keys if key not in self._tiles]
         if not missing:
             return
@@ -159,8 +159,12 @@ class HeldVersion:
 
 def _read(deltas: Sequence[StoredDelta], keys: Sequence[_Key]) -> list[_Encoded]:
     """Return the encoded tiles of each delta."""
-    tiles = {leaf: [tile for _, tile in group] for leaf, group in groupby(keys, itemgetter(0))}
+    tiles = _by_leaf(keys)
     return [delta.read(tiles) for delta in deltas]
+
+
+def _by_leaf(keys: Sequence[_Key]) -> dict[int, list[int]]:
+    return {leaf: [tile for _, tile in group] for leaf, group in groupby(keys, itemgetter(0))}
 
 
 class NotHeldError(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,11 +74,10 @@ def encode_own_tiles(host: HostVersion, last: PublishedVersion | None) -> list[E
     """
     old = host if last is None else last.host
     tiles: list[EncodedTile] = []
-    for dtype, some in groupby(host.own, key=lambda tile: host.specs[tile.leaf].dtype):
-        own = list(some)
-        for start in range(0, len(own), _GROUP_TILES):
-            group = own[start : start + _GROUP_TILES]
-            tiles += encode_tiles(dtype, [*map(old.tile, group)], [*map(host.tile, group)])
+    for start in range(0, len(host.own), _GROUP_TILES):
+        group = host.own[start : start + _GROUP_TILES]
+        dtypes = [host.specs[tile.leaf].dtype for tile in group]
+        tiles += encode_tiles(dtypes, [*map(old.tile, group)], [*map(host.tile, group)])
     return tiles
 
 
