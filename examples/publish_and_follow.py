@@ -29,7 +29,7 @@ END = -1
 
 
 class Games(NamedTuple):
-    """What a sampler saw with one version of the weights."""
+    """The games that a sampler played with one version of the weights."""
 
     version: int
     features: Any  # float32[games, features]
