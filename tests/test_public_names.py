@@ -18,7 +18,7 @@ MAX_NAMES = 40  # of `cordwood` itself: a reader sees them all in one screen
 NAMESPACES = {
     "cordwood": """
         Checkpoint CheckpointManager CordwoodError DictKey EverySeconds EverySteps KeepBest
-        KeepEvery KeepLast PendingSave StepReader StoredLeaf
+        KeepEvery KeepLast Mirror PendingSave StepReader StoredLeaf
         WeightFollower WeightPublisher apply_delta convert copy delta detect
         diff from_bytes from_state_dict gc load load_from_file match_partition_rules msgpack_restore
         msgpack_serialize open register_serialization_state release_memory save save_async
@@ -90,9 +90,9 @@ NAMESPACES = {
         Recipe Rule find_recipe
     """,
     "cordwood.results": """
-        Conversion CopyReport DeltaReport Detected Diff GcReport LeafDiff PlannedStep Progress
-        RecipeTable Resplittable Restored RetentionPlan SaveReport Stateful StorageOptions
-        Verification
+        Conversion CopyReport DeltaReport Detected Diff GcReport LeafDiff ManagerProblem
+        PlannedStep Progress RecipeTable Resplittable Restored RetentionPlan SaveReport Stateful
+        StorageOptions Verification
     """,
     "cordwood.state_dict": """
         current_path from_state_dict is_serializable register_serialization_state to_state_dict
@@ -153,8 +153,9 @@ SIGNATURES = {
     "CheckpointManager": [
         *["root", "*", "save", "keep", "background", "on_save", "rewrite_every"],
         *["preemption_seconds", "page_cache", "orbax", "staging_bytes", "device_copies"],
-        *["timeout_seconds", "progress"],
+        *["mirror", "on_problem", "timeout_seconds", "progress"],
     ],
+    "Mirror": ["root", "every", "keep", "wait_seconds"],
     "to_bytes": ["target"],
     "from_bytes": ["target", "encoded_bytes"],
     "to_state_dict": ["target"],

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from cordwood.loading.checkpoint import Checkpoint as Checkpoint
     from cordwood.loading.stored_leaf import StoredLeaf as StoredLeaf
     from cordwood.manager.manager import CheckpointManager as CheckpointManager
+    from cordwood.manager.mirror import Mirror as Mirror
     from cordwood.manager.step_reader import StepReader as StepReader
     from cordwood.msgpack import from_bytes as from_bytes
     from cordwood.msgpack import load_from_file as load_from_file
@@ -94,6 +95,7 @@ _NAMES_OF = {
     "cordwood.loading.checkpoint": "Checkpoint",
     "cordwood.loading.stored_leaf": "StoredLeaf",
     "cordwood.manager.manager": "CheckpointManager",
+    "cordwood.manager.mirror": "Mirror",
     "cordwood.manager.step_reader": "StepReader",
     "cordwood.msgpack": (
         "from_bytes load_from_file msgpack_restore msgpack_serialize save_to_file to_bytes"

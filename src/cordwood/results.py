@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cordwood.loading.detect_checkpoint import Detected as Detected
     from cordwood.manager.items.resplit_states import Resplittable as Resplittable
     from cordwood.manager.items.stateful import Stateful as Stateful
+    from cordwood.manager.manager_problem import ManagerProblem as ManagerProblem
     from cordwood.manager.restored import Restored as Restored
     from cordwood.manager.save_report import SaveReport as SaveReport
     from cordwood.policies.retention_plan import PlannedStep as PlannedStep
@@ -38,6 +39,7 @@ _MODULE_OF = {
     "GcReport": "cordwood.api.gc",
     "LeafDiff": "cordwood.comparing.leaf_diff",
     "PlannedStep": "cordwood.policies.retention_plan",
+    "ManagerProblem": "cordwood.manager.manager_problem",
     "Progress": "cordwood.io.progress",
     "RecipeTable": "cordwood.recipes.recipe_table",
     "Resplittable": "cordwood.manager.items.resplit_states",

@@ -192,6 +192,12 @@ def test_the_page_about_publishing_runs() -> None:
     assert names["follower"].version == 3
 
 
+def test_the_page_about_recovery_runs() -> None:
+    names = run("recover.md")
+    assert names["manager"].steps() == [50, 55, 60]
+    assert cordwood.StepReader("safe/run").steps() == [40, 60]
+
+
 def test_the_page_about_several_hosts_runs() -> None:
     names = run("several-hosts.md")
     assert names["restored"] is None

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
+import warnings
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from cordwood import CheckpointManager, EverySeconds, EverySteps, KeepEvery, KeepLast, load
+from cordwood import (
+    CheckpointManager,
+    EverySeconds,
+    EverySteps,
+    KeepEvery,
+    KeepLast,
+    Mirror,
+    load,
+)
 from cordwood.processes import rendezvous
 from cordwood.storage import syscalls
 from tests.processes.spread_trees import like, reference, spread, step_of
@@ -36,6 +45,18 @@ def train(
             manager.save(step, spread(reference(step, rows), 2), metrics={"loss": 1 / step})
         manager.wait()
         return begun, manager.steps()
+
+
+def train_mirrored(path: str, mirror: str, steps: int) -> tuple[int, int | None, list[str]]:
+    """Restore, save up to a step, and copy to a mirror; where it began, and what is mirrored."""
+    with CheckpointManager(path, keep=KeepLast(1), mirror=Mirror(mirror)) as manager:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # about damaged steps
+            begun = restore(manager, 64)
+        for step in range(begun + 1, steps + 1):
+            manager.save(step, spread(reference(step), 2), metrics={"loss": 1 / step})
+            manager.wait()
+        return begun, manager.mirrored, list(map(str, manager.problems))
 
 
 def fine_tune(path: str, steps: int) -> list[tuple[int, int]]:

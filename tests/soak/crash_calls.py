@@ -149,6 +149,22 @@ def _run(root: str, steps: range, **options: Any) -> None:
                 acknowledge(root, *_steps(step))
 
 
+def _run_mirrored(root: str, steps: range) -> None:
+    """Save steps after the one that a run continues from, and wait until each is mirrored."""
+    mirror = cw.Mirror(f"{root}/mirror", keep=2)
+    with cw.CheckpointManager(f"{root}/run", background=False, keep=1, mirror=mirror) as manager:
+        restored = _restore(manager)
+        manager.wait()
+        for step in steps:
+            if restored is None or step > restored.step:
+                manager.save(step, tree_of(step))
+                acknowledge(root, *_trees(f"run/{step}"))
+                manager.wait()
+                assert manager.mirrored == step
+                acknowledge(root, *_trees(f"mirror/{step}"))
+        assert not manager.problems, manager.problems
+
+
 def _steps(*steps: int, run: str = "run") -> tuple[Tree, ...]:
     paths = [f"{run}/{step}" for step in steps]
     return tuple(tree for path in paths for tree in (Tree(path, ""), Tree(path, "ema")))
@@ -200,6 +216,15 @@ def _managers() -> list[CrashCase]:
         with cw.CheckpointManager(f"{root}/run") as manager:
             manager.add_metrics(2, {"loss": 0.5, "accuracy": 0.25}, overwrite=True)
 
+    def prepare_mirror(root: str) -> None:
+        _run_mirrored(root, range(1, 4))
+
+    def with_mirror(root: str) -> None:
+        _run_mirrored(root, range(4, 6))
+
+    def next_with_mirror(root: str) -> None:
+        _run_mirrored(root, range(6, 7))
+
     saved_again = tuple(each._replace(may_be_damaged=True) for each in _steps(3))
     of_metrics = tuple(Tree(f"run/{step}", metrics=True) for step in (1, 2))
     trees = _steps(1, 2, 3, 4, 5)
@@ -218,6 +243,13 @@ def _managers() -> list[CrashCase]:
             (*_steps(1, 2), *saved_again),
             refusal=StepError,
             next_call=after_damage,
+        ),
+        CrashCase(
+            "manager.save with a mirror",
+            prepare_mirror,
+            with_mirror,
+            _trees(*(f"{place}/{step}" for place in ("run", "mirror") for step in range(1, 6))),
+            next_call=next_with_mirror,
         ),
         CrashCase("manager.add_metrics", prepare, add_metrics, (*_steps(1, 2, 3), *of_metrics)),
     ]

@@ -114,14 +114,19 @@ class StepCleaner:
         self._warned: set[str] = set()  # problems that were logged
         self._clean: set[tuple[str, Hashable | None]] = set()  # entries, and their stamps
 
-    def make_room(self) -> None:
+    def make_room(self, *, spared: int | None = None) -> None:
         """Remove entries that are no longer steps, or never became steps.
 
         A save calls this before it writes: else a run that dies in every save would fill the disk
         with leftovers, and no save could ever end. The next call removes what this one cannot.
+
+        Args:
+            spared: a step of which nothing is removed, because a copy goes on from what there is;
+                None: no step.
         """
         if isinstance(self._steps.location, LocalPath):  # object stores have no locks
-            self._remove_unfinished(self._steps.unfinished())
+            unfinished = self._steps.unfinished()
+            self._remove_unfinished([each for each in unfinished if each.step != spared])
 
     def after_commit(self, *, time_now: float) -> None:
         """Delete steps by the plan, and all leftovers. Raises OSError, CordwoodError."""

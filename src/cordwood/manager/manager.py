@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -19,8 +20,12 @@ from cordwood.io.progress_bar import require_progress_option
 from cordwood.manager.add_metrics import add_metrics
 from cordwood.manager.argument_hints import with_hints
 from cordwood.manager.delete_steps import delete_steps, plan_deletions
+from cordwood.manager.manager_problem import ManagerProblem
 from cordwood.manager.metrics_argument import as_metrics
+from cordwood.manager.mirror import Mirror
+from cordwood.manager.mirror_copies import MirrorCopies
 from cordwood.manager.missing_steps import missing_step_error
+from cordwood.manager.problem_log import ProblemLog
 from cordwood.manager.save_decider import SaveDecider
 from cordwood.manager.save_queue import SaveQueue
 from cordwood.manager.save_report import SaveReport
@@ -84,6 +89,11 @@ class CheckpointManager(StepReader):
             `cordwood.save_async`.
         device_copies: True if the arrays may be copied on their devices where `staging_bytes` has
             no room for all of them, as in `cordwood.save_async`.
+        mirror: a second place, to which process 0 copies committed steps in the background, and
+            from which `restore` takes what the root lacks. Every process passes it. None: none.
+        on_problem: called with a `cordwood.results.ManagerProblem` when something beside the saves
+            fails, such as a copy to the mirror; mostly in the thread that copies. No save fails by
+            it. It may not wait for this manager.
         timeout_seconds: how long to wait for other processes that are late but alive, and for the
             lock of another save of a step.
         progress: True shows a bar in a terminal or a notebook while a step is saved, which may be
@@ -119,6 +129,8 @@ class CheckpointManager(StepReader):
         orbax: bool | str = False,
         staging_bytes: int | None = None,
         device_copies: bool = False,
+        mirror: Mirror | None = None,
+        on_problem: Callable[[ManagerProblem], None] | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
         progress: ProgressOption = None,
     ) -> None:
@@ -135,11 +147,23 @@ class CheckpointManager(StepReader):
         self._timeout_seconds = timeout_seconds
         self._keep_policy = as_keep_policy(keep)
         self._closed = False
+        self._problems = ProblemLog(self.root, on_problem)
+        self._copies: MirrorCopies | None = None
+        if mirror is not None:
+            self._copies = MirrorCopies(
+                self._steps,
+                mirror,
+                self._problems,
+                is_preempted=lambda: self._decider.notice.received_at is not None,
+                timeout_seconds=timeout_seconds,
+            )
+            self._holders = (self._copies.holder,)
         self._queue = SaveQueue(
             self._steps,
             self._group,
             self._keep_policy,
             on_save,
+            self._copies,
             rewrite_every=rewrite_every,
             page_cache=page_cache,
             orbax=orbax,
@@ -166,6 +190,19 @@ class CheckpointManager(StepReader):
             self._decider.seen = True
             return True
         return self._decider.preempted
+
+    @property
+    def mirrored(self) -> int | None:
+        """The newest step that is complete in the mirror, as far as this process knows.
+
+        None if there is none, without a mirror, and on other processes than process 0.
+        """
+        return None if self._copies is None else self._copies.newest
+
+    @property
+    def problems(self) -> list[ManagerProblem]:
+        """The failures beside the saves, such as of copies to the mirror: the newest 100."""
+        return self._problems.list()
 
     @with_hints("save")
     def save(
@@ -317,18 +354,37 @@ class CheckpointManager(StepReader):
     def wait(self, timeout_seconds: float | None = None) -> None:
         """Wait until the last save is committed and, on process 0, old steps are deleted.
 
+        With a mirror, process 0 then waits for the running copy, for no longer than the
+        `wait_seconds` of the mirror, and logs what the mirror holds. A copy that fails or is late
+        raises nothing: see `problems`.
+
         Raises:
             TimeoutError: the save is still running after that time, and continues.
             Exception: the exception of the save, if it failed; then no step was deleted.
         """
+        end = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
         self._queue.wait(timeout_seconds)
+        self._wait_for_copies(end)
+
+    def _wait_for_copies(self, end: float = math.inf) -> None:
+        """Wait for the copy to the mirror until a monotonic time, and no longer than allowed."""
+        if self._copies is not None and not self._queue.post_commit.is_in_this_thread:
+            self._copies.wait(lambda: self._seconds_left(end))
+
+    def _seconds_left(self, end: float) -> float:
+        """Return how long a copy to the mirror may still be waited for."""
+        seconds = end - time.monotonic()
+        if self._decider.notice.received_at is not None:
+            seconds = min(seconds, self._decider.seconds_left())
+        return seconds
 
     def delete(self, step: SupportsIndex) -> None:
         """Delete a step, whatever policy keeps it; with several processes every one calls this.
 
         Only what cordwood wrote is deleted: a step of another tool stays, and so does a directory
         with files that cordwood did not write, also if its name is that number. `cordwood rm`
-        removes a step of any tool.
+        removes a step of any tool. With a mirror the step is deleted there, too, and there first:
+        else `restore` would take it from the mirror.
 
         Raises:
             FileNotFoundError: there is no such step.
@@ -381,6 +437,8 @@ class CheckpointManager(StepReader):
                 overwrite=overwrite,
                 timeout_seconds=self._timeout_seconds,
             )
+            if self._copies is not None:
+                self._copies.request()
 
         def add_together() -> None:
             self._queue.post_commit.wait(None)
@@ -392,7 +450,8 @@ class CheckpointManager(StepReader):
         """Delete all steps after one, to go back to it, and return their numbers.
 
         With several processes every one calls this. Policies do not matter here. On a disk the
-        newest step is deleted first, so a power cut leaves all steps up to some step.
+        newest step is deleted first, so a power cut leaves all steps up to some step. With a mirror
+        they are deleted there, too, and there first.
 
         Raises StepError if another process has pinned one of them, or saves it, or if something
         there that has a later number was not written by cordwood, such as the root of another run.
@@ -414,11 +473,16 @@ class CheckpointManager(StepReader):
             if self._saver.restored is not None and self._saver.restored >= start:
                 self._saver.restored = None
             try:
-                return self._group.agree(what, lambda: delete_steps(self._steps, start, stop))
+                return self._group.agree(what, lambda: self._delete_in_all_places(start, stop))
             finally:
                 self._decider.invalidate()  # an error may come after some were deleted
 
         return self._alone(delete)
+
+    def _delete_in_all_places(self, start: int, stop: int | None) -> list[int]:
+        """Delete steps, on process 0, in the mirror first: no step of it may outlive the root's."""
+        mirrored = [] if self._copies is None else self._copies.delete(start, stop)
+        return sorted({*mirrored, *delete_steps(self._steps, start, stop)})
 
     def _before_restoring(self) -> None:
         if not self._queue.calls.is_forked:  # the saves of another process are not waited for
@@ -443,6 +507,8 @@ class CheckpointManager(StepReader):
                 self._steps.storage.flush(step.entry)
             except OSError as e:
                 log.warning("%s: the restored step could not be flushed: %s", step.path, e)
+        if self._copies is not None and self._group.index == 0 and not self._closed:
+            self._copies.request()
 
     def close(self) -> None:
         """Wait as `wait` does, and restore the earlier handler of SIGTERM.
@@ -456,11 +522,17 @@ class CheckpointManager(StepReader):
             return
         try:
             try:
-                self.wait()  # a signal handler may save meanwhile
+                self._queue.wait()  # a signal handler may save meanwhile
             finally:
                 self._closed = True
-            self.wait()
+            self._queue.wait()
+        except Exception:
+            self._wait_for_copies()
+            raise
+        else:
+            self._wait_for_copies()
         finally:
+            self._stop_copies()
             self._decider.notice.stop()
         if self._decider.notice.received_at is None or self._decider.preempted:
             return
@@ -491,11 +563,19 @@ class CheckpointManager(StepReader):
                 last.step,
             )
         try:
-            self.wait()
+            self._queue.wait()
         except Exception as e:  # noqa: BLE001  (added to the error that leaves the block)
             error.add_note(f"and a save in the background failed: {type(e).__name__}: {e}")
         finally:
+            if isinstance(error, Exception):
+                self._wait_for_copies()
+            self._stop_copies()
             self._decider.notice.stop()
+
+    def _stop_copies(self) -> None:
+        """Let a copy end that nobody waits for any longer; the next run goes on from it."""
+        if self._copies is not None:
+            self._copies.stop()
 
     def __repr__(self) -> str:
         return (

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from cordwood.errors import CorruptionError, FormatError, ProcessError
 from cordwood.io.open_files import is_disk_error
-from cordwood.manager.choose_step import Choice, ChosenStep, choose_newest
+from cordwood.manager.choose_step import Choice, ChosenStep, choose_newest, choose_numbered
 from cordwood.manager.load_step import LoadedStep, load_step
-from cordwood.manager.missing_steps import finished_step
 from cordwood.manager.restore_request import RestoreRequest
+from cordwood.manager.step_holder import StepHolder
 from cordwood.manager.steps import Steps
 from cordwood.message_text import printable
 from cordwood.processes.process_error_texts import process_names
@@ -37,28 +37,48 @@ class _Failure(NamedTuple):
 
 
 def restore_step(
-    steps: Steps, rendezvous: Rendezvous, number: int, request: RestoreRequest
+    steps: Steps,
+    holders: Sequence[StepHolder],
+    rendezvous: Rendezvous,
+    number: int,
+    request: RestoreRequest,
 ) -> LoadedStep:
     """Load the step of a number, as one of the processes of a rendezvous.
+
+    Args:
+        steps: the steps of the root.
+        holders: other places that hold copies of them, the nearest first.
+        rendezvous: the processes.
+        number: the step.
+        request: what is to be loaded of it.
 
     Raises as `CheckpointManager.restore` does.
     """
 
     def find(requests: list[str]) -> ChosenStep:
         _require_same(requests, steps.root)
-        step = finished_step(steps, number)
-        step.require_known()
-        return ChosenStep.of(step)
+        return choose_numbered(steps, holders, number)
 
-    chosen = ChosenStep.received(rendezvous.exchange(str(number), find))
-    with _explaining(steps, chosen):
-        loaded = load_step(chosen, request, rendezvous)
-    rendezvous.exchange(None, lambda _: None)  # all processes have loaded it
-    return loaded
+    while True:
+        chosen = ChosenStep.received(rendezvous.exchange(str(number), find))
+        loaded, failure = None, None
+        with _explaining(steps, chosen):
+            try:
+                loaded = load_step(chosen, request, rendezvous)
+            except (OSError, CorruptionError, FormatError) as e:
+                if not chosen.has_copy or not _is_damage(e, chosen):
+                    raise
+                failure = _Failure(isinstance(e, FileNotFoundError), str(e))
+        answer = rendezvous.exchange(failure, partial(_judge, steps, chosen))
+        if not answer and loaded is not None:
+            _log_holder(chosen, rendezvous)
+            return loaded
+        steps.mark_damaged(number, answer)
 
 
 def restore_newest(
     steps: Steps,
+    holders: Sequence[StepHolder],
     rendezvous: Rendezvous,
     request: RestoreRequest,
     *,
@@ -67,40 +87,44 @@ def restore_newest(
     """Load the newest whole step, as one of the processes of a rendezvous.
 
     Warns of steps that are passed over and, if there is no step, of checkpoints that are not steps.
-    Returns None if no save has finished; with `required` that is an error. Raises as
-    `CheckpointManager.restore` does.
+    Returns None if no save has finished; with `required` that is an error. The arguments are those
+    of `restore_step`. Raises as `CheckpointManager.restore` does.
     """
     root = steps.root
-    damaged: dict[int, str] = {}
+    damaged: dict[str, tuple[int, str]] = {}
 
     def choose(requests: list[str]) -> Choice:
         _require_same(requests, root)
-        return choose_newest(steps, damaged)
+        return choose_newest(steps, holders, damaged)
 
     while True:
         choice = Choice(*rendezvous.exchange(_NEWEST, choose))
         for step, path, problem in choice.damaged:
-            damaged[step] = problem
+            damaged[path] = step, problem
             _warn(f"{path}: step {step} is passed over: {problem}")
         if choice.chosen is None:
             break
         chosen, loaded, failure = ChosenStep.received(choice.chosen), None, None
+        place = _place_of(steps, holders, chosen)
         with _explaining(steps, chosen):
             try:
                 loaded = load_step(chosen, request, rendezvous)
-            except (FileNotFoundError, CorruptionError, FormatError) as e:
+            except (OSError, CorruptionError, FormatError) as e:
+                if not _is_damage(e, chosen):
+                    raise
                 failure = _Failure(isinstance(e, FileNotFoundError), str(e))
-        answer = rendezvous.exchange(failure, partial(_judge, steps, chosen))
+        answer = rendezvous.exchange(failure, partial(_judge, place, chosen))
         if not answer:
             break
         if rendezvous.index:
-            steps.mark_damaged(chosen.step, answer)
+            place.mark_damaged(chosen.step, answer)
     for number, path in choice.unfinished:
         _warn(f"{path}: the save of step {number} did not finish; it is passed over")
     if choice.chosen is not None:
+        _log_holder(chosen, rendezvous)
         return loaded
     if damaged:
-        lines = [f"  {number}: {damaged[number]}" for number in sorted(damaged)]
+        lines = [f"  {number}: {problem}" for number, problem in sorted(damaged.values())]
         raise CorruptionError(f"{root}: no step can be restored:\n" + "\n".join(lines))
     if required:
         raise FileNotFoundError(
@@ -115,6 +139,26 @@ def restore_newest(
         level = logging.DEBUG if rendezvous.index else logging.INFO
         log.log(level, "nothing to restore in %s: %s", root, choice.nothing)
     return None
+
+
+def _place_of(steps: Steps, holders: Sequence[StepHolder], chosen: ChosenStep) -> Steps:
+    """Return the steps of the place that a step was chosen from."""
+    named = {holder.name: holder.steps for holder in holders}
+    return steps if chosen.holder is None else named[chosen.holder]
+
+
+def _is_damage(error: Exception, chosen: ChosenStep) -> bool:
+    """Return True for an error after which another place, or another step, is tried."""
+    if isinstance(error, FileNotFoundError | CorruptionError | FormatError):
+        return True
+    return chosen.has_copy and isinstance(error, OSError) and is_disk_error(error)
+
+
+def _log_holder(chosen: ChosenStep, rendezvous: Rendezvous) -> None:
+    """Log a line on process 0 if a step was not loaded from the root."""
+    if chosen.holder is not None and rendezvous.index == 0:
+        text = "step %d was restored from %s %s: %s"
+        log.warning(text, chosen.step, chosen.holder, chosen.path, printable(chosen.why))
 
 
 def _require_same(requests: Sequence[str], root: str) -> None:

@@ -17,6 +17,7 @@ from cordwood.formats.table import DEFAULT
 from cordwood.io.memory.staging_memory import StagingOptions
 from cordwood.io.progress import ProgressOption
 from cordwood.manager.delete_steps import StepCleaner
+from cordwood.manager.mirror_copies import MirrorCopies
 from cordwood.manager.require_newer import require_newer
 from cordwood.manager.save_report import SaveReport
 from cordwood.manager.step import Step
@@ -70,6 +71,7 @@ class SaveQueue:
         group: ProcessGroup,
         keep: KeepPolicy,
         on_save: Callable[[SaveReport], None] | None,
+        copies: MirrorCopies | None,
         *,
         rewrite_every: int,
         page_cache: bool,
@@ -87,6 +89,7 @@ class SaveQueue:
         self._group = group
         self._cleaner = StepCleaner(steps, keep)
         self._on_save = on_save
+        self._copies = copies
         if type(rewrite_every) is not int or rewrite_every < 1:
             raise ValueError(
                 f"rewrite_every: expected an int of at least 1, found {rewrite_every!r:.80}"
@@ -314,3 +317,5 @@ class SaveQueue:
             log.warning("%s: steps could not be deleted: %s", self._steps.root, e)
         except Exception:  # noqa: BLE001  (of a policy; it is logged with its traceback)
             log.exception("%s: keep failed, and no step was deleted", self._steps.root)
+        if self._copies is not None:
+            self._copies.request(report.step)

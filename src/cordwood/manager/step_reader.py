@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, TypeVar, Unpack, overload
 
@@ -22,6 +22,7 @@ from cordwood.manager.pin_step import pinned
 from cordwood.manager.restore_request import RestoreOptions, RestoreRequest
 from cordwood.manager.restore_step import restore_newest, restore_step
 from cordwood.manager.restored import Restored
+from cordwood.manager.step_holder import StepHolder
 from cordwood.manager.step_watcher import StepWatcher
 from cordwood.manager.steps import Steps
 from cordwood.message_text import printable
@@ -70,6 +71,7 @@ class StepReader:
         self._group = ProcessGroup(self._steps.root, timeout_seconds)
         self._watch = StepWatcher(self._steps, self._group)
         self._progress: ProgressOption = None
+        self._holders: Sequence[StepHolder] = ()  # where steps that the root lacks are looked for
 
     def __repr__(self) -> str:
         return f"StepReader({self.root!r})"
@@ -258,9 +260,11 @@ class StepReader:
             ) as rendezvous:
                 require_mapping(request.items)
                 if number is not None:
-                    loaded = restore_step(self._steps, rendezvous, number, request)
+                    loaded = restore_step(self._steps, self._holders, rendezvous, number, request)
                 else:
-                    loaded = restore_newest(self._steps, rendezvous, request, required=required)
+                    loaded = restore_newest(
+                        self._steps, self._holders, rendezvous, request, required=required
+                    )
         except MismatchError as e:  # the message is complete; hide internal frames
             raise e.with_traceback(None) from e.__cause__
         if loaded is None:

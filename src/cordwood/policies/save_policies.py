@@ -141,8 +141,8 @@ class _JoinedSave(Joined, SavePolicy):
 SaveWhen: TypeAlias = SavePolicy | int | None
 
 
-def as_save_policy(save: SaveWhen) -> SavePolicy:
-    """Return a policy for the argument `save`: a number is an interval, None is every step."""
+def as_save_policy(save: SaveWhen, argument: str = "save") -> SavePolicy:
+    """Return a policy for an argument: a number is an interval, None is every step."""
     if save is None:
         return EveryStep()
     if isinstance(save, SavePolicy):
@@ -150,7 +150,8 @@ def as_save_policy(save: SaveWhen) -> SavePolicy:
     if isinstance(save, int) and not isinstance(save, bool):
         return EverySteps(save)
     raise TypeError(
-        f"save: expected a number of steps or a policy such as EverySteps(100), found {save!r}"
+        f"{argument}: expected a number of steps or a policy such as EverySteps(100), "
+        f"found {save!r}"
     )
 
 
