@@ -101,6 +101,7 @@ def test_a_lost_root_is_restored_from_the_mirror_and_filled_again(
                 extras={"epoch": step},
                 items={"ema": ema, "loader": loader},
             )
+            manager.wait()  # else the first may be skipped
     shutil.rmtree(root)
     loader = Loader()
     caplog.clear()
