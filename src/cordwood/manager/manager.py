@@ -93,7 +93,7 @@ class CheckpointManager(StepReader):
             from which `restore` takes what the root lacks. Every process passes it. None: none.
         on_problem: called with a `cordwood.results.ManagerProblem` when something beside the saves
             fails, such as a copy to the mirror; mostly in the thread that copies. No save fails by
-            it. It may not wait for this manager.
+            it. It may neither wait for this manager nor delete steps by it.
         timeout_seconds: how long to wait for other processes that are late but alive, and for the
             lock of another save of a step.
         progress: True shows a bar in a terminal or a notebook while a step is saved, which may be
@@ -470,6 +470,7 @@ class CheckpointManager(StepReader):
     def _delete(self, start: int, stop: int | None, what: str) -> list[int]:
         def delete() -> list[int]:
             self._queue.wait_quietly()
+            self._queue.post_commit.wait(None)  # it lets steps be copied, and pins them so
             if self._saver.restored is not None and self._saver.restored >= start:
                 self._saver.restored = None
             try:
