@@ -12,7 +12,7 @@ import cordwood
 from cordwood import errors
 from tests.contract import PUBLIC_MODULES, ROOT
 
-MAX_NAMES = 40  # of `cordwood` itself: a reader sees them all in one screen
+MAX_NAMES = 41  # of `cordwood` itself: a reader sees them all in one screen
 
 # The names of each public module.
 NAMESPACES = {
