@@ -29,45 +29,6 @@ NAMESPACES = {
         is_array_like join_key leaf_key_paths match_partition_rules tree_deserialize_leaves
         tree_serialize_leaves
     """,
-    "cordwood.compat.orbax": """
-        ArrayCheckpointHandler ArrayRestoreArgs AsyncCheckpointHandler AsyncCheckpointer
-        AsyncOptions CheckpointHandler CheckpointManager CheckpointManagerOptions
-        Checkpointer CompositeCheckpointHandler JsonCheckpointHandler PLACEHOLDER
-        PyTreeCheckpointHandler PyTreeCheckpointer RestoreArgs SaveArgs
-        StandardCheckpointHandler StandardCheckpointer StepAlreadyExistsError args
-        checkpoint_managers checkpoint_utils experimental handlers utils v1
-    """,
-    "cordwood.compat.orbax.args": """
-        ArrayRestore ArraySave CheckpointArgs Composite JsonRestore JsonSave PyTreeRestore
-        PyTreeSave StandardRestore StandardSave register_with_handler
-    """,
-    "cordwood.compat.orbax.checkpoint_managers": """
-        AnyPreservationPolicy AnySavePolicy BestN ContinuousCheckpointingPolicy CustomSteps
-        DecisionContext EveryNSeconds EveryNSteps FixedIntervalPolicy InitialSavePolicy
-        LatestDuration LatestN PolicyCheckpointInfo PreemptionCheckpointingPolicy
-        PreservationContext PreservationPolicy PreserveAll SaveDecisionPolicy
-        SpecificStepsPolicy preservation_policy save_decision_policy
-    """,
-    "cordwood.compat.orbax.checkpoint_utils": """
-        checkpoints_iterator construct_restore_args
-    """,
-    "cordwood.compat.orbax.experimental.v1": """
-        AsyncResponse CheckpointMetadata PLACEHOLDER load load_checkpointables load_pytree
-        metadata pytree_metadata save save_async save_checkpointables
-        save_checkpointables_async save_pytree save_pytree_async training
-    """,
-    "cordwood.compat.orbax.experimental.v1.training": """
-        CheckpointMetadata Checkpointer StepAlreadyExistsError StepNotFoundError
-        preservation_policies save_decision_policies
-    """,
-    "cordwood.compat.orbax.handlers": """
-        ArrayCheckpointHandler AsyncCheckpointHandler CheckpointHandler
-        CompositeCheckpointHandler JsonCheckpointHandler PyTreeCheckpointHandler
-        StandardCheckpointHandler
-    """,
-    "cordwood.compat.orbax.utils": """
-        to_shape_dtype_struct
-    """,
     "cordwood.errors": """
         CordwoodError CorruptionError FileChangedError FormatError IncompleteCheckpointError
         LimitError LossError MismatchError NotACheckpointError PendingSaveError PrefixError
@@ -106,7 +67,18 @@ NAMESPACES = {
     """,
 }
 # Modules with the names of the peer modules that they replace; tests/compat compares them.
-PEER_MODULES = ["cordwood.compat.flax", "cordwood.compat.eformer.pytree"]
+PEER_MODULES = [
+    "cordwood.compat.flax",
+    "cordwood.compat.eformer.pytree",
+    "cordwood.compat.orbax",
+    "cordwood.compat.orbax.args",
+    "cordwood.compat.orbax.handlers",
+    "cordwood.compat.orbax.checkpoint_managers",
+    "cordwood.compat.orbax.checkpoint_utils",
+    "cordwood.compat.orbax.utils",
+    "cordwood.compat.orbax.experimental.v1",
+    "cordwood.compat.orbax.experimental.v1.training",
+]
 MOVED: dict[str, tuple[str, ...]] = vars(cordwood)["_MOVED"]
 NAMES = [(module, name) for module, names in NAMESPACES.items() for name in names.split()]
 

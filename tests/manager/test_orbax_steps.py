@@ -72,6 +72,15 @@ def test_orbax_restores_items_extras_and_states(tmp_path: Path) -> None:
     assert (restored.data, restored.meta, restored.epoch) == ({"position": 4}, [1], 1)
 
 
+def test_the_directory_of_an_item_is_loaded_as_the_tree_in_the_step(tmp_path: Path) -> None:
+    with cordwood.CheckpointManager(tmp_path, orbax="params") as manager:
+        manager.save(7, tree_of(7), items={"ema": {"w": jnp.ones(2)}})
+    assert_trees_equal(cordwood.load(tmp_path / "7" / "params", like=tree_of(7)), tree_of(7))
+    assert isinstance(cordwood.load(tmp_path / "7" / "ema")["w"], jax.Array)
+    with cordwood.open(tmp_path / "7" / "params") as checkpoint:
+        assert (checkpoint.format, checkpoint.path) == ("packs", str(tmp_path / "7"))
+
+
 def test_the_checkpointer_of_v1_restores_the_item_state(tmp_path: Path) -> None:
     save_steps(tmp_path, [1, 2], orbax="state")
     with v1.training.Checkpointer(tmp_path) as checkpointer:

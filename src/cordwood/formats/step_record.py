@@ -15,6 +15,7 @@ KEY = "cordwood-step"  # in the checkpoint's metadata
 PREFIX_KEY = "cordwood-prefix"  # the prefix by which the job restores the tree of its run
 # The item of Orbax's that the tree is too: the name of its directory, "" for the checkpoint itself.
 ORBAX_KEY = "cordwood-orbax"
+ORBAX_NODES_NAME = "cordwood.ocdbt"  # a file in that directory, which marks it
 ORBAX_ITEM = "default"  # Orbax's name for the only tree of a step
 _MEMBERS = ["version", "step", "time", "metrics", "extras", "items", "chain"]
 _VERSION = 1

@@ -12,6 +12,7 @@ from cordwood.formats.format_protocol import OpenOptions
 from cordwood.formats.load_format import reader_of
 from cordwood.formats.table import Format
 from cordwood.io.open_files import LocalFile
+from cordwood.loading.enclosing_checkpoint import enclosing_checkpoint
 from cordwood.loading.leaf_reader import LeafReader
 from cordwood.loading.locate_step import locate_checkpoint
 from cordwood.storage.locations import Location, Url
@@ -42,6 +43,9 @@ def _open_reader(
     location: Location, format: str | None, prefix: str | None, options: OpenOptions
 ) -> LeafReader:
     checkpoint = locate_checkpoint(location)
+    enclosing = enclosing_checkpoint(checkpoint) if format is None and prefix is None else None
+    if enclosing is not None:
+        checkpoint, prefix = enclosing
 
     def read(detected_format: Format) -> LeafReader:
         with explaining_format(checkpoint, detected_format):

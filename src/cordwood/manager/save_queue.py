@@ -191,7 +191,8 @@ class SaveQueue:
         strings = {KEY: encode_record(record)}
         if prefix is not None:
             strings[PREFIX_KEY] = prefix
-        metadata = with_orbax(strings, self._orbax, saved_format, location, item=ORBAX_ITEM)
+        orbax_item = ORBAX_ITEM if prefix is None else prefix
+        metadata = with_orbax(strings, self._orbax, saved_format, location, item=orbax_item)
         save = SnapshotSave(
             location,
             tree,

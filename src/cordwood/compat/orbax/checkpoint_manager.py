@@ -109,6 +109,7 @@ class CheckpointManager:
             save=OrbaxSavePolicy(options.when_to_save()),
             keep=OrbaxKeepPolicy(options.what_to_keep()),
             background=background,
+            orbax=isinstance(self._root, LocalPath),  # links are not possible in object stores
             on_save=None if callback is None else self._call_back,
             timeout_seconds=seconds,
         )

@@ -24,7 +24,7 @@ from cordwood.compat.orbax.items_to_store import (
     items_to_store,
     refuse_custom_metadata,
 )
-from cordwood.compat.orbax.stored_items import JSON_KEY, restore_item, stored_items
+from cordwood.compat.orbax.stored_items import JSON_KEY, NAME_KEY, restore_item, stored_items
 from cordwood.errors import IncompleteCheckpointError, UnsupportedLeafError
 from cordwood.formats.format_protocol import SaveOptions
 from cordwood.formats.table import DEFAULT
@@ -86,19 +86,22 @@ class Checkpointer:
             "make room for the checkpoint", lambda: _make_room(location, force=force)
         )
         names = list(stored.trees)
-        prefix = names[0] if names and names[0] != DEFAULT_ITEM else None
         options = SaveOptions(
-            prefix,
-            {JSON_KEY: json.dumps(stored.json)} if stored.json else {},
             items={name: stored.trees[name] for name in names[1:]},
         )
         tree = stored.trees[names[0]] if names else {}
+        orbax = names[0] if names and names[0] != DEFAULT_ITEM else True
+        metadata = {NAME_KEY: str(orbax)} if orbax is not True else {}
+        if stored.json:
+            metadata[JSON_KEY] = json.dumps(stored.json)
         self._pending = run_in_worker(
             lambda: start_save(
                 location,
                 tree,
                 options,
+                metadata,
                 format=DEFAULT.name,
+                orbax=orbax if isinstance(location, LocalPath) else False,
                 staging=checked_options(None, False),
                 progress=None,
                 timeout_seconds=self._timeout_seconds,

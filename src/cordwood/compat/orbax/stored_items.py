@@ -27,7 +27,8 @@ from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.locations import LocalPath, Location
 from cordwood.storage.scratch_directory import read_in_scratch
 
-JSON_KEY = "cordwood-json"  # in the metadata of a single checkpoint with items that are JSON
+# In the metadata of a single checkpoint: its items that are JSON, and the name of its first tree.
+JSON_KEY, NAME_KEY = "cordwood-json", "cordwood-item"
 
 
 class StoredItems(NamedTuple):
@@ -78,13 +79,14 @@ def stored_items(location: Location, record: Record | None) -> StoredItems:
         extras = record.extras if isinstance(record.extras, dict) else {}
         return StoredItems(location, trees, deepcopy(extras), tuple(states), record, None)
     if stored.format.name == "packs":
-        values: dict[str, Any] = {}
-        for prefix in trees.values():
-            with open_at(location, prefix=prefix) as checkpoint:
-                text = checkpoint.metadata.get(JSON_KEY, "{}")
-            values.update(parse_json(text, f"{location}: {JSON_KEY}"))
-        return StoredItems(location, trees, values, (), None, None)
-    json = foreign_extras(location, stored) or {}
+        json: dict[str, Any] = {}
+        if DEFAULT_ITEM in trees:
+            with open_at(location, prefix="") as checkpoint:
+                metadata = checkpoint.metadata
+            json = parse_json(metadata.get(JSON_KEY, "{}"), f"{location}: {JSON_KEY}")
+            trees[metadata.get(NAME_KEY, DEFAULT_ITEM)] = trees.pop(DEFAULT_ITEM)
+        return StoredItems(location, trees, json, (), None, None)
+    json = dict(foreign_extras(location, stored) or {})
     others = tuple(name for name in stored.others if name not in json)
     return StoredItems(location, trees, json, others, None, stored)
 

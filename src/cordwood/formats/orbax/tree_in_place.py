@@ -17,15 +17,15 @@ from cordwood.formats.orbax.prng_keys import KEYS_FOLDER
 from cordwood.formats.orbax.shardings import SHARDINGS_NAME
 from cordwood.formats.orbax.string_leaves import STRINGS_NAME
 from cordwood.formats.orbax.tree_metadata import TREE_NAME
+from cordwood.formats.step_record import ORBAX_NODES_NAME
 from cordwood.formats.zarr.array_metadata import MAX_DIMS
 from cordwood.formats.zarr.metadata_v2 import METADATA_NAME, encode_metadata
 from cordwood.index import ARRAY_KINDS, Box, Index, Inline, Leaf, LeafSpec, Pieces, Structure
 from cordwood.sharding.boxes import whole_box
 
-NODES_NAME = "cordwood.ocdbt"  # the file of the database's nodes
 # All files that may describe a tree.
 NAMES = (
-    *(TREE_NAME, MANIFEST_NAME, NODES_NAME, STRINGS_NAME, SHARDINGS_NAME),
+    *(TREE_NAME, MANIFEST_NAME, ORBAX_NODES_NAME, STRINGS_NAME, SHARDINGS_NAME),
     f"{KEYS_FOLDER}/process_0",
 )
 MAX_CHUNKS = 1 << 16  # of one array, if its parts have to be cut: each is a key of the database
@@ -67,8 +67,8 @@ def encode_tree_in_place(index: Index) -> dict[str, bytes]:
             for number, chunk_name in enumerate(names):
                 offset = piece.offset + number * size
                 values[prefix + chunk_name] = FileRange(file, offset, size)
-    database = encode_database(values, node_file=NODES_NAME)
-    return {**encoded.files, NODES_NAME: database.nodes, MANIFEST_NAME: database.manifest}
+    database = encode_database(values, node_file=ORBAX_NODES_NAME)
+    return {**encoded.files, ORBAX_NODES_NAME: database.nodes, MANIFEST_NAME: database.manifest}
 
 
 def require_describable(

@@ -182,10 +182,7 @@ class Checkpointer:
             self._manager.delete(step)
         if not force and not self._manager.should_save(step):
             return None
-        items = as_save_arguments(checkpointables)
-        if list(items) == [_STATE]:  # as v0 has it, so that both find it
-            items = {DEFAULT_ITEM: items[_STATE]}
-        self._manager.save_items(step, items, metrics)
+        self._manager.save_items(step, as_save_arguments(checkpointables), metrics)
         return AsyncResponse(self._manager.wait_until_finished, True)
 
     def load(
