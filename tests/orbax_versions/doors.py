@@ -94,7 +94,8 @@ def manager_composite(root: Path, target: Any) -> Any:
         ema=ocp.args.PyTreeRestore(),
         meta=ocp.args.JsonRestore(),
     )
-    with ocp.CheckpointManager(root) as manager:
+    names = ("state", "ema", "meta")  # before Orbax 0.10 it does not find them in the step
+    with ocp.CheckpointManager(root, item_names=names) as manager:
         restored = manager.restore(COMPOSITE_STEP, args=restore)
     assert restored["meta"] == META, restored["meta"]
     return [restored["state"], restored["ema"]]
