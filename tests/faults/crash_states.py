@@ -22,10 +22,20 @@ from typing import Any, NamedTuple
 from cordwood import StepReader, load, verify
 from cordwood.errors import CordwoodError, PrefixError
 from cordwood.storage import syscalls
-from tests.faults.file_system import BYTES_LEFT, BytesLeft, Disk, Names, Replay, Trace, write_disk
+from tests.faults.file_system import (
+    BYTES_LEFT,
+    BytesLeft,
+    Disk,
+    Names,
+    Replay,
+    Trace,
+    contents,
+    write_disk,
+)
 from tests.faults.recorder import RecordingSystem
 from tests.faults.scenario import same_tree
 from tests.faults.systems import LackingSystem
+from tests.soak.orbax_files import missing_for_orbax, read_orbax_tree
 from tests.soak.roots import HUGGING_FACE_NAME, read_tensors
 
 
@@ -35,6 +45,7 @@ class Tree(NamedTuple):
     path: str  # of its checkpoint, below the directory
     prefix: str | None = None
     by_hub: bool = False  # read by the index of the Hugging Face hub, without any code of cordwood
+    by_orbax: bool = False  # read by the index for Orbax, in the folder `prefix`; may be absent
     metrics: bool = False  # of a step: a StepReader reads its metrics, in place of the tree
     may_be_damaged: bool = False  # before the call; until it ends it may be absent, too
     read: Callable[[str], Any] | None = None  # reads it, given its path, in place of a load
@@ -271,6 +282,8 @@ def _wrong_trees(case: CrashCase, folder: str, state: _State, expected: _Expecte
         if after is None and (case.next_call is not None or not state.returned):
             must_be_after = False  # what is deleted may stay until a later call
         allowed = [after] if must_be_after else [after, before, saved]
+        if tree.by_orbax and (case.next_call is not None or not state.returned):
+            allowed.append(None)  # it is written after the index, and removed before it
         if not any(_same(value, each) for each in allowed):
             yield f"{tree} is " + ("lost" if value is None else "not one of those saved")
     yield from _wrong_verdicts(case, folder)
@@ -286,7 +299,7 @@ def _wrong_verdicts(case: CrashCase, folder: str) -> Iterator[str]:
         except Exception as e:  # noqa: BLE001  (reported)
             yield f"verify: {type(e).__name__}: {e}"
             continue
-        is_stale = _hub_index_is_stale(Path(path))
+        is_stale = _hub_index_is_stale(Path(path)) or bool(missing_for_orbax(path))
         if bool(verification.stale) != is_stale:
             yield f"verify says that {verification.stale} is stale, and {is_stale=}"
 
@@ -349,6 +362,8 @@ def _read(folder: str, tree: Tree) -> Any:
     if tree.by_hub:
         index = os.path.join(path, HUGGING_FACE_NAME)
         return read_tensors(Path(path)) if os.path.exists(index) else None
+    if tree.by_orbax:
+        return read_orbax_tree(os.path.join(path, tree.prefix or "."))
     try:
         return load(path, prefix=tree.prefix, to="numpy")
     except (FileNotFoundError, PrefixError):
@@ -384,7 +399,7 @@ def _require_complete(replay: Replay, folder: str) -> None:
     """Require that the model ends with what is there: no call went past the recorder."""
     disk = replay.disk_at(len(replay.trace.effects))
     real = {
-        os.path.relpath(os.path.join(place, name), folder): Path(place, name).read_bytes()
+        os.path.relpath(os.path.join(place, name), folder): contents(os.path.join(place, name))
         for place, _, names in os.walk(folder)
         for name in names
     }

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
+LINK = b"\0a symbolic link to "  # begins the contents of one
 ROOT = 0  # the inode of the directory that the model begins at
 
 
@@ -91,9 +92,16 @@ def scan(folder: str) -> tuple[Trace, dict[tuple[int, int], int]]:
         entries = {n: inodes[inode_key(os.lstat(os.path.join(path, n)))] for n in [*inner, *names]}
         trace.folders[inodes[inode_key(os.stat(path))]] = entries
         for name in names:
-            with open(os.path.join(path, name), "rb") as file:
-                trace.files[entries[name]] = file.read()
+            trace.files[entries[name]] = contents(os.path.join(path, name))
     return trace, inodes
+
+
+def contents(path: str) -> bytes:
+    """Return the bytes of a file, or LINK and the target of a symbolic link."""
+    if os.path.islink(path):
+        return LINK + os.readlink(path).encode()
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def inode_key(status: os.stat_result) -> tuple[int, int]:
@@ -242,7 +250,10 @@ def write_disk(disk: Disk, folder: str) -> dict[tuple[int, int], int]:
             os.link(first[inode], target)
             continue
         first[inode] = target
-        with open(target, "wb") as file:
-            file.write(data)
-        inodes[inode_key(os.stat(target))] = inode
+        if data.startswith(LINK):
+            os.symlink(data.removeprefix(LINK).decode(), target)
+        else:
+            with open(target, "wb") as file:
+                file.write(data)
+        inodes[inode_key(os.lstat(target))] = inode
     return inodes

@@ -13,6 +13,7 @@ from tests.faults.file_system import (
     Names,
     Size,
     Trace,
+    contents,
     inode_key,
     scan,
 )
@@ -105,6 +106,12 @@ class RecordingSystem(LackingSystem):
         inode = self._inode(os.lstat(source))
         call(source, target)
         self._change((target, None, inode))
+
+    def _record_symlink(self, call: Callable[..., Any], target: str, path: str) -> None:
+        call(target, path)
+        inode = self._new_inode(os.lstat(path))
+        self.trace.files[inode] = contents(path)
+        self._change((path, None, inode))
 
     def _record_unlink(
         self, call: Callable[..., Any], path: str, folder: int | None = None

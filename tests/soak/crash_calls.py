@@ -13,7 +13,9 @@ import numpy as np
 
 import cordwood as cw
 from cordwood.errors import NotACheckpointError, StepError
+from cordwood.manager.orbax_indexes import add_orbax_index, steps_to_index
 from cordwood.removing.remove_checkpoint import plan_removal, remove
+from cordwood.storage.locations import LocalPath
 from tests.faults.crash_states import CrashCase, Tree, acknowledge
 from tests.faults.scenario import same_tree
 
@@ -34,6 +36,7 @@ def crash_cases() -> list[CrashCase]:
         *_copies(),
         *_conversions(),
         *_publications(),
+        *_for_orbax(),
     ]
 
 
@@ -516,3 +519,106 @@ def _follow(path: str) -> bool | None:
     except FileNotFoundError:
         return None
     return same_tree(tree, _version(follower.version or 0))
+
+
+def _for_orbax() -> list[CrashCase]:
+    def save(root: str, step: int, orbax: bool | str) -> None:
+        cw.save(f"{root}/d", tree_of(step), orbax=orbax)
+
+    def run(root: str, steps: range, **options: Any) -> None:
+        with cw.CheckpointManager(f"{root}/run", background=False, **options) as manager:
+            restored = _restore(manager)
+            for step in steps:
+                if restored is None or step > restored.step:
+                    manager.save(step, tree_of(step), metrics={"loss": 1.0}, extras={"epoch": 1})
+                    acknowledge(root, Tree(f"run/{step}"))
+
+    def prepare(root: str) -> None:
+        run(root, range(1, 4), orbax=True)
+
+    def prepare_without(root: str) -> None:
+        run(root, range(1, 4))
+
+    def index_all(root: str) -> None:
+        for step in steps_to_index(LocalPath(f"{root}/run")):
+            add_orbax_index(step, None)
+
+    def add_metrics(root: str) -> None:
+        with cw.CheckpointManager(f"{root}/run") as manager:
+            manager.add_metrics(2, {"loss": 0.5}, overwrite=True)
+
+    def delete(root: str) -> None:
+        with cw.CheckpointManager(f"{root}/run") as manager, suppress(FileNotFoundError):
+            manager.delete(2)
+
+    def prepare_notes(root: str) -> None:
+        prepare(root)
+        with open(f"{root}/run/2/default/notes", "wb") as file:
+            file.write(b"mine")
+
+    def save_beside_notes(root: str) -> None:
+        run(root, range(4, 5), keep=1, orbax=True)
+        assert os.path.exists(f"{root}/run/2/default/notes")
+
+    def next_beside_notes(root: str) -> None:
+        run(root, range(5, 6), keep=1, orbax=True)
+        assert os.listdir(f"{root}/run/2/default") == ["notes"]
+
+    def prepare_missing(root: str) -> None:
+        save(root, 1, "state")
+        shutil.rmtree(f"{root}/d/state")
+
+    def of_steps(*steps: int) -> tuple[Tree, ...]:
+        paths = [f"run/{step}" for step in steps]
+        return tuple(
+            tree for path in paths for tree in (Tree(path), Tree(path, "default", by_orbax=True))
+        )
+
+    def in_place(prefix: str | None) -> tuple[Tree, ...]:
+        return Tree("d"), Tree("d", prefix, by_orbax=True)
+
+    def case(name: str, *arguments: Any, **options: Any) -> CrashCase:
+        return CrashCase(f"orbax: {name}", *arguments, **options)
+
+    first, second = partial(save, step=1), partial(save, step=2)
+    return [
+        case("save, the first", _nothing, partial(second, orbax=True), in_place(None)),
+        case("save", partial(first, orbax=True), partial(second, orbax=True), in_place(None)),
+        case(
+            "save with an item",
+            partial(first, orbax="state"),
+            partial(second, orbax="state"),
+            in_place("state"),
+        ),
+        case(
+            "save without it",
+            partial(first, orbax=True),
+            partial(second, orbax=False),
+            in_place(None),
+        ),
+        case(
+            "manager.save with links",
+            prepare,
+            partial(run, steps=range(4, 6), keep=2, orbax=True),
+            of_steps(1, 2, 3, 4, 5),
+            next_call=partial(run, steps=range(6, 7), keep=2, orbax=True),
+        ),
+        case("manager.add_metrics", prepare, add_metrics, of_steps(1, 2, 3)),
+        case("manager.delete", prepare, delete, of_steps(1, 2, 3)),
+        case(
+            "retention beside a user's file",
+            prepare_notes,
+            save_beside_notes,
+            of_steps(1, 2, 3, 4),
+            next_call=next_beside_notes,
+        ),
+        case("rm of a run", prepare, partial(_remove, "run"), of_steps(1, 2, 3)),
+        case("index of a run", prepare_without, index_all, of_steps(1, 2, 3)),
+        case("gc", prepare_missing, lambda root: cw.gc(f"{root}/d"), in_place("state")),
+        case(
+            "copy",
+            partial(first, orbax="state"),
+            lambda root: cw.copy(f"{root}/d", f"{root}/copy"),
+            (*in_place("state"), Tree("copy"), Tree("copy", "state", by_orbax=True)),
+        ),
+    ]

@@ -179,12 +179,19 @@ class StepCleaner:
                 self._storage.remove_empty(each.entry)
 
     def _tidy(self, steps: Sequence[Step]) -> None:
-        """Remove temporary files left in a committed step by a process that died."""
+        """Remove temporary files left in a committed step by a process that died.
+
+        Write the files beside the index that it had not written. The newest step was just saved,
+        and has them.
+        """
         seen = set()
+        newest = max([each.step for each in steps], default=None)
         for each in steps:
             if each.finished and not each.tool and not each.is_link:
                 seen.add((each.entry, each.stamp))
-                if (each.entry, each.stamp) not in self._clean and self._has_remains(each):
+                if (each.entry, each.stamp) in self._clean:
+                    continue
+                if self._has_remains(each) or (each.step != newest and self._is_stale(each)):
                     _collect(each)
         self._clean = seen
 
@@ -197,6 +204,12 @@ class StepCleaner:
             return True
         with suppress(OSError, CordwoodError):
             return bool(collector_of(DEFAULT).collect(step.location, dry_run=True).names)
+        return False
+
+    def _is_stale(self, step: Step) -> bool:
+        """Return True if files beside the index of a step are missing, or are of an older index."""
+        with suppress(OSError, CordwoodError):
+            return bool(collector_of(DEFAULT).stale_files(step.location))
         return False
 
 

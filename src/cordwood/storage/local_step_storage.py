@@ -26,6 +26,7 @@ from cordwood.storage.entry_content import (
     split_content,
 )
 from cordwood.storage.entry_kinds import is_removed, leads_to_directory, leads_to_file
+from cordwood.storage.local_transaction import flush_with_sidecars
 from cordwood.storage.locations import LocalPath
 from cordwood.storage.locks.file_locks import is_locked
 from cordwood.storage.locks.lock_files import locked
@@ -87,7 +88,7 @@ class LocalStepStorage:
         """Return None."""
 
     def flush(self, entry: str) -> None:
-        sync_directory(self._path_of(entry))
+        flush_with_sidecars(self._path_of(entry), self._rules)
         sync_directory(self._root)
 
     def read_records(self) -> Mapping[str, StoredRecord]:
@@ -182,20 +183,22 @@ class LocalStepStorage:
             elif not is_removed(each):
                 others.append(each.name)
         optional: frozenset[str] = frozenset()
+        empty: list[str] = []
         with suppress(OSError, CordwoodError):
             limit = self._rules.max_index_bytes
             index = read_small_file(path, self._index_name, limit_bytes=limit, folder=folder)
             if index is not None:
                 optional = self._rules.optional_sidecars(index)
-                others = expand_folders(path, others, optional)
+                others, empty = expand_folders(path, others, optional)
         has_own_sidecars = self._index_name in files or all(
             self._refers_only_to_data(path, name, folder)
             for name in self._rules.sidecars
             if name in files
         )
-        return split_content(
+        content = split_content(
             files, others, self._rules, has_own_sidecars=has_own_sidecars, optional=optional
         )
+        return content._replace(sidecars=(*content.sidecars, *empty))
 
     def _refers_only_to_data(self, path: str, name: str, folder: int | None) -> bool:
         limit = self._rules.max_index_bytes

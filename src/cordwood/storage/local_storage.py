@@ -11,11 +11,11 @@ from cordwood.index import Source
 from cordwood.io.open_files import ReadableFile
 from cordwood.io.reopened_file import MAX_OPEN_FILES
 from cordwood.plan.cells import FileSizes
-from cordwood.storage.directories import sync_directory
 from cordwood.storage.entry_content import data_files_in
 from cordwood.storage.local_directory import LocalDirectory, open_directory_files
 from cordwood.storage.local_transaction import (
     LocalTransaction,
+    flush_with_sidecars,
     lock_of,
     read_local_index,
     small_names,
@@ -113,7 +113,7 @@ class LocalStorage:
             save.close()
 
     def flush(self) -> None:
-        sync_directory(self._path)
+        flush_with_sidecars(self._path, self._rules)
 
     def wait_for_commit(self, is_whole: Callable[[], bool]) -> None:
         del is_whole
@@ -138,7 +138,7 @@ class LocalStorage:
             committing = dry_run and is_locked(lock_of(self._path, self._rules), even_shared=True)
             rewritten: tuple[str, ...] = ()
             if not dry_run:
-                sync_directory(self._path)
+                self.flush()
             if sidecars_of is not None and not committing:
                 rewritten = self._rewrite_sidecars(
                     sidecars_of, optional_sidecars_of, folder, dry_run=dry_run

@@ -25,6 +25,7 @@ from cordwood.storage.file_rights import creation_mode, limit_file, rights_of
 from cordwood.storage.locks.file_locks import link_under_shared_lock, remove_unlocked, unlock
 from cordwood.storage.locks.lock_files import locked
 from cordwood.storage.optional_sidecars import (
+    flush_folders,
     read_optional_sidecar,
     remove_optional_sidecars,
     require_free_paths,
@@ -199,6 +200,7 @@ class LocalTransaction(SaveStep):
         """
         calls = syscalls.current()
         optional = change.optional_sidecars
+        folders = [name for name, sidecar in optional.items() if sidecar is not None]
         before = self._rules.optional_sidecars(old) if old is not None else frozenset()
         require_free_paths(self._path, optional.keys() - before)
         optional = self._differing(optional)
@@ -220,6 +222,8 @@ class LocalTransaction(SaveStep):
             self._flush_names([index])
         self._rename_sidecars(change.sidecars, self._small[1:])
         self._write_optional(optional)
+        if folders:  # also where a save that was killed has written all of them
+            flush_folders(self._path, folders)
 
     def write_sidecars(
         self, sidecars: Mapping[str, bytes | None], optional: Mapping[str, Sidecar | None]
@@ -231,6 +235,7 @@ class LocalTransaction(SaveStep):
             if optional:
                 remove_optional_sidecars(self._path, optional)
                 self._write_optional(optional)
+                flush_folders(self._path, optional)
         except BaseException:
             for small in self._small:
                 small.remove()
@@ -342,6 +347,15 @@ class LocalTransaction(SaveStep):
 def lock_of(path: str, rules: NamingRules) -> str:
     """Return the path of the lock of a directory."""
     return f"{path}/{temporary_prefix(rules.index_name)}lock"
+
+
+def flush_with_sidecars(path: str, rules: NamingRules) -> None:
+    """Make durable what a directory holds; a save that was killed may not have done it."""
+    names: frozenset[str] = frozenset()
+    with suppress(OSError, CordwoodError):
+        index = read_local_index(path, rules)
+        names = frozenset() if index is None else rules.optional_sidecars(index)
+    flush_folders(path, names)
 
 
 def small_names(rules: NamingRules) -> tuple[str, ...]:

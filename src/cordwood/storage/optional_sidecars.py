@@ -65,23 +65,20 @@ def require_free_paths(path: str, names: Collection[str]) -> None:
 def write_optional_sidecars(
     path: str, sidecars: Mapping[str, Sidecar], temporary_name: str, written: list[WritableFile]
 ) -> None:
-    """Write sidecars durably below a directory, under its lock.
+    """Write sidecars below a directory, under its lock; `flush_folders` makes them durable.
 
     Args:
         path: the directory.
-        sidecars: files and links; a file that is there is replaced, a link is not there yet.
+        sidecars: files and links that are not there yet.
         temporary_name: the file in the directory by which temporary files are named.
         written: gets the temporary files, which are closed by the caller.
 
     Raises OSError.
     """
     calls = syscalls.current()
-    folders = {path}
+    for folder in sorted(_folders_of(sidecars)):
+        make_ancestors(f"{path}/{folder}", [])
     for name, sidecar in sidecars.items():
-        parent = os.path.dirname(f"{path}/{name}")
-        if parent not in folders:
-            make_ancestors(parent, [])
-            folders.add(parent)
         if isinstance(sidecar, LinkTo):
             calls.symlink(sidecar.target, f"{path}/{name}")
             continue
@@ -91,47 +88,67 @@ def write_optional_sidecars(
         file.write(memoryview(sidecar), 0)
         calls.fsync(file.fd)
         calls.replace(file.path, f"{path}/{name}")
-    for folder in sorted(folders, reverse=True):
-        sync_directory(folder)
 
 
 def remove_optional_sidecars(path: str, names: Collection[str]) -> None:
-    """Remove sidecars durably, and the directories that are empty without them. Raises OSError."""
+    """Remove sidecars durably, and the directories that are empty without them. Raises OSError.
+
+    `names` are the paths of sidecars, and of directories of sidecars that may be empty already.
+    """
     calls = syscalls.current()
-    folders: set[str] = set()
+    folders = _folders_of(names)
     for name in sorted(names):
         with suppress(FileNotFoundError, NotADirectoryError), _parent(path, name) as (folder, base):
-            calls.unlink(base, folder)
-            folders.update(_folders_of(name))
+            try:
+                calls.unlink(base, folder)
+            except IsADirectoryError:
+                folders.add(name)
+    flush_folders(path, names)  # a folder that is removed takes no lost unlink back
     for name in sorted(folders, reverse=True):
         with suppress(OSError), _parent(path, name) as (folder, base):  # something else is in it
             calls.rmdir(base, folder)
     sync_directory(path)
 
 
-def expand_folders(path: str, others: Sequence[str], names: Collection[str]) -> list[str]:
+def flush_folders(path: str, names: Collection[str]) -> None:
+    """Make durable which sidecars there are below a directory. Raises OSError."""
+    for folder in sorted(_folders_of(names), reverse=True):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            sync_directory(f"{path}/{folder}")
+    sync_directory(path)
+
+
+def expand_folders(
+    path: str, others: Sequence[str], names: Collection[str]
+) -> tuple[list[str], list[str]]:
     """Return names in a directory, with the paths in a folder of sidecars in place of its name.
 
     Args:
         path: the directory.
         others: the names in it that are no regular files.
         names: the paths of the sidecars that there may be.
+
+    Returns:
+        The names and paths, and the folders of sidecars that are empty.
     """
-    folders = {folder for name in names for folder in _folders_of(name)}
+    folders = _folders_of(names)
     expanded: list[str] = []
+    empty: list[str] = []
     pending = list(others)
     for name in pending:  # the loop appends to this list
         if name not in folders or os.path.islink(f"{path}/{name}"):
             expanded.append(name)
             continue
-        entries = scan_directory(f"{path}/{name}")
-        pending += [f"{name}/{each.name}" for each in entries if not is_removed(each)]
-    return expanded
+        inside = [each for each in scan_directory(f"{path}/{name}") if not is_removed(each)]
+        pending += [f"{name}/{each.name}" for each in inside]
+        if not inside:
+            empty.append(name)
+    return expanded, empty
 
 
-def _folders_of(name: str) -> list[str]:
-    """Return the directories that a path leads through, the outermost first."""
-    return list(accumulate(name.split("/")[:-1], "{}/{}".format))
+def _folders_of(names: Collection[str]) -> set[str]:
+    """Return the directories that paths lead through."""
+    return {folder for name in names for folder in accumulate(name.split("/")[:-1], "{}/{}".format)}
 
 
 @contextmanager
