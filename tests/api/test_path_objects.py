@@ -66,6 +66,8 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     cordwood.save(f"{url}/ckpt", TREE)
     cordwood.save(f"{url}/run/1", TREE)
     cordwood.save(tmp_path / "m.safetensors", TREE)
+    cordwood.delta(tmp_path / "m.safetensors", f"{url}/ckpt", tmp_path / "made")
+    cordwood.copy(tmp_path / "made", f"{url}/made")
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     return url
@@ -74,6 +76,24 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def _save_step(root: Any) -> None:
     with CheckpointManager(root) as manager:
         manager.save(1, TREE)
+
+
+def _write_delta(base: Any, target: Any, destination: Any) -> None:
+    cordwood.delta(base, target, destination, overwrite=True)
+
+
+def _apply_delta(base: Any, delta: Any, destination: Any) -> None:
+    cordwood.apply_delta(base, delta, destination, overwrite=True)
+
+
+def _publish(location: Any) -> None:
+    newest = cordwood.WeightFollower(location).newest() or 0
+    cordwood.WeightPublisher(location).publish(newest + 1, TREE).wait()
+
+
+def _follow(location: Any) -> None:
+    _publish(location)
+    assert cordwood.WeightFollower(location, to="numpy").update() is not None
 
 
 LOCAL = "../m.safetensors"
@@ -92,6 +112,14 @@ CALLS: dict[tuple[str, str], Callable[[Any], object]] = {
     ("convert", "destination"): lambda at: cordwood.convert(LOCAL, at("new")),
     ("copy", "source"): lambda at: cordwood.copy(at("ckpt"), "../new"),
     ("copy", "destination"): lambda at: cordwood.copy(at("ckpt"), at("new")),
+    ("delta", "base"): lambda at: _write_delta(at("ckpt"), LOCAL, "../delta"),
+    ("delta", "target"): lambda at: _write_delta(LOCAL, at("ckpt"), "../delta"),
+    ("delta", "destination"): lambda at: _write_delta(LOCAL, LOCAL, at("new")),
+    ("apply_delta", "base"): lambda at: _apply_delta(at("ckpt"), "../made", "../applied"),
+    ("apply_delta", "delta"): lambda at: _apply_delta(LOCAL, at("made"), "../applied"),
+    ("apply_delta", "destination"): lambda at: _apply_delta(LOCAL, "../made", at("new")),
+    ("WeightPublisher", "location"): lambda at: _publish(at("published")),
+    ("WeightFollower", "location"): lambda at: _follow(at("published")),
     ("CheckpointManager", "root"): lambda at: _save_step(at("new")),
     ("StepReader", "root"): lambda at: StepReader(at("run")).restore(required=True),
 }
@@ -126,12 +154,17 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "verify": ("{}/ckpt",),
     "convert": ("{}/ckpt", "{}/new"),
     "copy": ("{}/ckpt", "{}/new"),
+    "delta": ("{}/ckpt", "{}/run/1", "../delta"),
+    "apply": ("{}/ckpt", "../made", "{}/new"),
     "steps": ("{}/run",),
     "gc": ("{}/ckpt",),
     "doctor": ("{}/ckpt",),
     "rm": ("{}/ckpt", "--yes"),
     "view": ("{}/ckpt", "--export", "../page.html"),
 }
+
+
+LOCAL_COMMANDS = {"index": ("{}/ckpt", "--orbax")}
 
 
 def _name(row: object) -> str:
@@ -168,7 +201,7 @@ def test_every_command_that_takes_a_path_has_a_row() -> None:
         for name in COMMAND_MODULES
         if any(isinstance(each.type, click.Path) for each in _command(name).params)
     }
-    assert commands == {*COMMANDS}
+    assert commands == {*COMMANDS, *LOCAL_COMMANDS}
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=_name)
@@ -216,6 +249,13 @@ def test_a_command_takes_a_url(bucket: str, run: Run, command: str) -> None:  # 
     ran = run(command, *[argument.format(bucket, bucket) for argument in COMMANDS[command]])
     assert ran.code == 0, ran.err
     assert os.listdir() == []
+
+
+@pytest.mark.parametrize("command", LOCAL_COMMANDS)
+def test_a_command_for_local_paths_refuses_a_url(bucket: str, run: Run, command: str) -> None:  # noqa: F811
+    ran = run(command, *[argument.format(bucket) for argument in LOCAL_COMMANDS[command]])
+    assert ran.code != 0
+    assert f"{bucket}/ckpt: " in ran.err
 
 
 @pytest.mark.parametrize("text", ["gs://bucket/run/100", "s3://bucket/run", "az://container/a"])
