@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from cordwood.errors import UnsupportedFormatError
 from cordwood.formats.format_protocol import FilesBeside
 from cordwood.formats.load_format import companion_reader_of
 from cordwood.formats.table import Format
-from cordwood.storage.locations import Location
+from cordwood.storage.locations import Location, Url
 
 
 def files_of_source(source: Location, format: Format) -> FilesBeside:
@@ -26,6 +27,7 @@ def files_to_write(
         files_from: the directory whose files are written; None: those of the source.
 
     Raises:
+        UnsupportedFormatError: `files_from` is in an object store.
         ValueError: the format has no files beside the weights, or the directory has none of them.
     """
     has_files = "files" in to_format.save_options
@@ -35,6 +37,11 @@ def files_to_write(
         raise ValueError(
             f'files_from= is for format="hugging_face": {to_format.name} has no files beside the '
             "weights"
+        )
+    if isinstance(files_from, Url) and not files_from.is_hub:
+        raise UnsupportedFormatError(
+            f"{files_from}: files_from is a local directory or a model of the hub (hf://), not an "
+            "object store: download its files first"
         )
     files = files_of_source(files_from, to_format).files
     if not files:
