@@ -44,5 +44,5 @@ def run(ocp: Any, directory: Path) -> dict[str, Any]:
         "saved": saved,
         "assets": restored["assets"],
         "params": restored["params"],
-        "file": (directory / "5" / "assets" / "norm.txt").read_text(),
+        "file": (directory / "5" / "assets" / "norm.txt").exists(),
     }

@@ -7,6 +7,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from tests.compat.orbax.observe import error_of
+
 
 def run(ocp: Any, directory: Path) -> dict[str, Any]:
     names: dict[str, dict[str, Any]] = {
@@ -14,8 +16,12 @@ def run(ocp: Any, directory: Path) -> dict[str, Any]:
         "padded": {"step_format_fixed_length": 6},
         "both": {"step_prefix": "ckpt", "step_format_fixed_length": 4},
     }
-    observed = {}
+    observed: dict[str, Any] = {
+        "error": error_of(lambda: ocp.CheckpointManagerOptions(**names["both"]))
+    }
     for name, fields in names.items():
+        if observed["error"]:
+            break
         options = ocp.CheckpointManagerOptions(max_to_keep=2, **fields)
         root = directory / name
         with ocp.CheckpointManager(root, options=options) as manager:
