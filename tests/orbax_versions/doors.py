@@ -94,7 +94,7 @@ def manager_composite(root: Path, target: Any) -> Any:
         ema=ocp.args.PyTreeRestore(),
         meta=ocp.args.JsonRestore(),
     )
-    names = ("state", "ema", "meta")  # before Orbax 0.10 it does not find them in the step
+    names = ("state", "ema", "meta")  # which Orbax 0.6 does not find in the step
     with ocp.CheckpointManager(root, item_names=names) as manager:
         restored = manager.restore(COMPOSITE_STEP, args=restore)
     assert restored["meta"] == META, restored["meta"]
