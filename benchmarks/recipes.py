@@ -4,8 +4,8 @@
     python benchmarks/recipes.py --mib 16 --rounds 1   prints the page
 
 Every round runs each conversion once, in a different order, from the page cache to a new path; then
-each load. Memory is measured in a separate round. `numpy` makes the transposed matrices, of arrays
-that are in memory already.
+each load. `numpy` makes the transposed matrices, of arrays that are in memory already. Peaks
+of memory are bounded by tests.
 """
 
 from __future__ import annotations
@@ -63,17 +63,14 @@ def transposed_by_numpy(arrays: list[Any]) -> list[Any]:
     return [np.ascontiguousarray(array.T) for array in arrays]
 
 
-def table(seconds: Mapping[str, float], size_bytes: int, memory: Mapping[str, int]) -> list[str]:
+def table(seconds: Mapping[str, float], size_bytes: int) -> list[str]:
     lines = [
-        "| recipe | seconds | GB/s | relative to plain | peak memory, MiB |",
-        "|---|---|---|---|---|",
+        "| recipe | seconds | GB/s | relative to plain |",
+        "|---|---|---|---|",
     ]
     for name, took in seconds.items():
-        peak = f"{memory[name] / (1 << 20):.0f}" if name in memory else ""
         ratio = took / seconds[PLAIN]
-        lines.append(
-            f"| {name} | {took:.2f} | {size_bytes / took / 1e9:.2f} | {ratio:.2f} | {peak} |"
-        )
+        lines.append(f"| {name} | {took:.2f} | {size_bytes / took / 1e9:.2f} | {ratio:.2f} |")
     return [*lines, ""]
 
 
@@ -83,9 +80,8 @@ def measured_page(folder: Path, mib: int, rounds: int) -> str:
 
     import cordwood
     from benchmarks.bare import read_through
-    from benchmarks.memory import extra_bytes
     from benchmarks.pages import hardware, page_head, versions_of
-    from benchmarks.rounds import median_seconds, remove, time_saves, time_values
+    from benchmarks.rounds import median_seconds, time_saves, time_values
 
     columns = 4096 if mib >= 1024 else 256
     shape = ((mib << 20) // LAYERS // columns // 2, columns)
@@ -104,11 +100,6 @@ def measured_page(folder: Path, mib: int, rounds: int) -> str:
     loads[NUMPY] = partial(transposed_by_numpy, list(arrays.values()))
     converted = median_seconds(time_saves(converts, folder, rounds, suffix_of="".format))
     loaded = median_seconds(time_values(loads, rounds, memory_bytes=size_bytes))
-    memory = {}
-    for name, call in converts.items():
-        path = folder / "memory"
-        memory[name] = extra_bytes(partial(call, path))
-        remove(path)
     lines = page_head(
         "Recipes: rearranged weights beside plain ones",
         _HOW,
@@ -122,11 +113,11 @@ def measured_page(folder: Path, mib: int, rounds: int) -> str:
         "",
         f"Target: at most {RATIO_MAX} of a plain conversion for renames and stacks.",
         "",
-        *table(converted, size_bytes, memory),
+        *table(converted, size_bytes),
     ]
     slow = [n for n in WITH_TARGET if converted[n] > RATIO_MAX * converted[PLAIN]]
     lines += [f"Not met by: {', '.join(slow)}." if slow else "All are met.", ""]
-    return "\n".join([*lines, "## Loads", "", *table(loaded, size_bytes, {})])
+    return "\n".join([*lines, "## Loads", "", *table(loaded, size_bytes)])
 
 
 def main() -> None:
