@@ -23,9 +23,13 @@ def enclosing_checkpoint(location: Location) -> Enclosing | None:
 
     `run/100/default` is such a directory: its files link to those of `run/100`, which are read.
     """
-    if not isinstance(location, LocalPath) or not path_exists(location.child(ORBAX_NODES_NAME)):
+    if not isinstance(location, LocalPath):
         return None
-    if not path_exists(location.parent.child(DEFAULT.index_name)):
+    try:
+        paths = location.child(ORBAX_NODES_NAME), location.parent.child(DEFAULT.index_name)
+        if not all(map(path_exists, paths)):
+            return None
+    except OSError:  # what opens the checkpoint reports it, and names the index
         return None
     names = item_names(DEFAULT, location.parent)
     return Enclosing(location.parent, location.name if location.name in names else "")
