@@ -172,6 +172,41 @@ def test_what_is_at_the_destination_stays(tmp_path: Path) -> None:
         cordwood.apply_delta(tmp_path / "0", tmp_path / "d", tmp_path / "1")
 
 
+def test_no_operand_is_replaced(tmp_path: Path) -> None:
+    for number in range(2):
+        cordwood.save(tmp_path / str(number), {"w": np.full(10, number)})
+    cordwood.delta(tmp_path / "0", tmp_path / "1", tmp_path / "d")
+    for name in ("0", "1"):
+        with pytest.raises(ValueError, match=r"the delta would replace .* another path"):
+            cordwood.delta(tmp_path / "0", tmp_path / "1", tmp_path / name, overwrite=True)
+    for name in ("0", "d"):
+        with pytest.raises(ValueError, match=r"the result would replace .* another path"):
+            cordwood.apply_delta(tmp_path / "0", tmp_path / "d", tmp_path / name, overwrite=True)
+    cordwood.apply_delta(tmp_path / "0", tmp_path / "d", tmp_path / "made")  # the remedy
+    assert_trees_equal(cordwood.load(tmp_path / "made"), {"w": np.full(10, 1)})
+
+
+def test_a_load_with_like_says_that_a_delta_is_one(tmp_path: Path) -> None:
+    tree = {"w": np.zeros(10), "n": 1}
+    cordwood.save(tmp_path / "0", tree)
+    cordwood.save(tmp_path / "1", {"w": np.ones(10), "n": 2})
+    cordwood.delta(tmp_path / "0", tmp_path / "1", tmp_path / "d")
+    hint = r"this is a delta: .*apply_delta .*WeightFollower"
+    with pytest.raises(MismatchError, match=hint) as error:
+        cordwood.load(tmp_path / "d", like=tree)
+    assert "select=" not in str(error.value)
+    with pytest.raises(MismatchError, match=hint):
+        cordwood.load(tmp_path / "d", like=tree, missing="keep", extra="ignore")
+    cordwood.apply_delta(tmp_path / "0", tmp_path / "d", tmp_path / "made")  # the remedies
+    assert cordwood.load(tmp_path / "made", like=tree)["n"] == 2
+    publisher = cordwood.WeightPublisher(tmp_path / "weights")
+    for number in (0, 1):
+        publisher.publish(number, {"w": np.full(1000, float(number))}).wait()
+    with pytest.raises(MismatchError, match=hint):
+        cordwood.load(tmp_path / "weights" / "1", like={"w": np.zeros(1000)})
+    assert cordwood.WeightFollower(tmp_path / "weights").update()["w"][0] == 1
+
+
 def test_a_checkpoint_that_is_no_delta_is_refused(tmp_path: Path) -> None:
     cordwood.save(tmp_path / "0", {"w": np.zeros(10)})
     with pytest.raises(FormatError, match="is no delta"):

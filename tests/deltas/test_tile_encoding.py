@@ -162,6 +162,16 @@ def test_any_bytes_are_refused_or_applied_within_the_array() -> None:
             continue
 
 
+def test_gaps_whose_sum_does_not_fit_are_refused() -> None:
+    """The last position would be 253 again, modulo 2^32."""
+    count = 16843010
+    frames = [tile_encoding._compress(np.full(count, 254, np.uint8)) for _ in range(2)]
+    sizes = b"".join(struct.pack("<I", len(frame)) for frame in frames)
+    data = struct.pack("<BBI", 1, 0, count) + sizes + b"".join(frames)
+    with pytest.raises(CorruptionError, match="word 4294967549 of 33554432"):
+        apply_tile(memoryview(data), np.zeros(1 << 25, np.uint8))
+
+
 def test_a_tile_beyond_the_limit_is_refused() -> None:
     words = np.zeros(tile_encoding.MAX_TILE_BYTES + 1, np.uint8)
     with pytest.raises(LimitError, match="MAX_TILE_BYTES"):

@@ -212,6 +212,38 @@ def test_metrics_that_came_later_count_for_the_policies_of_the_mirror(tmp_path: 
     assert reader.metrics(2) == {"accuracy": pytest.approx(0.1)}
 
 
+def test_metrics_that_are_replaced_are_replaced_in_the_mirror_too(
+    tmp_path: Path, target: str
+) -> None:
+    with CheckpointManager(tmp_path / "run", mirror=Mirror(target)) as manager:
+        manager.save(1, tree_of(1), metrics={"accuracy": 0.1, "loss": 1.0})
+        manager.wait()
+        manager.add_metrics(1, {"accuracy": 0.9}, overwrite=True)
+        manager.wait()
+        assert manager.problems == []
+        assert StepReader(target).metrics(1) == {"accuracy": 0.9, "loss": 1.0}
+    assert_trees_equal(load(f"{target}/1"), tree_of(1))
+
+
+def test_a_deletion_leaves_the_newest_step_mirrored(tmp_path: Path, bucket: WebStore) -> None:
+    """It ends the copy that is running, which must begin again."""
+    mirror = Mirror(f"{bucket.url}/run")
+    with CheckpointManager(tmp_path / "run", mirror=mirror) as manager:
+        manager.save(10, tree_of(10))
+        manager.wait()
+        manager.save(20, tree_of(20))
+        manager.delete(10)
+        manager.wait()
+        assert manager.mirrored == 20
+        manager.save(30, tree_of(30))
+        manager.wait()
+        manager.delete(20)
+        manager.wait()
+        assert manager.mirrored == 30
+        assert manager.problems == []
+    assert StepReader(mirror.root).steps() == [30]
+
+
 def test_saves_do_not_wait_for_a_slow_mirror_which_skips_to_the_newest_step(
     tmp_path: Path, bucket: WebStore
 ) -> None:

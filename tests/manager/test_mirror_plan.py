@@ -6,7 +6,7 @@ import pytest
 
 from cordwood import EverySeconds, EverySteps
 from cordwood.policies import AtSteps, EveryStep, OnPreemption, SavedStep, SavePolicy
-from cordwood.policies.mirror_plan import step_to_mirror, steps_with_new_metrics
+from cordwood.policies.mirror_plan import metrics_to_mirror, step_to_mirror
 
 
 @pytest.mark.parametrize(
@@ -47,10 +47,12 @@ def test_a_policy_may_ask_for_the_last_step_of_a_preempted_job() -> None:
 
 
 def test_metrics_that_came_later_are_copied_to_steps_of_the_same_save() -> None:
-    steps = [SavedStep(n, float(n), {"loss": 1.0, "accuracy": 0.5}) for n in (1, 2, 3, 4)]
+    same = {"loss": 1.0, "accuracy": 0.5, "odd": float("nan")}
+    steps = [SavedStep(n, float(n), same) for n in range(1, 6)]
     mirrored = {
-        1: SavedStep(1, 1.0, {"loss": 1.0}),
-        2: SavedStep(2, 2.0, {"loss": 1.0, "accuracy": 0.5, "more": 1.0}),
+        1: SavedStep(1, 1.0, {"loss": 1.0, "odd": float("nan")}),
+        2: SavedStep(2, 2.0, {**same, "more": 1.0}),
         3: SavedStep(3, 99.0, {}),  # of another save
+        4: SavedStep(4, 4.0, {**same, "loss": 2.0}),  # it was replaced in the root
     }
-    assert steps_with_new_metrics(steps, mirrored) == [1]
+    assert metrics_to_mirror(steps, mirrored) == {1: {"accuracy": 0.5}, 4: {"loss": 1.0}}

@@ -16,7 +16,10 @@ import pytest
 
 import cordwood as cw
 from cordwood.errors import CorruptionError, MismatchError, PendingSaveError, StepError
+from cordwood.publishing.held_version import HeldVersion
+from cordwood.publishing.stored_versions import StoredVersions
 from cordwood.storage import syscalls
+from cordwood.storage.locations import LocalPath
 from cordwood.testing import assert_trees_equal
 from tests.faults.recorder import RecordingSystem
 from tests.publishing.published import tree_of
@@ -252,6 +255,50 @@ def test_a_version_that_failed_is_left_out(tmp_path: Path) -> None:
         publisher.publish(5, tree_of(5)).wait()
     publisher.publish(6, tree_of(6)).wait()
     assert_trees_equal(follower.update(), tree_of(6))
+
+
+def test_a_version_that_took_the_number_of_a_removed_one_is_loaded(location: str) -> None:
+    publisher, follower = cw.WeightPublisher(location), cw.WeightFollower(location)
+    for version in (1, 2):
+        publisher.publish(version, tree_of(version)).wait()
+    tree = follower.update()
+    cw.CheckpointManager(location).delete(2)
+    cw.WeightPublisher(location).publish(2, tree_of(20)).wait()
+    assert_trees_equal(follower.update(tree), tree_of(20))
+    assert follower.update(tree) is tree
+
+
+def test_steps_of_a_run_are_never_removed(location: str) -> None:
+    with cw.CheckpointManager(location) as manager:
+        for step in (1, 2):
+            manager.save(step, tree_of(step))
+    with pytest.raises(StepError, match=r"2 was not saved by a WeightPublisher: .* another one"):
+        cw.WeightPublisher(location).publish(3, tree_of(3)).wait()
+    publisher = cw.WeightPublisher(f"{location}-2", full_every=1, keep=1)
+    publisher.publish(1, tree_of(1)).wait()
+    cw.save(f"{location}-2/2", tree_of(2))  # in between, and of another call
+    for version in (3, 4, 5):
+        publisher.publish(version, tree_of(version)).wait()
+    assert cw.StepReader(f"{location}-2").steps() == [2, 5]
+    assert_trees_equal(cw.load(f"{location}-2/2"), tree_of(2))
+
+
+def test_a_tile_that_was_read_as_a_gap_is_not_taken_for_what_is_fetched_later(
+    tmp_path: Path,
+) -> None:
+    """Reads go over the tiles between those that they need, which are not fetched for them."""
+    tree = {name: np.full(4, n + 1.0) for n, name in enumerate("abc")}
+    cw.WeightPublisher(tmp_path).publish(1, tree).wait()
+    versions = StoredVersions(LocalPath(str(tmp_path)), 10.0)
+    whole = versions.open(1)
+    assert whole is not None
+    held = HeldVersion(whole)
+    held.fetch_from(whole, [])
+    reader = held.reader()
+    assert reader.files[0].read(0, 96) == bytes(96)
+    (array,) = reader.read(reader.index.leaves[1:2])
+    np.testing.assert_array_equal(array, tree["b"])
+    whole.reader.opened.close()
 
 
 def test_wait_for(tmp_path: Path) -> None:

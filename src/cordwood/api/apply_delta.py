@@ -11,6 +11,7 @@ from cordwood.deltas.patched_checkpoint import open_patched
 from cordwood.io.progress import ProgressOption
 from cordwood.loading.checkpoint import Checkpoint, open_at
 from cordwood.storage.locations import parse_location
+from cordwood.storage.paths import is_same_path
 from cordwood.threads.run_in_worker import in_worker
 
 
@@ -49,6 +50,7 @@ def apply_delta(
         MismatchError: it is a delta of another tree.
         CorruptionError: a tile of the result does not match its digest: `base` is another version,
             or one of the two is damaged; names leaf and range.
+        ValueError: `destination` is `base` or `delta`.
         Exception: all errors of `convert`.
 
     >>> import cordwood, numpy as np
@@ -59,9 +61,12 @@ def apply_delta(
     >>> cordwood.load("copy-of-2")["w"]
     array([1., 1., 1.], dtype=float32)
     """
+    location = parse_location(destination)
     with ExitStack() as stack:
         old = stack.enter_context(open_at(parse_location(base), prefix=prefix))
         changes = stack.enter_context(open_at(parse_location(delta)))
+        if any(is_same_path(each.path, str(location)) for each in (old, changes)):
+            raise ValueError(f"the result would replace {location}: write to another path")
         patched = open_patched(old._reader, changes._reader)
         return convert(
             Checkpoint(patched), destination, format=format, overwrite=overwrite, progress=progress

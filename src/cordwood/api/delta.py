@@ -24,6 +24,7 @@ from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
 from cordwood.saving.background_saves import raise_unreported_failures, wait_for_saves
 from cordwood.saving.interrupted_saves import after_interrupted_saves
 from cordwood.storage.locations import parse_location
+from cordwood.storage.paths import is_same_path
 from cordwood.threads.garbage_collector import gc_paused
 from cordwood.threads.run_in_worker import in_worker
 from cordwood.tree.flatten import FlatTree
@@ -65,6 +66,7 @@ def delta(
         UnsupportedFormatError: a leaf cannot be read.
         FileExistsError: there is a checkpoint at `destination`.
         NotACheckpointError: there is something else at `destination`.
+        ValueError: `destination` is `base` or `target`.
         Exception: all errors of `open` and `save`.
 
     >>> from cordwood import save
@@ -83,6 +85,8 @@ def delta(
         refuse_existing(location, to_format, [""], beside=False, overwrite=overwrite)
         old = stack.enter_context(open_at(parse_location(base), prefix=prefix))
         new = stack.enter_context(open_at(parse_location(target), prefix=prefix))
+        if any(is_same_path(each.path, str(location)) for each in (old, new)):
+            raise ValueError(f"the delta would replace {location}: write to another path")
         size_bytes = sum(map(size_in_memory, new.index.leaves))
         report = stack.enter_context(progress_display(progress, "comparing"))
         meter = None if report is None else ProgressMeter(size_bytes, report)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from cordwood.deltas.stored_delta import StoredDelta, require_delta
 from cordwood.deltas.stored_specs import read_boxes, stored_specs
 from cordwood.deltas.tiled_checkpoint import open_tiles
 from cordwood.loading.leaf_reader import LeafReader
+
+_RECENT = 24  # tiles: the threads of a load read several at a time, and come back to each
 
 
 def open_patched(base: LeafReader, delta: LeafReader) -> LeafReader:
@@ -21,6 +25,7 @@ def open_patched(base: LeafReader, delta: LeafReader) -> LeafReader:
     specs = stored_specs(base, leaves)
     stored = StoredDelta(delta, require_delta(delta), base.index.structure, specs)
 
+    @lru_cache(_RECENT)
     def tile(leaf: int, number: int) -> np.ndarray:
         (data,) = read_boxes(base, leaves, {leaf: [stored.tree.box(leaf, number)]})
         encoded = stored.read({leaf: [number]}).get((leaf, number))

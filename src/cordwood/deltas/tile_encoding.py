@@ -185,14 +185,15 @@ def _decode_steps(encoded: memoryview, words: np.ndarray) -> tuple[np.ndarray, n
     """Return the positions of the changed words, and their zigzag steps less 1, of their dtype."""
     frames, count = _frames(encoded, words)
     gaps = _decompress(frames[0], count, count + len(words) // _MORE)
+    last = int(gaps.sum(dtype=np.uint64)) + count - 1
+    if last >= len(words):
+        raise CorruptionError(f"word {last} of {len(words)} is to change")
     positions = np.cumsum(gaps, dtype=np.uint32)  # of at most MAX_TILE_BYTES
     if len(gaps) > count:
         positions = positions[gaps != _MORE]
     if len(positions) != count or gaps[-1] == _MORE:
         raise CorruptionError(f"{count} words are to change, and there are {len(positions)} gaps")
     positions += np.arange(count, dtype=np.uint32)
-    if int(positions[-1]) >= len(words):
-        raise CorruptionError(f"word {positions[-1]} of {len(words)} is to change")
     pairs = _decompress(frames[1], -(-count // 2), -(-count // 2))
     steps = np.empty(2 * len(pairs), words.dtype)
     steps[::2] = pairs & _LARGE

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 
 import numpy as np
 
 from cordwood.io.open_files import Closable, require_range
-
-_RECENT = 24  # tiles: the threads of a load read several at a time, and come back to each
 
 
 class TiledFile(Closable):
@@ -19,14 +16,15 @@ class TiledFile(Closable):
     Args:
         name: for messages.
         ends: the offset at which each tile ends, in bytes.
-        make: returns the bytes of a tile (uint8[size]); called by several threads.
+        make: returns the bytes of a tile (uint8[size]); called by several threads, and each time
+            that bytes of the tile are read.
     """
 
     def __init__(self, name: str, ends: Sequence[int], make: Callable[[int], np.ndarray]) -> None:
         self.name = name
         self.size_bytes = ends[-1] if ends else 0
         self._ends = ends
-        self._tile = lru_cache(_RECENT)(make)
+        self._make = make
 
     def read(self, offset: int, length: int) -> bytes:
         data = bytearray(length)
@@ -40,7 +38,7 @@ class TiledFile(Closable):
             done = 0
             while done < len(target):
                 number = bisect_right(self._ends, offset)
-                tile = self._tile(number)
+                tile = self._make(number)
                 start = len(tile) - (self._ends[number] - offset)
                 count = min(len(target) - done, len(tile) - start)
                 np.copyto(target[done : done + count], tile[start : start + count])

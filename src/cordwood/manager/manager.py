@@ -482,8 +482,14 @@ class CheckpointManager(StepReader):
 
     def _delete_in_all_places(self, start: int, stop: int | None) -> list[int]:
         """Delete steps, on process 0, in the mirror first: no step of it may outlive the root's."""
-        mirrored = [] if self._copies is None else self._copies.delete(start, stop)
-        return sorted({*mirrored, *delete_steps(self._steps, start, stop)})
+        if self._copies is None:
+            return delete_steps(self._steps, start, stop)
+        try:
+            mirrored = self._copies.delete(start, stop)
+            return sorted({*mirrored, *delete_steps(self._steps, start, stop)})
+        finally:
+            if not self._closed:  # the deletion ended a copy, perhaps of a later step
+                self._copies.request()
 
     def _before_restoring(self) -> None:
         if not self._queue.calls.is_forked:  # the saves of another process are not waited for

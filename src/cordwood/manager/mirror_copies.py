@@ -10,6 +10,7 @@ from cordwood.copying.copy_step import Copier
 from cordwood.errors import CordwoodError, StepError, UnsupportedFormatError
 from cordwood.formats.load_format import storage_of
 from cordwood.formats.table import DEFAULT
+from cordwood.manager.add_metrics import add_metrics
 from cordwood.manager.delete_steps import StepCleaner, delete_steps
 from cordwood.manager.manager_problem import ManagerProblem
 from cordwood.manager.mirror import Mirror
@@ -20,7 +21,7 @@ from cordwood.manager.step_holder import StepHolder
 from cordwood.manager.steps import Steps
 from cordwood.message_text import size_text
 from cordwood.policies.keep_policies import as_keep_policy
-from cordwood.policies.mirror_plan import step_to_mirror, steps_with_new_metrics
+from cordwood.policies.mirror_plan import metrics_to_mirror, step_to_mirror
 from cordwood.policies.save_policies import as_save_policy
 from cordwood.storage.locations import Location, Url, parse_location
 from cordwood.storage.open_step_storage import open_step_storage
@@ -72,6 +73,7 @@ class MirrorCopies:
         self._every = as_save_policy(mirror.every, "every")
         self._cleaner = StepCleaner(self._target, as_keep_policy(mirror.keep))
         self._wait_seconds = mirror.wait_seconds
+        self._timeout_seconds = timeout_seconds
         self._problems = problems
         self._is_preempted = is_preempted
         self._last_began = time.monotonic()
@@ -223,7 +225,7 @@ class MirrorCopies:
         return True
 
     def _copy_metrics(self) -> bool:
-        """Copy metrics that steps got after they were copied; return True if there were any."""
+        """Copy metrics that changed after their steps were copied; return True if any did."""
         every = {step.step: step for step in self._root.all() if step.counts}
         mirrored = {
             step.step: step.saved
@@ -231,9 +233,16 @@ class MirrorCopies:
             if step.counts and step.saved is not None
         }
         saved = [step.saved for step in every.values() if step.saved is not None]
-        numbers = steps_with_new_metrics(saved, mirrored)
-        copied = [self._copy(number) for number in numbers]
-        return any(copied)
+        changes = metrics_to_mirror(saved, mirrored)
+        for number, metrics in changes.items():
+            add_metrics(
+                self._target,
+                number,
+                metrics,
+                overwrite=True,
+                timeout_seconds=self._timeout_seconds,
+            )
+        return bool(changes)
 
     def _copy_files(self, step: Step) -> Copier:
         storage = self._target.storage

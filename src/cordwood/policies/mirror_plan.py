@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from cordwood.policies.save_policies import Moment, SavePolicy
@@ -36,10 +37,10 @@ def step_to_mirror(
     return None
 
 
-def steps_with_new_metrics(
+def metrics_to_mirror(
     steps: Sequence[SavedStep], mirrored: Mapping[int, SavedStep]
-) -> list[int]:
-    """Return the steps that got metrics after they were copied.
+) -> dict[int, dict[str, float]]:
+    """Return the metrics that steps got, or that were replaced, after they were copied.
 
     A step of the mirror that another save has made does not count: their times differ.
 
@@ -47,10 +48,20 @@ def steps_with_new_metrics(
         steps: the steps of the root.
         mirrored: the steps of the mirror, by number.
     """
-    return [
-        each.step
-        for each in steps
-        if each.step in mirrored
-        and mirrored[each.step].time == each.time
-        and not each.metrics.keys() <= mirrored[each.step].metrics.keys()
-    ]
+    result: dict[int, dict[str, float]] = {}
+    for step in steps:
+        copy = mirrored.get(step.step)
+        if copy is None or copy.time != step.time:
+            continue
+        metrics = {
+            name: value
+            for name, value in step.metrics.items()
+            if name not in copy.metrics or not _is_same(value, copy.metrics[name])
+        }
+        if metrics:
+            result[step.step] = metrics
+    return result
+
+
+def _is_same(value: float, other: float) -> bool:
+    return value == other or (math.isnan(value) and math.isnan(other))

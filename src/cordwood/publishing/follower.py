@@ -91,6 +91,8 @@ class WeightFollower:
         self._versions = StoredVersions(parse_location(location), timeout_seconds)
         self._group = ProcessGroup(self.location, timeout_seconds)
         self._held: HeldVersion | None = None
+        self._held_stamp = ""  # the stamp with which that version was listed
+        self._returned: list[Any] = []  # number and stamp of the version returned last
         self.version: int | None = None
 
     def __repr__(self) -> str:
@@ -162,13 +164,14 @@ class WeightFollower:
             Exception: other errors of `cordwood.load`.
         """
         for _ in range(_ATTEMPTS):
-            newest = self._group.agree("find the newest version of", self._find_newest)
-            if tree is not None and newest == self.version:
+            found = self._group.agree("find the newest version of", self._find_newest)
+            newest, stamp = found
+            if tree is not None and found == self._returned:
                 return tree
-            attempt = self._try(newest)
+            attempt = self._try(newest, stamp)
             end = self._agree_on(attempt.end, newest)
             if end is _End.LOADED:
-                self.version = newest
+                self.version, self._returned = newest, found
                 return attempt.tree
             if end is _End.REFUSED:
                 break
@@ -176,10 +179,10 @@ class WeightFollower:
             f"{self.location}: version {newest} could not be loaded by another process"
         )
 
-    def _try(self, newest: int) -> _Attempt:
+    def _try(self, newest: int, stamp: str) -> _Attempt:
         """Load a version on this process."""
         try:
-            return _Attempt(_End.LOADED, self._load(newest), None)
+            return _Attempt(_End.LOADED, self._load(newest, stamp), None)
         except MismatchError as e:
             return _Attempt(_End.REFUSED, None, e)
         except (CordwoodError, OSError) as e:
@@ -195,8 +198,11 @@ class WeightFollower:
         with self._group.rendezvous(f"load version {newest} of") as rendezvous:
             return _End(rendezvous.exchange(end.value, max))
 
-    def _load(self, newest: int) -> Any:
+    def _load(self, newest: int, stamp: str) -> Any:
         """Return a version: from what is held and the deltas since, or else loaded whole."""
+        if self._held is not None and self._held.step == newest and self._held_stamp != stamp:
+            self._held = None  # that version was removed, and another one has its number
+        self._held_stamp = stamp
         if self._held is not None and self._held.step != newest:
             try:
                 self._change(newest)
@@ -230,10 +236,11 @@ class WeightFollower:
             held.change(changes)
         self._held = held
 
-    def _find_newest(self) -> int:
-        newest = self.newest()
-        if newest is None:
+    def _find_newest(self) -> list[Any]:
+        """Return the number and the stamp of the newest version."""
+        stamps = self._versions.stamps()
+        if not stamps:
             raise FileNotFoundError(
                 f"{self.location}: no version is published yet; wait_for(version) waits for one"
             )
-        return newest
+        return [*[*stamps.items()][-1]]

@@ -42,7 +42,7 @@ class StoredVersions:
             location, storage_of(DEFAULT).RULES, timeout_seconds=timeout_seconds
         )
         self._cleaner = StepCleaner(Steps(self._storage), KeepAll())
-        self._whole: dict[int, bool] = {}  # of versions that were looked at
+        self._whole: dict[int, bool | None] = {}  # see `_is_whole`
 
     @property
     def location(self) -> Location:
@@ -54,8 +54,13 @@ class StoredVersions:
 
     def steps(self) -> list[int]:
         """Return the numbers of the committed versions, ascending."""
+        return [*self.stamps()]
+
+    def stamps(self) -> dict[int, str]:
+        """Return the committed versions, ascending, each with a text that changes with it."""
         entries = self._storage.entries(_is_version)
-        return sorted([int(name) for name, entry in entries.items() if entry.stamp is not None])
+        stamps = {int(name): entry.stamp for name, entry in entries.items()}
+        return {step: repr(stamps[step]) for step in sorted(stamps) if stamps[step] is not None}
 
     def open(self, step: int) -> OpenVersion | None:
         """Open a version; None if another call than `publish` has saved it.
@@ -85,7 +90,8 @@ class StoredVersions:
     def begin(self, step: int) -> None:
         """Make the newest version durable, whose publisher may have been killed before it was.
 
-        Raises StepError if there is a version of that number, or a later one.
+        Raises StepError if there is a version of that number, or a later one, or if the newest
+        checkpoint there is no version.
         """
         steps = self.steps()
         if steps:
@@ -97,11 +103,16 @@ class StoredVersions:
                 f"a larger number than {later[-1]}, found {step}. If they are of a run that was "
                 "given up, remove them (cordwood rm), or publish to another location"
             )
+        if steps and self._is_other(steps[-1]):
+            raise StepError(
+                f"{self.location_of(steps[-1])} was not saved by a WeightPublisher: expected a "
+                "location that holds versions only; publish to another one"
+            )
 
     def remove_old(self, keep: int) -> None:
         """Remove versions that the newest `keep` do not need, and what killed publishers have left.
 
-        Log a warning if that fails.
+        Checkpoints that are no versions stay. Log a warning if that fails.
         """
         steps = self.steps()
         try:
@@ -113,7 +124,8 @@ class StoredVersions:
                 ),
                 None,
             )
-            old = [] if oldest is None else [step for step in steps if step < oldest]
+            older = [] if oldest is None else [step for step in steps if step < oldest]
+            old = [step for step in older if self._is_whole(step) is not None]
             if old:
                 self._storage.remove([step_name(step) for step in reversed(old)])
             for step in old:
@@ -122,13 +134,22 @@ class StoredVersions:
         except (CordwoodError, OSError) as e:
             log.warning("%s: old versions were not removed: %s", self.location, e)
 
-    def _is_whole(self, step: int) -> bool:
+    def _is_whole(self, step: int) -> bool | None:
+        """Return True if a version holds the tree; None for a checkpoint that is no version."""
         if step not in self._whole:
             opened = self.open(step)
             if opened is None:
-                return False
-            opened.reader.opened.close()
+                self._whole[step] = None
+            else:
+                opened.reader.opened.close()
         return self._whole[step]
+
+    def _is_other(self, step: int) -> bool:
+        """Return True for a checkpoint that is no version; False if it cannot be read."""
+        try:
+            return self._is_whole(step) is None
+        except (CordwoodError, OSError):
+            return False
 
 
 def _is_version(name: str) -> bool:

@@ -67,8 +67,8 @@ def _open(versions: StoredVersions, step: int, digest: str | None, stack: ExitSt
     opened = versions.open(step)
     if opened is None:
         raise CorruptionError(
-            f"{versions.location_of(step)} was not saved by a WeightPublisher: remove it, or "
-            "publish to another location"
+            f"{versions.location_of(step)} was not saved by a WeightPublisher: expected a "
+            "location that holds versions only"
         )
     stack.callback(opened.reader.opened.close)
     if digest not in (None, opened.record.digest):

@@ -13,6 +13,7 @@ from cordwood.loading.matching.mismatch_hints import (
     NO_COMMON_NAME,
     RENAME_ADVICE,
     counter_hint,
+    delta_hint,
     equinox_hint,
     optimizer_hint,
 )
@@ -53,7 +54,10 @@ def explain(mismatch: Mismatch | NothingInCommon, name: str) -> MismatchError:
     first = ""
     if mismatch.is_disjoint and not nestings and not any(each.is_left_out for each in absent):
         first, lines = _first_line(lines)
-    advice = f"\n{nesting_hint(nestings)}" if nestings else _advice(mismatch, absent)
+    hint = delta_hint([leaf.key_path for leaf in mismatch.stored.leaves])
+    if not hint and nestings:
+        hint = nesting_hint(nestings)
+    advice = f"\n{hint}" if hint else _advice(mismatch, absent)
     return mismatch_error([line.text + line.remedy for line in lines], name, advice, first=first)
 
 
@@ -146,7 +150,9 @@ def _nothing_in_common(problem: NothingInCommon, name: str) -> MismatchError:
     nestings = []
     if naming not in SEPARATORS:
         nestings = find_nestings(paths, stored, partial(match_name, naming=naming))
-    hint = nesting_hint(nestings) if nestings else f"the names differ: {RENAME_ADVICE}"
+    hint = delta_hint(stored)
+    if not hint:
+        hint = nesting_hint(nestings) if nestings else f"the names differ: {RENAME_ADVICE}"
     selected = " as it is selected" if is_part else ""
     return MismatchError(
         f"no leaf of `like` is in {name}{selected}; {hint}\n"

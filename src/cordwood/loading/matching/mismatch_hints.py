@@ -104,6 +104,18 @@ def equinox_hint(like: Any) -> str:
     )
 
 
+def delta_hint(paths: Sequence[KeyPath]) -> str:
+    """Return how to read the tree of a delta, if stored leaves are those of one."""
+    names = [path[:1] for path in paths]
+    if names[:2] != [("digests",), ("sizes",)] or {*names[2:]} - {("tree",)}:
+        return ""
+    return (
+        "this is a delta: it holds the changes of a tree, and not the tree. cordwood.apply_delta "
+        "(cordwood apply) makes the tree of it and its base; cordwood.WeightFollower reads what a "
+        "WeightPublisher wrote"
+    )
+
+
 def optimizer_hint(paths: Sequence[KeyPath]) -> str:
     """Return how to begin with a fresh optimizer, if the names differ within its state only.
 
