@@ -186,6 +186,19 @@ def test_no_operand_is_replaced(tmp_path: Path) -> None:
     assert_trees_equal(cordwood.load(tmp_path / "made"), {"w": np.full(10, 1)})
 
 
+def test_deltas_of_a_publisher_are_applied_one_after_another(tmp_path: Path) -> None:
+    publisher = cordwood.WeightPublisher(tmp_path)
+    for number in (1, 2, 3):
+        publisher.publish(number, {"w": np.full(1000, float(number))}).wait()
+    with pytest.raises(MismatchError, match=r"2 is a delta itself: .*apply it to its base first"):
+        cordwood.apply_delta(tmp_path / "2", tmp_path / "3", tmp_path / "made")
+    with pytest.raises(MismatchError, match="3 is a delta itself"):
+        cordwood.delta(tmp_path / "1", tmp_path / "3", tmp_path / "d")
+    cordwood.apply_delta(tmp_path / "1", tmp_path / "2", tmp_path / "second")
+    cordwood.apply_delta(tmp_path / "second", tmp_path / "3", tmp_path / "third")
+    assert_trees_equal(cordwood.load(tmp_path / "third"), {"w": np.full(1000, 3.0)})
+
+
 def test_a_load_with_like_says_that_a_delta_is_one(tmp_path: Path) -> None:
     tree = {"w": np.zeros(10), "n": 1}
     cordwood.save(tmp_path / "0", tree)

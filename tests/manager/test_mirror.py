@@ -127,6 +127,33 @@ def test_a_lost_root_is_restored_from_the_mirror_and_filled_again(
     assert StepReader(target).steps() == [10, 20, 30]
 
 
+@pytest.mark.parametrize("kind", ["memory", "moto"])
+def test_a_root_in_an_object_store_has_a_mirror(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with new_url(kind, monkeypatch) as url:
+        root = f"{url}/run"
+        for mirror in (Mirror(tmp_path / kind, keep=2), Mirror(f"{url}/mirror", keep=2)):
+            with CheckpointManager(root, keep=1, mirror=mirror) as manager:
+                for step in (1, 2, 3):
+                    manager.save(step, tree_of(step))
+                    manager.wait()
+                assert (manager.mirrored, manager.problems) == (3, [])
+                assert (manager.steps(), StepReader(mirror.root).steps()) == ([3], [2, 3])
+            CheckpointManager(root).delete(3)  # the root is lost
+            with CheckpointManager(root, mirror=mirror) as manager:
+                restored = manager.restore(required=True)
+                assert restored.step == 3
+                assert_trees_equal(restored.tree, tree_of(3))
+                manager.save(4, tree_of(4))
+                manager.wait()
+                assert verify(f"{mirror.root}/4").unverified_bytes == 0
+                assert manager.delete_after(0) == [3, 4]
+                manager.wait()
+                assert (manager.mirrored, manager.problems) == (None, [])
+            assert StepReader(mirror.root).steps() == StepReader(root).steps() == []
+
+
 def test_a_damaged_step_is_restored_from_the_mirror(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from cordwood import dtypes
 from cordwood.deltas.encode_delta import EncodedTile, encode_tiles, tile_digest
+from cordwood.deltas.stored_delta import require_tree
 from cordwood.deltas.stored_specs import read_boxes, stored_specs
 from cordwood.deltas.tile_grid import TiledTree, tile_tree
 from cordwood.deltas.version_record import BaseVersion, VersionRecord, version_digest
@@ -43,6 +44,8 @@ def compare_versions(
 
     Raises MismatchError unless they have the same leaves, of the same kinds, shapes and dtypes.
     """
+    require_tree(base)
+    require_tree(target)
     old_leaves, new_leaves = base.index.leaves, target.index.leaves
     old_specs, new_specs = stored_specs(base, old_leaves), stored_specs(target, new_leaves)
     require_same_types(base.path, old_specs, target.path, new_specs)

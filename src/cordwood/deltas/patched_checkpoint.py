@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from cordwood.deltas.stored_delta import StoredDelta, require_delta
+from cordwood.deltas.stored_delta import StoredDelta, require_delta, require_tree
 from cordwood.deltas.stored_specs import read_boxes, stored_specs
 from cordwood.deltas.tiled_checkpoint import open_tiles
 from cordwood.loading.leaf_reader import LeafReader
@@ -19,8 +19,9 @@ def open_patched(base: LeafReader, delta: LeafReader) -> LeafReader:
 
     Raises:
         FormatError: there is no delta.
-        MismatchError: it is a delta of another tree.
+        MismatchError: it is a delta of another tree, or the base is a delta.
     """
+    require_tree(base)
     leaves = base.index.leaves
     specs = stored_specs(base, leaves)
     stored = StoredDelta(delta, require_delta(delta), base.index.structure, specs)
