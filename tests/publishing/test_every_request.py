@@ -149,3 +149,26 @@ def test_versions_that_are_removed_at_each_moment_of_an_update(web: WebStore) ->
             assert follower.version is not None
             assert_trees_equal(tree, tree_of(follower.version))
             assert_trees_equal(follower.update(), tree_of(publisher._newest or 0))
+
+
+def test_later_versions_remove_what_a_failed_one_has_left(
+    web: WebStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher = cw.WeightPublisher(f"{web.url}/weights")
+    publisher.publish(1, tree_of(1)).wait()
+
+    def hook(request: Request) -> Answer | None:
+        is_index = request.method == "PUT" and request.key.endswith("/cordwood.json")
+        return Answer(403) if is_index else None
+
+    web.hook = hook
+    with pytest.raises(PermissionError):
+        publisher.publish(2, tree_of(2)).wait()
+    web.hook = lambda _: None
+    assert any("/2/" in key for key in web.objects)
+    publisher.publish(3, tree_of(3)).wait()
+    assert any("/2/" in key for key in web.objects)  # it may belong to a save that is running
+    monkeypatch.setattr("cordwood.storage.object_stores.object_pool.GRACE_SECONDS", -1)
+    publisher.publish(4, tree_of(4)).wait()
+    assert not any("/2/" in key for key in web.objects)
+    assert_trees_equal(cw.WeightFollower(publisher.location).update(), tree_of(4))

@@ -125,8 +125,12 @@ class StepCleaner:
                 None: no step.
         """
         if isinstance(self._steps.location, LocalPath):  # object stores have no locks
-            unfinished = self._steps.unfinished()
-            self._remove_unfinished([each for each in unfinished if each.step != spared])
+            self.remove_unfinished(spared=spared)
+
+    def remove_unfinished(self, *, spared: int | None = None) -> None:
+        """Do the same in any storage. In an object store only what is a day old is removed."""
+        unfinished = self._steps.unfinished()
+        self._remove_unfinished([each for each in unfinished if each.step != spared])
 
     def after_commit(self, *, time_now: float) -> None:
         """Delete steps by the plan, and all leftovers. Raises OSError, CordwoodError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import NamedTuple
 
 from cordwood.deltas.version_record import BESIDE, VersionRecord, version_in
@@ -16,7 +17,7 @@ from cordwood.manager.delete_steps import StepCleaner
 from cordwood.manager.steps import Steps
 from cordwood.message_text import listed
 from cordwood.policies.keep_policies import KeepAll
-from cordwood.storage.locations import Location
+from cordwood.storage.locations import LocalPath, Location
 from cordwood.storage.open_step_storage import open_step_storage
 from cordwood.threads.log import log
 
@@ -58,9 +59,13 @@ class StoredVersions:
 
     def stamps(self) -> dict[int, str]:
         """Return the committed versions, ascending, each with a text that changes with it."""
+        stamps = self._listed()
+        return {step: repr(stamp) for step, stamp in stamps.items() if stamp is not None}
+
+    def _listed(self) -> dict[int, Hashable | None]:
+        """Return the stamps of all versions, ascending; None for one that is not committed."""
         entries = self._storage.entries(_is_version)
-        stamps = {int(name): entry.stamp for name, entry in entries.items()}
-        return {step: repr(stamps[step]) for step in sorted(stamps) if stamps[step] is not None}
+        return {int(name): entries[name].stamp for name in sorted(entries, key=int)}
 
     def open(self, step: int) -> OpenVersion | None:
         """Open a version; None if another call than `publish` has saved it.
@@ -114,7 +119,8 @@ class StoredVersions:
 
         Checkpoints that are no versions stay. Log a warning if that fails.
         """
-        steps = self.steps()
+        listed = self._listed()
+        steps = [step for step, stamp in listed.items() if stamp is not None]
         try:
             oldest = next(
                 (
@@ -130,7 +136,8 @@ class StoredVersions:
                 self._storage.remove([step_name(step) for step in reversed(old)])
             for step in old:
                 self._whole.pop(step, None)
-            self._cleaner.make_room()
+            if isinstance(self.location, LocalPath) or len(steps) < len(listed):
+                self._cleaner.remove_unfinished()
         except (CordwoodError, OSError) as e:
             log.warning("%s: old versions were not removed: %s", self.location, e)
 
