@@ -38,6 +38,9 @@ def test_one_step(run: Run, tmp_path: Path) -> None:
     with ocp.CheckpointManager(tmp_path) as manager:
         assert_trees_equal(manager.restore(2), tree_of(2))
     assert cordwood.load(tmp_path / "2")["step"] == 2
+    assert ["for", "Orbax", "too", "item", "default"] in [
+        line.split() for line in run("info", tmp_path / "2").out.splitlines()
+    ]
     assert not (tmp_path / "1" / "default").exists()
 
 

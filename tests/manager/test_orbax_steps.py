@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,56 @@ def test_a_copied_run_is_one_of_orbax_too(tmp_path: Path) -> None:
     cordwood.copy(tmp_path / "run", tmp_path / "copy")
     with ocp.CheckpointManager(tmp_path / "copy") as manager:
         assert_trees_equal(manager.restore(2), dict(sorted(tree_of(2).items())))
+
+
+def test_steps_of_a_mirror_on_a_disk_are_those_of_orbax_too(tmp_path: Path) -> None:
+    mirror = cordwood.Mirror(tmp_path / "safe", keep=2)
+    with cordwood.CheckpointManager(tmp_path / "run", orbax="params", mirror=mirror) as manager:
+        for step in (1, 2, 3):
+            manager.save(step, tree_of(step), metrics={"loss": step}, items={"ema": tree_of(9)})
+            manager.wait()
+        manager.add_metrics(3, {"accuracy": 0.5})
+        manager.save(4, tree_of(4))
+    assert manager.problems == []
+    assert sorted(os.listdir(tmp_path / "safe")) == ["3", "4"]
+    assert not any(cordwood.verify(tmp_path / "safe" / step).stale for step in ("3", "4"))
+    tree = ocp.args.StandardRestore()
+    with ocp.CheckpointManager(tmp_path / "safe") as orbax:
+        assert (orbax.all_steps(), orbax.metrics(3)) == ([3, 4], {"loss": 3, "accuracy": 0.5})
+        restored = orbax.restore(3, args=ocp.args.Composite(params=tree, ema=tree))
+        assert_trees_equal(restored.params, dict(sorted(tree_of(3).items())))
+        assert_trees_equal(restored.ema, dict(sorted(tree_of(9).items())))
+
+
+def test_copies_in_a_store_leave_it_out_with_one_sentence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sentence = "the index for Orbax is not copied: object stores have no links"
+    root, mirror, copy = tmp_path / "run", "memory://orbax-mirror/run", "memory://orbax-copy/run"
+
+    def warnings_about_it() -> list[str]:
+        lines = [each.getMessage() for each in caplog.records if sentence in each.getMessage()]
+        caplog.clear()
+        return lines
+
+    with cordwood.CheckpointManager(root, orbax=True, mirror=cordwood.Mirror(mirror)) as manager:
+        for step in (1, 2, 3):
+            manager.save(step, tree_of(step))
+            manager.wait()
+    assert manager.problems == []
+    assert warnings_about_it() == [f"{root}: the mirror {mirror}: {sentence}"]
+    cordwood.copy(root, copy)
+    assert warnings_about_it() == [f"{copy}: {sentence}"]
+    for place in (mirror, copy):
+        assert cordwood.StepReader(place).steps() == [1, 2, 3]
+        assert not cordwood.verify(f"{place}/3").stale
+        assert cordwood.load(f"{place}/3")["step"] == 3
+    shutil.rmtree(root)
+    with cordwood.CheckpointManager(root, orbax=True, mirror=cordwood.Mirror(mirror)) as manager:
+        assert manager.restore(required=True).step == 3
+        manager.save(4, tree_of(4))
+    with ocp.CheckpointManager(root) as orbax:
+        assert_trees_equal(orbax.restore(4), dict(sorted(tree_of(4).items())))
 
 
 def test_both_tools_take_turns_on_one_run(tmp_path: Path) -> None:

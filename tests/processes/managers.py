@@ -32,14 +32,21 @@ KEEP = KeepLast(2) | KeepEvery(4)
 
 
 def train(
-    path: str, steps: int, rows: int = 64, slow: bool = False, timeout_seconds: float = 300.0
+    path: str,
+    steps: int,
+    rows: int = 64,
+    slow: bool = False,
+    timeout_seconds: float = 300.0,
+    orbax: bool = False,
 ) -> tuple[int, list[int]]:
     """Restore, go on to a step and save each; where it began, and the steps that there are.
 
     `slow`: decide by the clock too, so that process 0 is asked at each step.
     """
     save = EverySteps(1) | EverySeconds(1e9) if slow else EverySteps(1)
-    with CheckpointManager(path, save=save, keep=KEEP, timeout_seconds=timeout_seconds) as manager:
+    with CheckpointManager(
+        path, save=save, keep=KEEP, timeout_seconds=timeout_seconds, orbax=orbax
+    ) as manager:
         begun = restore(manager, rows)
         for step in range(begun + 1, steps + 1):
             manager.save(step, spread(reference(step, rows), 2), metrics={"loss": 1 / step})

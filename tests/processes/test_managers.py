@@ -7,10 +7,14 @@ import random
 import time
 from pathlib import Path
 
+import jax
+import orbax.checkpoint as ocp
 import pytest
 
 from cordwood import CheckpointManager, verify
+from cordwood.testing import assert_trees_equal
 from tests.processes.group import Group
+from tests.processes.spread_trees import reference
 
 
 @pytest.mark.parametrize("slow", [False, True])
@@ -111,3 +115,16 @@ def test_a_process_is_killed_in_the_middle_of_a_run(tmp_path: Path) -> None:
         assert {begun for begun, _ in result} == {reached}
     entries = [entry for entry in os.listdir(path) if not entry.isdigit()]
     assert entries == []
+
+
+def test_orbax_restores_the_steps_of_two_processes(tmp_path: Path, two: Group) -> None:
+    two.run("managers.train", path=str(tmp_path / "run"), steps=3, orbax=True)
+    step = tmp_path / "run" / "3"
+    links = [path.name for path in (step / "default").iterdir() if path.is_symlink()]
+    assert {name.split("-")[2] for name in links} == {"0", "1"}
+    assert not verify(step).stale
+    with ocp.CheckpointManager(tmp_path / "run") as orbax:
+        assert orbax.all_steps() == [2, 3]
+        assert orbax.metrics(2) == {"loss": 0.5}
+        # Orbax orders the keys of dicts.
+        assert_trees_equal(orbax.restore(3), jax.tree.map(lambda leaf: leaf, reference(3)))

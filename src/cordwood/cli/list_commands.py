@@ -23,7 +23,7 @@ from cordwood.cli.output import (
     to_json_value,
 )
 from cordwood.errors import CordwoodError
-from cordwood.formats.step_record import KEY, decode_record
+from cordwood.formats.step_record import KEY, ORBAX_KEY, decode_record
 from cordwood.message_text import counted, printable, size_text
 from cordwood.storage.locations import Location
 from cordwood.threads.garbage_collector import gc_paused
@@ -211,6 +211,8 @@ def _summary_rows(summary: Mapping[str, Any]) -> list[list[str]]:
         rows.append([name, _sizes_text(sizes)])
     for name, text in summary.get("metadata", {}).items():
         record = _record_rows(text) if name == KEY else []
+        if name == ORBAX_KEY:
+            record = [["for Orbax too", f"item {text}" if text else "yes"]]
         rows += record or [[f"metadata {name}", _beginning_of(text)]]
     rows += [[f"tree {tree['prefix']}", _sizes_text(tree)] for tree in summary.get("trees", [])]
     rows += [[f"item {name}", kind] for name, kind in summary.get("items", {}).items()]

@@ -64,4 +64,6 @@ def copy_checkpoint_or_run(
                 log.warning(
                     "%s was deleted while it was copied; gc removes what %s has of it", *places
                 )
+    if copier.left_out:
+        log.warning("%s: %s", destination, copier.left_out)
     return copier

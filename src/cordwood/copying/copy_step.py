@@ -27,9 +27,14 @@ _ATTEMPTS = 3  # to copy a step whose files are removed at the destination befor
 
 
 class Copier:
-    """A call of `copy`: what it has copied so far, and the files that later steps need not copy."""
+    """A call of `copy`: what it has copied so far, and the files that later steps need not copy.
+
+    Attributes:
+        left_out: a sentence about what the copies lack; "": nothing.
+    """
 
     def __init__(self, *, verify: bool, in_pool: bool) -> None:
+        self.left_out = ""
         self.steps: list[str] = []
         self.steps_there: list[str] = []
         self.files = 0
@@ -75,8 +80,7 @@ class Copier:
             try:
                 content = self._content_of(data, source, storage.store_at(destination))
                 self._copy(name, origin, content, destination)
-                if content.left_out:
-                    log.warning("%s: %s", destination, content.left_out)
+                self.left_out = content.left_out or self.left_out
             except MissingDataError as e:
                 removals += 1
                 if removals == _ATTEMPTS:

@@ -80,6 +80,7 @@ class MirrorCopies:
         self._copying: int | None = None  # the step whose copy began last
         self._committed: int | None = None  # the step of the last commit that requested a copy
         self._reported: int | None = None  # the step that `wait` has reported last
+        self._left_out = ""  # what copies lack, as the log says it already
         self._task = BackgroundTask(self._copy_what_is_due)
         self.holder = StepHolder("the mirror", self._target, self._on_unreadable)
         if isinstance(storage.location, Url):
@@ -214,6 +215,9 @@ class MirrorCopies:
             text = "%s: step %d was deleted while it was copied to the mirror %s"
             log.info(text, self._root.root, number, self._target.root)
             return False
+        if copier.left_out != self._left_out:
+            self._left_out = copier.left_out
+            log.warning("%s: the mirror %s: %s", self._root.root, self._target.root, self._left_out)
         log.info(
             "copied step %d to the mirror: %s copied, %s were there, in %.3f s (%s)",
             number,
