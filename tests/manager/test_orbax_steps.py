@@ -140,6 +140,22 @@ def test_gc_of_a_run_writes_what_a_killed_save_has_not_written(tmp_path: Path) -
         assert manager.restore(2)["step"] == 2
 
 
+def test_gc_removes_a_killed_step_that_orbax_would_take_for_the_latest(tmp_path: Path) -> None:
+    save_steps(tmp_path, [11], orbax=True)
+    (tmp_path / "12").mkdir()
+    data = next((tmp_path / "11").glob("data-*"))
+    shutil.copy(data, tmp_path / "12" / data.name)
+    with ocp.CheckpointManager(tmp_path) as manager:
+        assert manager.latest_step() == 12
+        assert len(manager.restore(None)) == 0
+    with ocp.CheckpointManager(tmp_path) as manager:
+        assert not manager.save(12, args=ocp.args.StandardSave(tree_of(12)))
+    cordwood.gc(tmp_path)
+    with ocp.CheckpointManager(tmp_path) as manager:
+        assert manager.latest_step() == 11
+        assert_trees_equal(manager.restore(None), dict(sorted(tree_of(11).items())))
+
+
 def test_orbax_deletes_a_step_whole(tmp_path: Path) -> None:
     save_steps(tmp_path, [1, 2, 3], orbax=True)
     with ocp.CheckpointManager(tmp_path) as manager:
