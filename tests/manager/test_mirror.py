@@ -405,6 +405,20 @@ def test_a_mirror_that_is_ahead_of_a_new_run_is_a_problem(tmp_path: Path) -> Non
         assert len(manager.problems) == 1
 
 
+def test_a_mirror_that_has_the_step_of_another_run_is_a_problem(tmp_path: Path) -> None:
+    mirror = Mirror(tmp_path / "mirror")
+    with CheckpointManager(tmp_path / "old", mirror=mirror) as manager:
+        manager.save(10, tree_of(100))
+    with CheckpointManager(tmp_path / "new", mirror=mirror) as manager:
+        manager.save(10, tree_of(1))
+        manager.wait()
+        (problem,) = manager.problems
+        assert problem.step == 10
+        assert isinstance(problem.error, FileExistsError)
+        assert "another one than that to copy" in str(problem)
+    assert_trees_equal(load(tmp_path / "mirror" / "10"), tree_of(100))
+
+
 def test_files_of_others_in_the_mirror_stay(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

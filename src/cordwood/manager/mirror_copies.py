@@ -165,7 +165,7 @@ class MirrorCopies:
             log.exception("%s: the mirror %s", self._root.root, self._target.root)
             self._fail(number, what, e)
 
-    def _look(self) -> int | None:
+    def _look(self) -> Step | None:
         """Return the newest step of the mirror, and make it durable: its copy may have been killed.
 
         Raises OSError, CordwoodError.
@@ -177,11 +177,18 @@ class MirrorCopies:
         if step.step != self.newest or not self._is_durable:
             self._target.storage.flush(step.entry)
             self.newest, self._is_durable = step.step, True
-        return step.step
+        return step
 
-    def _step_due(self, newest: int | None) -> int | None:
-        """Return the number of the step to copy next; None if no step is due."""
+    def _step_due(self, last: Step | None) -> int | None:
+        """Return the number of the step to copy next; None if no step is due.
+
+        Args:
+            last: the newest step of the mirror.
+        """
         committed, self._committed = self._committed, None
+        newest = None if last is None else last.step
+        if last is not None and committed == newest and self._is_of_another_save(last):
+            return committed  # the copy is refused, which is a problem
         if committed is not None and newest is not None and committed < newest:
             raise StepError(
                 f"its step {newest} is newer than step {committed}, which was saved now, so "
@@ -197,6 +204,12 @@ class MirrorCopies:
             seconds_since_last=time.monotonic() - self._last_began,
             preempted=self._is_preempted(),
         )
+
+    def _is_of_another_save(self, mirrored: Step) -> bool:
+        """Return True if a step of the mirror and that of the root are of different saves."""
+        step = self._root.at(mirrored.step)
+        saved = None if step is None else step.saved
+        return bool(saved and mirrored.saved and saved.time != mirrored.saved.time)
 
     def _copy(self, number: int) -> bool:
         """Copy a step; return False if it was deleted meanwhile. Raises OSError, CordwoodError."""
