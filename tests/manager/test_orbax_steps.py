@@ -172,6 +172,8 @@ def test_a_step_that_orbax_cannot_read_is_refused_before_it_is_written(tmp_path:
         for name in ("default", "metrics", "a/b", ".hidden"):
             with pytest.raises(ValueError, match=f"in a directory '{name}', which cannot be"):
                 manager.save(1, tree_of(1), items={name: tree_of(1)}, metrics={"loss": 1})
+        with pytest.raises(ValueError, match="in a directory 'metrics', which cannot be"):
+            manager.save(1, tree_of(1), items={"metrics": tree_of(1)})  # metrics may be added
         with pytest.raises(UnsupportedLeafError, match="ema: w: Orbax stores no bytes"):
             manager.save(1, tree_of(1), items={"ema": {"w": b"x"}})
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]

@@ -82,7 +82,7 @@ def plan_retention(
 ) -> RetentionPlan:
     """Return a plan that says which steps to keep.
 
-    The newest of `steps` is reasons_to_keep whatever the policy says.
+    The newest of `steps` is kept whatever the policy says.
 
     Args:
         steps: the steps that the policy decides about.

@@ -60,6 +60,18 @@ def test_composites(tmp_path: Path) -> None:
         assert_same(manager.restore(1, args=target).state, state())
 
 
+def test_items_that_are_no_trees(tmp_path: Path) -> None:
+    save = ocp.args.JsonSave({"lr": 0.5})
+    with ocp.CheckpointManager(tmp_path / "several") as manager:
+        manager.save(1, args=ocp.args.Composite(meta=save))
+    with ocp.CheckpointManager(tmp_path / "single") as manager:
+        manager.save(1, args=save)
+    with orbax.checkpoint.CheckpointManager(tmp_path / "several") as manager:
+        assert manager.restore(1).meta == {"lr": 0.5}
+    with orbax.checkpoint.CheckpointManager(tmp_path / "single") as manager:
+        assert manager.restore(1, args=orbax.checkpoint.args.JsonRestore()) == {"lr": 0.5}
+
+
 def test_the_items_of_a_step_are_checkpoints_for_both(tmp_path: Path) -> None:
     with ocp.CheckpointManager(tmp_path, item_names=("params", "opt")) as manager:
         items = ocp.args.Composite(

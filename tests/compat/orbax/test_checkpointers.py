@@ -99,8 +99,9 @@ def test_an_array_alone(ocp: Any, tmp_path: Path) -> None:
         {"a": jnp.zeros(5), "b": np.zeros(3, int)},
         {"a": jnp.zeros(4)},
         {"a": jnp.zeros(4), "b": np.zeros(3, int), "c": jnp.zeros(1)},
+        {"a": jnp.zeros(4), "b": 1},
     ],
-    ids=["another shape", "a leaf less", "a leaf more"],
+    ids=["another shape", "a leaf less", "a leaf more", "a number"],
 )
 def test_a_target_that_does_not_fit_is_a_value_error(ocp: Any, target: Any, tmp_path: Path) -> None:
     with ocp.StandardCheckpointer() as checkpointer:
@@ -108,6 +109,36 @@ def test_a_target_that_does_not_fit_is_a_value_error(ocp: Any, target: Any, tmp_
         checkpointer.wait_until_finished()
         with pytest.raises(ValueError):
             checkpointer.restore(tmp_path / "tree", target)
+
+
+@both
+@pytest.mark.parametrize(
+    ("stored", "target"),
+    [
+        (1, jnp.zeros(3)),
+        ("text", np.zeros(3)),
+        ("text", 1.0),
+        (np.ones(3), "text"),
+        (jax.random.split(jax.random.key(1), 4), jax.random.key(0)),
+        (jax.random.split(jax.random.key(1), 4), jnp.zeros(4)),
+    ],
+    ids=["number", "text", "text for a number", "array", "keys", "keys for an array"],
+)
+def test_a_leaf_of_another_kind_or_shape_is_a_value_error(
+    ocp: Any, stored: Any, target: Any, tmp_path: Path
+) -> None:
+    ocp.PyTreeCheckpointer().save(tmp_path / "tree", {"x": stored})
+    with ocp.StandardCheckpointer() as checkpointer, pytest.raises(ValueError):
+        checkpointer.restore(tmp_path / "tree", {"x": target})
+
+
+@both
+def test_keys_are_restored_like_keys(ocp: Any, tmp_path: Path) -> None:
+    keys = jax.random.split(jax.random.key(1), 4)
+    ocp.PyTreeCheckpointer().save(tmp_path / "tree", {"x": keys})
+    target = {"x": jax.random.split(jax.random.key(0), 4)}
+    with ocp.StandardCheckpointer() as checkpointer:
+        assert_same(checkpointer.restore(tmp_path / "tree", target), {"x": keys})
 
 
 @both
@@ -224,6 +255,20 @@ def test_version_1_saves_and_loads(ocp: Any, tmp_path: Path) -> None:
     v1.save_checkpointables(tmp_path / "all", {"x": small(), "y": {"w": np.ones(1)}})
     assert_same(v1.load_checkpointables(tmp_path / "all", {"x": small()}), {"x": small()})
     assert sorted(v1.load_checkpointables(tmp_path / "all")) == ["x", "y"]
+
+
+@both
+def test_version_1_finds_a_tree_by_its_usual_name(ocp: Any, tmp_path: Path) -> None:
+    v1 = ocp.v1
+    trees = {"state": {"w": np.ones(2)}, "ema": {"w": np.zeros(2)}}
+    v1.save_checkpointables(tmp_path / "all", trees)
+    assert_same(v1.load(tmp_path / "all"), trees["state"])
+    assert_same(v1.load(tmp_path / "all", checkpointable_name="state"), trees["state"])
+    assert_same(v1.load(tmp_path / "all", checkpointable_name="ema"), trees["ema"])
+    v1.save(tmp_path / "one", trees["ema"])
+    assert_same(v1.load_checkpointables(tmp_path / "one"), {"state": trees["ema"]})
+    target = {"state": trees["state"]}
+    assert_same(v1.load_checkpointables(tmp_path / "one", target), {"state": trees["ema"]})
 
 
 @both

@@ -304,3 +304,14 @@ def test_a_tree_that_cannot_be_saved_is_no_step(ocp: Any, tmp_path: Path) -> Non
         with pytest.raises((ValueError, TypeError)):
             manager.save(1, args=ocp.args.StandardSave({"w": object()}))
         assert steps_on_disk(tmp_path / "run") == []
+
+
+@both
+def test_items_that_are_no_trees(ocp: Any, tmp_path: Path) -> None:
+    args = ocp.args
+    with ocp.CheckpointManager(tmp_path) as manager:
+        manager.save(1, args=args.Composite(meta=args.JsonSave({"lr": 0.5})))
+    with ocp.CheckpointManager(tmp_path) as manager:
+        assert dict(manager.restore(1).items()) == {"meta": {"lr": 0.5}}
+    with ocp.CheckpointManager(tmp_path) as manager:
+        assert list(manager.item_metadata(1).keys()) == ["meta"]

@@ -15,6 +15,7 @@ import pytest
 
 import cordwood as cw
 import cordwood.compat.orbax as ocp
+from cordwood.errors import StepError, UnsupportedLeafError
 from cordwood.storage import syscalls
 from tests.children import run_python
 from tests.compat.orbax.both import assert_same, quiet, steps_on_disk
@@ -144,6 +145,61 @@ def test_force_replaces_checkpoints_alone(tmp_path: Path) -> None:
     assert (tmp_path / "notes" / "a.txt").read_text() == "precious"
 
 
+def test_force_keeps_a_checkpoint_if_the_tree_is_refused(tmp_path: Path) -> None:
+    orbax.checkpoint.PyTreeCheckpointer().save(tmp_path / "old", {"x": np.ones(1)})
+    for tree in ({"x": object()}, {"a": {"b": np.ones(1)}, "a.b": np.ones(1)}):
+        with pytest.raises(UnsupportedLeafError):
+            ocp.PyTreeCheckpointer().save(tmp_path / "old", tree, force=True)
+    assert_same(ocp.PyTreeCheckpointer().restore(tmp_path / "old"), {"x": np.ones(1)})
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_version_1_overwrites_the_newest_step_or_none(force: bool, tmp_path: Path) -> None:
+    training = ocp.v1.training
+    policy = training.save_decision_policies.FixedIntervalPolicy(10)
+    with training.Checkpointer(tmp_path, save_decision_policy=policy) as checkpointer:
+        for step in (10, 20):
+            checkpointer.save(step, {"w": np.ones(1)})
+        checkpointer.save(25, {"w": np.ones(1)}, force=True)
+        with pytest.raises(StepError, match="step 10 is not overwritten, because step 25 is newer"):
+            checkpointer.save(10, {"w": np.zeros(1)}, overwrite=True, force=force)
+        with pytest.raises(UnsupportedLeafError):
+            checkpointer.save(25, {"w": object()}, overwrite=True, force=force)
+        assert steps_on_disk(tmp_path) == [10, 20, 25]
+        assert checkpointer.save(25, {"w": np.zeros(1)}, overwrite=True, force=force)
+        assert_same(checkpointer.load(25), {"w": np.zeros(1)})
+
+
+def test_read_only_managers_save_nothing_by_force(tmp_path: Path) -> None:
+    options = ocp.CheckpointManagerOptions(read_only=True)
+    with ocp.CheckpointManager(tmp_path, options=options) as manager:
+        assert not manager.save(2, args=ocp.args.StandardSave(state()), force=True)
+    assert steps_on_disk(tmp_path) == []
+
+
+def test_the_name_of_a_single_item_is_refused_among_several(tmp_path: Path) -> None:
+    tree = ocp.args.StandardSave(state())
+    items = ocp.args.Composite(state=tree, default=tree)
+    match = "'default' is the item without a name"
+    with ocp.CheckpointManager(tmp_path) as manager, pytest.raises(ValueError, match=match):
+        manager.save(1, args=items)
+    assert steps_on_disk(tmp_path) == []
+
+
+def test_the_shape_of_a_number_is_a_shape(tmp_path: Path) -> None:
+    with ocp.PyTreeCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "tree", {"x": np.ones(3)})
+        requests = {"x": ocp.ArrayRestoreArgs(restore_type=np.ndarray, shape=())}
+        with pytest.raises(ValueError, match=r"x: the stored shape is \(3,\), the requested one"):
+            checkpointer.restore(tmp_path / "tree", restore_args=requests)
+
+
+def test_keys_of_one_text_are_refused(tmp_path: Path) -> None:
+    cw.save(tmp_path / "tree", {"a": {1: np.ones(1), "1": np.zeros(1)}})
+    with pytest.raises(ValueError, match="have the same name for Orbax"):
+        ocp.PyTreeCheckpointer().restore(tmp_path / "tree")
+
+
 UNTYPED: Any = ocp  # for calls that a type checker refuses
 
 
@@ -175,6 +231,21 @@ def test_a_handler_of_the_user_stores_files_in_the_step(registered: bool, tmp_pa
         restored = manager.restore(1, args=ocp.args.Composite(text=Args()))
         assert restored.text == "hello"
     assert steps_on_disk(tmp_path) == [1]
+
+
+@pytest.mark.parametrize("base", ["StandardCheckpointHandler", "PyTreeCheckpointHandler"])
+def test_the_methods_of_a_derived_handler_are_called(base: str, tmp_path: Path) -> None:
+    class Whole(getattr(ocp, base)):  # type: ignore[misc]
+        save, restore = TextHandler.save, TextHandler.restore
+
+    class Half(getattr(ocp, base)):  # type: ignore[misc]
+        def save(self, directory: Path, args: Any) -> None:
+            super().save(directory, args)
+
+    ocp.Checkpointer(Whole()).save(tmp_path / "text", args=TextArgs("hello"))
+    assert ocp.Checkpointer(Whole()).restore(tmp_path / "text", args=TextArgs()) == "hello"
+    with pytest.raises(NotImplementedError, match=r"Half: save\(directory, args\) is not written"):
+        ocp.Checkpointer(Half()).save(tmp_path / "half", args=TextArgs("hello"))
 
 
 class Counter:

@@ -15,8 +15,10 @@ from cordwood.compat.orbax.handlers import CheckpointHandler, is_users
 from cordwood.compat.orbax.item_metadata import StepMetadata, metadata_of_items
 from cordwood.compat.orbax.items_to_store import (
     DEFAULT_ITEM,
+    NO_TREE,
     items_to_store,
     refuse_custom_metadata,
+    require_storable,
 )
 from cordwood.compat.orbax.preservation_policy import OrbaxKeepPolicy
 from cordwood.compat.orbax.save_decision_policy import OrbaxSavePolicy
@@ -156,32 +158,47 @@ class CheckpointManager:
         """
         refuse_custom_metadata(custom_metadata)
         by_name = self._arguments(items, save_kwargs, args, for_save=True)
-        if not force and not self.should_save(step):
+        if self._options.read_only or (not force and not self.should_save(step)):
             return False
         self.save_items(step, by_name, metrics)
         return True
 
-    def save_items(self, step: int, by_name: Mapping[str, Any], metrics: Any) -> None:
+    def save_items(
+        self, step: int, by_name: Mapping[str, Any], metrics: Any, *, overwrite: bool = False
+    ) -> None:
         """Save a step whatever the options say, from the arguments of each item by name.
 
-        Raises as `save`.
+        `overwrite` says that the step exists, and is to be replaced. Raises as `save`.
         """
         self.wait_until_finished()
         number = step_number(step)
-        existing = self._steps.at(number)
+        existing = None if overwrite else self._steps.at(number)
         if existing is not None and existing.whole:
             raise StepAlreadyExistsError(f"Checkpoint for step {number} already exists.")
         stored = items_to_store(by_name, self._handlers)
-        names = list(stored.trees)
+        if overwrite:
+            self._require_newest(number)
+            require_storable(stored, orbax=isinstance(self._root, LocalPath))
+            self.delete(number)
+        (name, tree), *others = stored.trees.items() or [(NO_TREE, {})]
         self._pending = self._manager.save(
             number,
-            stored.trees[names[0]] if names else {},
-            prefix=names[0] if names and names[0] != DEFAULT_ITEM else None,
+            tree,
+            prefix=None if name == DEFAULT_ITEM else name,
             metrics=metrics,
             extras=dict(stored.json) or None,
-            items={**{name: stored.trees[name] for name in names[1:]}, **stored.states} or None,
+            items={**dict(others), **stored.states} or None,
             force=True,
         )
+
+    def _require_newest(self, number: int) -> None:
+        """Raise StepError if there is a newer step than the one of that number."""
+        latest = self._manager.latest()
+        if latest is not None and latest > number:
+            raise StepError(
+                f"{self._manager.root}: step {number} is not overwritten, because step {latest} is "
+                "newer; delete the newer steps first"
+            )
 
     def restore(
         self,
@@ -267,6 +284,11 @@ class CheckpointManager:
                     "args=: expected args.Composite(name=...), because this manager has several "
                     f"items, found {type(args).__name__}"
                 )
+            if for_save and is_several and DEFAULT_ITEM in args:
+                raise ValueError(
+                    f"args=: {DEFAULT_ITEM!r} is the item without a name: save it alone, or give "
+                    "it another name"
+                )
             return dict(args.items()) if is_several else {DEFAULT_ITEM: args}
         if self._single is None:
             self._single = for_save
@@ -291,7 +313,9 @@ class CheckpointManager:
         number = step_number(step)
         if self._manager.should_save(number):
             return True
-        last = self._manager.latest() if self.reached_preemption(number) else number
+        if not self.reached_preemption(number):
+            return False
+        last = self._manager.latest()
         return last is None or last < number
 
     def reached_preemption(self, step: int) -> bool:

@@ -21,8 +21,10 @@ from cordwood.compat.orbax.handlers import (
 from cordwood.compat.orbax.item_metadata import StepMetadata, metadata_of_items
 from cordwood.compat.orbax.items_to_store import (
     DEFAULT_ITEM,
+    NO_TREE,
     items_to_store,
     refuse_custom_metadata,
+    require_storable,
 )
 from cordwood.compat.orbax.stored_items import JSON_KEY, NAME_KEY, restore_item, stored_items
 from cordwood.errors import IncompleteCheckpointError, UnsupportedLeafError
@@ -82,26 +84,24 @@ class Checkpointer:
             raise UnsupportedLeafError(
                 f"{', '.join(stored.states)}: states of iterators are saved by a CheckpointManager"
             )
+        if force:
+            require_storable(stored, orbax=isinstance(location, LocalPath))
         ProcessGroup(str(location), self._timeout_seconds).agree(
             "make room for the checkpoint", lambda: _make_room(location, force=force)
         )
-        names = list(stored.trees)
-        options = SaveOptions(
-            items={name: stored.trees[name] for name in names[1:]},
-        )
-        tree = stored.trees[names[0]] if names else {}
-        orbax = names[0] if names and names[0] != DEFAULT_ITEM else True
-        metadata = {NAME_KEY: str(orbax)} if orbax is not True else {}
+        (name, tree), *others = stored.trees.items() or [(NO_TREE, {})]
+        metadata = {} if name == DEFAULT_ITEM else {NAME_KEY: name}
+        orbax = isinstance(location, LocalPath) and bool(stored.trees)
         if stored.json:
             metadata[JSON_KEY] = json.dumps(stored.json)
         self._pending = run_in_worker(
             lambda: start_save(
                 location,
                 tree,
-                options,
+                SaveOptions(items=dict(others)),
                 metadata,
                 format=DEFAULT.name,
-                orbax=orbax if isinstance(location, LocalPath) else False,
+                orbax=orbax and metadata.get(NAME_KEY, True),
                 staging=checked_options(None, False),
                 progress=None,
                 timeout_seconds=self._timeout_seconds,

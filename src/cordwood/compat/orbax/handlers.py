@@ -17,6 +17,12 @@ __all__ = [
 ]
 
 
+_NO_METHOD = (
+    "{0}: {1}(directory, args) is not written: a handler of yours needs a {1} that works on files "
+    "itself, because the handlers of cordwood.compat.orbax have none to call by super()"
+)
+
+
 class CheckpointHandler:
     """The base class of handlers, also of your own.
 
@@ -27,14 +33,17 @@ class CheckpointHandler:
 
     def save(self, directory: Any, args: Any) -> None:
         """Write an item as files into a directory."""
-        raise NotImplementedError(f"{type(self).__name__} has no save(directory, args)")
+        raise NotImplementedError(_NO_METHOD.format(type(self).__name__, "save"))
 
     def restore(self, directory: Any, args: Any) -> Any:
         """Return an item from the files in a directory."""
-        raise NotImplementedError(f"{type(self).__name__} has no restore(directory, args)")
+        raise NotImplementedError(_NO_METHOD.format(type(self).__name__, "restore"))
 
 
 AsyncCheckpointHandler = CheckpointHandler
+
+
+_INHERITED = CheckpointHandler.save, CheckpointHandler.restore
 
 
 class _KindOfItem(CheckpointHandler):
@@ -115,7 +124,10 @@ def _made(handler: object, kind: str, values: tuple[Any, ...], named: dict[str, 
 
 def is_users(handler: object) -> bool:
     """Return True for a handler that a user wrote. Raises TypeError if it has no such methods."""
-    if handler is None or isinstance(handler, _KindOfItem | CompositeCheckpointHandler):
+    if handler is None or isinstance(handler, CompositeCheckpointHandler):
+        return False
+    kind: Any = type(handler)
+    if isinstance(handler, _KindOfItem) and (kind.save, kind.restore) == _INHERITED:
         return False
     missing = [name for name in ("save", "restore") if not callable(getattr(handler, name, None))]
     if missing:

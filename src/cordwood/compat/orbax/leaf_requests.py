@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from cordwood.keypath import format_path
 from cordwood.loading.load_target import Target
 
 _NUMBERS: dict[type, LeafKind] = {bool: "bool", int: "int", float: "float", complex: "complex"}
+_TEXTS = (str, bytes)
 _NUMBER_KINDS = frozenset(_NUMBERS.values())
 
 
@@ -89,23 +91,32 @@ def request_of_leaf(leaf: Any, *, strict: bool, fallback: Any) -> LeafRequest:
 def target_of(leaf: Leaf, request: LeafRequest) -> Target:
     """Return the target to load a stored leaf into.
 
-    Raises MismatchError if the shape is another one, and `request` is strict.
+    Raises MismatchError for text in place of an array or number, and if the shape is another one,
+    and `request` is strict.
     """
-    if leaf.kind not in ARRAY_KINDS and leaf.kind not in _NUMBER_KINDS:
+    _require_kind(leaf, request)
+    if _is_text(leaf):
         return Target(leaf, leaf.kind, leaf.dtype)
-    if leaf.kind == "prng_key":
-        return Target(leaf, "prng_key", leaf.dtype, sharding=request.sharding)
     if differs(leaf, request):
-        if request.strict:
+        is_key = leaf.kind == "prng_key"
+        if request.strict or is_key:
+            advice = "" if is_key else "; strict=False pads an array with zeros or cuts it"
             raise MismatchError(
                 f"{format_path(leaf.key_path)}: the stored shape is {leaf.shape}, the requested "
-                f"one {request.shape}; strict=False pads the array with zeros or cuts it"
+                f"one {request.shape}{advice}"
             )
         request = request._replace(type=np.ndarray)
+    if leaf.kind == "prng_key":
+        return Target(leaf, "prng_key", leaf.dtype, sharding=request.sharding)
     if request.type is None and request.shape == () and leaf.kind in _NUMBER_KINDS:
         request = request._replace(type=np.ndarray)  # as a ShapeDtypeStruct asks for
     kind = _kind(leaf, request.type)
     if kind in _NUMBER_KINDS:
+        if math.prod(leaf.shape) != 1:
+            raise MismatchError(
+                f"{format_path(leaf.key_path)}: the target has a number, and an array of the "
+                f"shape {leaf.shape} is stored"
+            )
         return Target(leaf, kind, "" if kind == leaf.kind else leaf.dtype)
     dtype = leaf.dtype if request.dtype is None else dtypes.name_of(np.dtype(request.dtype))
     if not dtype and isinstance(leaf.storage, Inline):  # a number, to become an array
@@ -115,10 +126,28 @@ def target_of(leaf: Leaf, request: LeafRequest) -> Target:
 
 
 def differs(leaf: Leaf, request: LeafRequest) -> bool:
-    """Return True if an array is stored with another shape than the requested one."""
-    return (
-        request.shape is not None and leaf.kind in ARRAY_KINDS and leaf.shape != request.shape
-    ) and leaf.kind != "prng_key"
+    """Return True if an array or number is stored with another shape than the requested one."""
+    if request.shape is None or _is_text(leaf):
+        return False
+    is_key = str(request.dtype).startswith("key<")  # the stored shape is that of its data
+    return request.shape != (leaf.shape[:-1] if is_key else leaf.shape)
+
+
+def _is_text(leaf: Leaf) -> bool:
+    return leaf.kind not in ARRAY_KINDS and leaf.kind not in _NUMBER_KINDS
+
+
+def _require_kind(leaf: Leaf, request: LeafRequest) -> None:
+    """Raise MismatchError if text is stored for an array or number, or the other way."""
+    asks_for_text = request.type in _TEXTS
+    if (request.type is None and request.dtype is None) or asks_for_text == _is_text(leaf):
+        return
+    if request.type is not type(...):
+        expected = "text" if asks_for_text else "an array or number"
+        raise MismatchError(
+            f"{format_path(leaf.key_path)}: the target has {expected}, and a value of the kind "
+            f"{leaf.kind!r} is stored"
+        )
 
 
 def _kind(leaf: Leaf, requested: Any) -> LeafKind:

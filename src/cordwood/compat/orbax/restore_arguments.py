@@ -59,4 +59,4 @@ class ArrayRestoreArgs(RestoreArgs):
             raise ValueError(
                 f"shape={self.shape} and global_shape={self.global_shape}: expected one of them"
             )
-        self.shape = self.global_shape = self.shape if self.shape else self.global_shape
+        self.shape = self.global_shape = self.global_shape if self.shape is None else self.shape

@@ -88,6 +88,11 @@ def restore_tree(location: Location, prefix: str | None, request: TreeRequest) -
 
 def _restore(reader: LeafReader, request: TreeRequest) -> Any:
     stored = {stored_name(leaf): leaf for leaf in reader.index.leaves}
+    if len(stored) < len(reader.index.leaves):
+        raise MismatchError(
+            f"{reader.path}: leaves have the same name for Orbax, such as those of the keys 1 and "
+            "'1' of a dict; cordwood.load reads them"
+        )
     requests = request.requests or {}
     if request.item is None:
         if request.requests is not None and not request.partial:

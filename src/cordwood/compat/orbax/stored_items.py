@@ -11,13 +11,14 @@ import numpy as np
 
 from cordwood.compat.orbax import args as arguments
 from cordwood.compat.orbax.handlers import CheckpointHandler
-from cordwood.compat.orbax.items_to_store import DEFAULT_ITEM, handler_for
+from cordwood.compat.orbax.items_to_store import DEFAULT_ITEM, NO_TREE, handler_for
 from cordwood.compat.orbax.leaf_requests import request_of_args, request_of_leaf
 from cordwood.compat.orbax.restore_arguments import RestoreArgs
 from cordwood.compat.orbax.restore_tree import TreeRequest, named_leaves, restore_tree
 from cordwood.encoding.strict_json import parse_json
 from cordwood.formats.step_record import PREFIX_KEY, Record
 from cordwood.formats.stored_trees import StoredTrees, stored_trees
+from cordwood.formats.table import DEFAULT
 from cordwood.loading.checkpoint import open_at
 from cordwood.manager.items.foreign_items import foreign_extras, load_foreign_item
 from cordwood.manager.items.items_to_restore import load_item
@@ -69,22 +70,21 @@ def stored_items(location: Location, record: Record | None) -> StoredItems:
         record: its record, if a manager of cordwood saved it as a step.
     """
     stored = stored_trees(location)
-    trees = {name or DEFAULT_ITEM: name or None for name in stored.names}
+    trees: dict[str, str | None] = {name: name for name in stored.names if name}
+    metadata: Mapping[str, str] = {}
+    if "" in stored.names:
+        if stored.format is DEFAULT:
+            with open_at(location, prefix="") as checkpoint:
+                metadata = checkpoint.metadata
+        trees[metadata.get(PREFIX_KEY if record else NAME_KEY, DEFAULT_ITEM)] = None
+        trees.pop(NO_TREE, None)
     if record is not None:
         states = [name for name, item in record.items.items() if item != ITEM]
         trees = {name: prefix for name, prefix in trees.items() if name not in states}
-        with open_at(location, prefix="") as checkpoint:
-            name = checkpoint.metadata.get(PREFIX_KEY, DEFAULT_ITEM)
-        trees[name] = trees.pop(DEFAULT_ITEM)
         extras = record.extras if isinstance(record.extras, dict) else {}
         return StoredItems(location, trees, deepcopy(extras), tuple(states), record, None)
-    if stored.format.name == "packs":
-        json: dict[str, Any] = {}
-        if DEFAULT_ITEM in trees:
-            with open_at(location, prefix="") as checkpoint:
-                metadata = checkpoint.metadata
-            json = parse_json(metadata.get(JSON_KEY, "{}"), f"{location}: {JSON_KEY}")
-            trees[metadata.get(NAME_KEY, DEFAULT_ITEM)] = trees.pop(DEFAULT_ITEM)
+    if stored.format is DEFAULT:
+        json = parse_json(metadata.get(JSON_KEY, "{}"), f"{location}: {JSON_KEY}")
         return StoredItems(location, trees, json, (), None, None)
     json = dict(foreign_extras(location, stored) or {})
     others = tuple(name for name in stored.others if name not in json)

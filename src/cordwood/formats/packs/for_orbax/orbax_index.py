@@ -191,7 +191,7 @@ def require_folders(metadata: Mapping[str, Mapping[str, str]]) -> None:
     assert layout is not None
     if not item:
         return
-    values = [path.partition("/")[0] for path in layout.values]
+    values = sorted({METRICS_ITEM, *(path.partition("/")[0] for path in layout.values)})
     items = [*values, item, *[prefix for prefix in metadata if prefix]]
     for number, name in enumerate(items):
         if name in items[:number] or not _is_usable(name):

@@ -10,12 +10,17 @@ from cordwood.compat.orbax.args import Composite
 from cordwood.compat.orbax.checkpointers import AsyncCheckpointer, Checkpointer
 from cordwood.compat.orbax.experimental.v1 import training
 from cordwood.compat.orbax.experimental.v1.checkpointables import (
+    STATE,
     AsyncResponse,
     as_restore_arguments,
     as_save_arguments,
+    stored_names,
 )
 from cordwood.compat.orbax.experimental.v1.training import CheckpointMetadata
 from cordwood.compat.orbax.handlers import CompositeCheckpointHandler, PyTreeCheckpointHandler
+from cordwood.compat.orbax.items_to_store import DEFAULT_ITEM
+from cordwood.compat.orbax.stored_items import stored_items
+from cordwood.storage.locations import parse_location
 
 __all__ = [
     "PLACEHOLDER",
@@ -36,6 +41,7 @@ __all__ = [
 ]
 
 PLACEHOLDER = ...  # a leaf of a target that is not restored
+_USUAL_NAMES = (STATE, "pytree")  # of the tree that is loaded if none is named
 
 
 def save(
@@ -116,13 +122,15 @@ def load(
         FileNotFoundError: there is no checkpoint.
         ValueError: names or shapes differ.
     """
+    candidates = [checkpointable_name]
+    if checkpointable_name in (None, *_USUAL_NAMES):
+        candidates += _USUAL_NAMES
+    names = stored_items(parse_location(path), None).names
+    name = next((each for each in candidates if each in names), checkpointable_name)
+    if name in names or len(candidates) == 1:
+        return load_checkpointables(path, {str(name): abstract_state})[str(name)]
     checkpointer = Checkpointer(PyTreeCheckpointHandler())
-    arguments = as_restore_arguments(abstract_state)
-    if checkpointable_name in (None, "state", "pytree"):
-        return checkpointer.restore(path, args=arguments)
-    return load_checkpointables(path, {str(checkpointable_name): abstract_state})[
-        str(checkpointable_name)
-    ]
+    return checkpointer.restore(path, args=as_restore_arguments(abstract_state))
 
 
 def load_checkpointables(
@@ -134,10 +142,14 @@ def load_checkpointables(
         path: the checkpoint.
         abstract_checkpointables: targets by name, None for a tree as it was saved; None: all.
     """
-    targets = abstract_checkpointables or {}
-    requests = {name: as_restore_arguments(target) for name, target in targets.items()}
-    checkpointer = Checkpointer(CompositeCheckpointHandler())
-    return dict(checkpointer.restore(path, args=Composite(**requests)))
+    names = stored_items(parse_location(path), None).names
+    targets = abstract_checkpointables or dict.fromkeys(
+        [STATE if name == DEFAULT_ITEM else name for name in names]
+    )
+    stored = stored_names(targets, names)
+    requests = {stored[name]: as_restore_arguments(target) for name, target in targets.items()}
+    loaded = Checkpointer(CompositeCheckpointHandler()).restore(path, args=Composite(**requests))
+    return {name: loaded[stored[name]] for name in targets}
 
 
 def metadata(path: str | os.PathLike[str]) -> CheckpointMetadata:

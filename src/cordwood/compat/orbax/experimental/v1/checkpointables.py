@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from cordwood.compat.orbax.args import CheckpointArgs, PyTreeSave, StandardRestore
+from cordwood.compat.orbax.items_to_store import DEFAULT_ITEM
 from cordwood.manager.items.stateful import is_stateful
+
+STATE = "state"  # the name of a tree that has none
 
 
 class IteratorArgs(CheckpointArgs):
@@ -41,3 +44,8 @@ def as_save_arguments(checkpointables: Mapping[str, Any]) -> dict[str, Any]:
 def as_restore_arguments(target: Any) -> Any:
     """Return the arguments that restore a tree like a target, or set the state of an object."""
     return IteratorArgs(target) if is_stateful(target) else StandardRestore(target)
+
+
+def stored_names(names: Iterable[str], stored: Collection[str]) -> dict[str, str]:
+    """Return the names by which checkpointables are stored; the one without a name is STATE."""
+    return {name: DEFAULT_ITEM if name == STATE and name not in stored else name for name in names}

@@ -12,11 +12,13 @@ from cordwood.compat.orbax import save_decision_policy as save_decision_policies
 from cordwood.compat.orbax.checkpoint_manager import CheckpointManager
 from cordwood.compat.orbax.checkpoint_manager_options import CheckpointManagerOptions
 from cordwood.compat.orbax.experimental.v1.checkpointables import (
+    STATE,
     AsyncResponse,
     as_restore_arguments,
     as_save_arguments,
+    stored_names,
 )
-from cordwood.compat.orbax.items_to_store import DEFAULT_ITEM, refuse_custom_metadata
+from cordwood.compat.orbax.items_to_store import refuse_custom_metadata
 from cordwood.errors import StepError
 
 __all__ = [
@@ -27,8 +29,6 @@ __all__ = [
     "preservation_policies",
     "save_decision_policies",
 ]
-
-_STATE = "state"  # the name of a tree that has none
 
 
 class StepAlreadyExistsError(StepError, FileExistsError):
@@ -120,7 +120,7 @@ class Checkpointer:
         step: int,
         state: Any,
         *,
-        checkpointable_name: str = _STATE,
+        checkpointable_name: str = STATE,
         force: bool = False,
         overwrite: bool = False,
         metrics: Any = None,
@@ -133,11 +133,12 @@ class Checkpointer:
             state: the tree.
             checkpointable_name: the name of the tree in the step.
             force: save whatever the policy says.
-            overwrite: delete a step of that number first.
+            overwrite: replace the step of that number, if there is one, whatever the policy says.
             metrics: numbers by name.
             custom_metadata: not taken: save it as a checkpointable.
 
-        Raises StepAlreadyExistsError without `overwrite` if the step exists.
+        Raises StepAlreadyExistsError without `overwrite` if the step exists, and StepError with it
+        if a newer one does.
         """
         response = self.save_async(
             step,
@@ -151,7 +152,7 @@ class Checkpointer:
         return response is not None and bool(response.result())
 
     def save_async(
-        self, step: int, state: Any, *, checkpointable_name: str = _STATE, **options: Any
+        self, step: int, state: Any, *, checkpointable_name: str = STATE, **options: Any
     ) -> AsyncResponse | None:
         """Begin to save a tree as a step; None if the policy does not ask for it."""
         return self.save_checkpointables_async(step, {checkpointable_name: state}, **options)
@@ -178,11 +179,10 @@ class Checkpointer:
         exists = step in self._manager.all_steps()
         if exists and not overwrite:
             raise StepAlreadyExistsError(f"Step {step} already exists.")
-        if exists:
-            self._manager.delete(step)
-        if not force and not self._manager.should_save(step):
+        if not exists and not force and not self._manager.should_save(step):
             return None
-        self._manager.save_items(step, as_save_arguments(checkpointables), metrics)
+        items = as_save_arguments(checkpointables)
+        self._manager.save_items(step, items, metrics, overwrite=exists)
         return AsyncResponse(self._manager.wait_until_finished, True)
 
     def load(
@@ -190,7 +190,7 @@ class Checkpointer:
         step: int | CheckpointMetadata | None = None,
         abstract_state: Any = None,
         *,
-        checkpointable_name: str = _STATE,
+        checkpointable_name: str = STATE,
     ) -> Any:
         """Load the tree of a step, also of one that Orbax saved.
 
@@ -214,17 +214,13 @@ class Checkpointer:
         names = self._manager.names_at(number)
         if abstract_checkpointables is None:
             abstract_checkpointables = dict.fromkeys(names)
+        stored = stored_names(abstract_checkpointables, names)
         requests = {
-            DEFAULT_ITEM if name == _STATE and name not in names else name: target
+            stored[name]: as_restore_arguments(target)
             for name, target in abstract_checkpointables.items()
         }
-        loaded = self._manager.restore_items(
-            number, {name: as_restore_arguments(target) for name, target in requests.items()}
-        )
-        return {
-            name: loaded[stored_name]
-            for name, stored_name in zip(abstract_checkpointables, requests, strict=True)
-        }
+        loaded = self._manager.restore_items(number, requests)
+        return {name: loaded[stored[name]] for name in abstract_checkpointables}
 
     def _number(self, step: int | CheckpointMetadata | None) -> int:
         """Return the number of a step that exists. Raises StepNotFoundError."""
