@@ -147,7 +147,7 @@ def test_a_configuration_is_a_mapping(config: Any) -> None:
 VALUES = ["x", [1], {"a": 1}, float("nan"), float("inf"), 10**400, 1 << 62, object(), 1j]
 
 
-@pytest.mark.parametrize("value", VALUES, ids=str)
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: f"{value!r:.20}".split(" at ")[0])
 def test_a_number_of_a_configuration(value: Any) -> None:
     recipe = RECIPE.replace(sizes={"d": "width", "e": "text.width | 1"})
     message = refused(lambda: recipe.with_config({"width": value}), ValueError)
