@@ -115,6 +115,9 @@ class Copier:
         is_there = current == content.index_bytes
         is_complete = False
         if is_there:
+            if content.optional_sidecars and isinstance(destination, LocalPath):
+                # After a power cut a file that was moved into a folder may have both names.
+                remove_stale_temporaries(str(destination), storage_of(DEFAULT).RULES.index_name)
             target.flush()  # the index of a copy that was killed may not be durable
             is_complete = self._in_pool or all(
                 target.read_sidecar(each) == data for each, data in content.sidecars.items()
