@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 import cordwood
 from cordwood import CheckpointManager
 from cordwood.cli.list_leaves import list_leaves
+from cordwood.errors import CordwoodError
 from cordwood.loading.locate_step import is_nickname, locate_checkpoint
 from cordwood.storage.locations import parse_location
 from tests.api.test_path_objects import CALLS, Universal
@@ -61,6 +63,21 @@ def _converted(path: Any, new: Path) -> int:
     return _step(cordwood.load(f"{new}.safetensors"))
 
 
+def _applied(path: Any, new: Path) -> int:
+    """Return the step that is the base, by a delta to itself."""
+    cordwood.delta(path, path, f"{new}-delta")
+    cordwood.apply_delta(path, f"{new}-delta", new)
+    return _step(cordwood.load(new))
+
+
+def _refused_as_delta(path: Any, new: Path) -> int:
+    with pytest.raises(CordwoodError, match="delta") as raised:
+        cordwood.apply_delta(path, path, new)
+    match = re.search(r"run/(\d+)\b", str(raised.value))
+    assert match is not None
+    return int(match[1])
+
+
 def _number_in(path: str) -> int:
     return int(path.rpartition("/")[2])
 
@@ -74,8 +91,13 @@ READING: dict[tuple[str, str], Callable[[Any, Path], int]] = {
     ("diff", "a"): lambda path, _: _number_in(cordwood.diff(path, _tree(1)).a),
     ("diff", "b"): lambda path, _: _number_in(cordwood.diff(_tree(1), path).b),
     ("convert", "source"): _converted,
+    ("delta", "base"): lambda path, new: _number_in(cordwood.delta(path, path, new).base),
+    ("delta", "target"): lambda path, new: _number_in(cordwood.delta(path, path, new).target),
+    ("apply_delta", "base"): _applied,
+    ("apply_delta", "delta"): _refused_as_delta,
     ("copy", "source"): _copied,
 }
+_ORBAX_KINDS = ("pytree", "checkpointables")
 # These write, or take the root of a run: a path is never another.
 LITERAL = {
     ("save", "path"),
@@ -83,8 +105,23 @@ LITERAL = {
     ("gc", "path"),
     ("convert", "destination"),
     ("copy", "destination"),
+    ("delta", "destination"),
+    ("apply_delta", "destination"),
+    ("WeightPublisher", "location"),
+    ("WeightFollower", "location"),
+    ("Mirror", "root"),
     ("CheckpointManager", "root"),
     ("StepReader", "root"),
+}
+# The calls of Orbax take every path literally, as Orbax does.
+LITERAL |= {
+    ("CheckpointManager", "directory"),
+    ("Checkpointer", "directory"),
+    ("checkpoints_iterator", "checkpoint_dir"),
+    *((f"{verb}_{kind}", "path") for verb in ("save", "load") for kind in _ORBAX_KINDS),
+    *((f"save_{kind}_async", "path") for kind in _ORBAX_KINDS),
+    ("metadata", "path"),
+    ("pytree_metadata", "path"),
 }
 NAMES = {
     "latest": NEWEST,

@@ -24,7 +24,7 @@ class EntryContent(NamedTuple):
     Attributes:
         written: names of files that cordwood wrote; the index comes first.
         foreign: all other names, sorted.
-        sidecars: the paths of optional sidecars.
+        sidecars: the paths of optional sidecars to remove durably; some may be gone.
     """
 
     written: tuple[str, ...]

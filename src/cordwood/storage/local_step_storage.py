@@ -198,7 +198,8 @@ class LocalStepStorage:
         content = split_content(
             files, others, self._rules, has_own_sidecars=has_own_sidecars, optional=optional
         )
-        return content._replace(sidecars=(*content.sidecars, *empty))
+        # None is there, but the removal of them, by a call that was killed, may not be durable.
+        return content._replace(sidecars=(*content.sidecars, *empty) or tuple(sorted(optional)))
 
     def _refers_only_to_data(self, path: str, name: str, folder: int | None) -> bool:
         limit = self._rules.max_index_bytes
