@@ -19,7 +19,7 @@ from cordwood.recipes.shipped_recipes import FAMILIES, read_table
 from cordwood.recipes.size_expressions import expression_names
 from tests.recipes.families.cases import CASES, Case
 from tests.recipes.families.tensors import Shapes
-from tests.recipes.families.test_published_sizes import write_sparse_file
+from tests.recipes.families.test_published_sizes import as_stored, write_sparse_file
 
 RECIPES = [(case, to) for case in CASES for to in read_table(case.family)["to"]]
 # A number in a name: a layer, or an expert.
@@ -101,7 +101,7 @@ def test_an_array_that_the_tree_of_jax_lacks_is_named(case: Case, to: str, tmp_p
     recipe = find_recipe(to=to, config=case.config)
     write_sparse_file(tmp_path / "model.safetensors", case.shapes)
     with cordwood.open(tmp_path / "model.safetensors", recipe=recipe) as checkpoint:
-        index = checkpoint.index
+        index = as_stored(checkpoint.index)
     assert map_index(index, recipe.inverse(), where="tree")
     kinds: dict[str, list[str]] = {}
     paths = [format_path(leaf.key_path) for leaf in index.leaves]

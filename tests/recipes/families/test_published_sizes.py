@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import cordwood
-from cordwood.index import Index
+from cordwood.index import Index, Inline
 from cordwood.keypath import format_path
 from cordwood.recipes import find_recipe
 from cordwood.recipes.map_index import map_index
@@ -38,6 +38,12 @@ MAXTEXT_SHAPES: Mapping[str, Shapes] = {
         "layers_remainder/layers_3/mlp/wi_1/kernel": (2560, 10240),
     },
 }
+
+
+def as_stored(index: Index) -> Index:
+    """Return an index as of a checkpoint that has its leaves, and does not make them of others."""
+    leaves = [leaf._replace(storage=Inline(None)) for leaf in index.leaves]
+    return index._replace(leaves=tuple(leaves))
 
 
 def write_sparse_file(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -66,7 +72,7 @@ def test_names_and_shapes_of_a_published_model(name: str, tmp_path: Path) -> Non
     for to in read_table(family)["to"]:
         recipe = find_recipe(to=to, config=size.config)
         mapped = map_index(index, recipe, where=name).stored
-        back = map_index(mapped, recipe.inverse(), where=name).stored
+        back = map_index(as_stored(mapped), recipe.inverse(), where=name).stored
         assert shapes_of(back) == shapes, to
         if to == "maxtext":
             found = shapes_of(mapped)
