@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +11,6 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from orbax.checkpoint import v1
 
 import cordwood
 from cordwood.errors import (
@@ -22,34 +20,13 @@ from cordwood.errors import (
     UnsupportedLeafError,
 )
 from cordwood.testing import assert_trees_equal
-
-
-def restore_standard(path: Path) -> Any:
-    with ocp.StandardCheckpointer() as checkpointer:
-        return checkpointer.restore(path)
-
-
-DOORS: dict[str, Callable[[Path], Any]] = {
-    "StandardCheckpointer": restore_standard,
-    "PyTreeCheckpointer": lambda path: ocp.PyTreeCheckpointer().restore(path),
-    "v1.load": v1.load,
-}
+from tests.formats.orbax.restored_by_orbax import DOORS, as_numpy, restore_standard, sharded
 
 
 def converted(folder: Path, tree: Any, **options: Any) -> Path:
     cordwood.save(folder / "source", tree)
     cordwood.convert(folder / "source", folder / "orbax", format="orbax", **options)
     return folder / "orbax"
-
-
-def as_numpy(tree: Any) -> Any:
-    """Return a tree with numpy arrays, and with the keys of dicts sorted, as Orbax has them."""
-    return jax.tree.map(lambda x: np.asarray(x) if isinstance(x, jax.Array) else x, tree)
-
-
-def sharded(array: Any, *spec: str | None) -> Any:
-    mesh = jax.make_mesh((4, 2), ("rows", "columns"))
-    return jax.device_put(array, NamedSharding(mesh, PartitionSpec(*spec)))
 
 
 def every_kind() -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import namedtuple
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,30 +25,9 @@ from cordwood.errors import (
     UnsupportedLeafError,
 )
 from cordwood.testing import assert_trees_equal
+from tests.formats.orbax.restored_by_orbax import DOORS, as_numpy, restore_standard, sharded
 
 Pair = namedtuple("Pair", ["one", "two"])
-
-
-def restore_standard(path: Path) -> Any:
-    with ocp.StandardCheckpointer() as checkpointer:
-        return checkpointer.restore(path)
-
-
-DOORS: dict[str, Callable[[Path], Any]] = {
-    "StandardCheckpointer": restore_standard,
-    "PyTreeCheckpointer": lambda path: ocp.PyTreeCheckpointer().restore(path),
-    "v1.load": v1.load,
-}
-
-
-def as_numpy(tree: Any) -> Any:
-    """Return a tree with numpy arrays, and with the keys of dicts sorted, as Orbax has them."""
-    return jax.tree.map(lambda x: np.asarray(x) if isinstance(x, jax.Array) else x, tree)
-
-
-def sharded(array: Any, *spec: str | None) -> Any:
-    mesh = jax.make_mesh((4, 2), ("rows", "columns"))
-    return jax.device_put(array, NamedSharding(mesh, PartitionSpec(*spec)))
 
 
 def every_kind() -> dict[str, Any]:
