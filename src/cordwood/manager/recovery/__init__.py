@@ -1,0 +1,1 @@
+"""Managers whose processes have roots of their own: what is restored from whom, and replicas."""
