@@ -27,6 +27,7 @@ LAYERS = {
     "notebook": 2,
     "plan": 2,
     "recipes": 2,
+    "serving": 2,
     "state_dict": 2,
     "threads": 2,
     "devices": 3,
@@ -56,7 +57,17 @@ LAYERS = {
 }
 
 # The rooms that may use files, processes, threads and sockets.
-MACHINE_ROOMS = ("cli", "devices", "io", "processes", "saving", "storage", "threads", "viewer")
+MACHINE_ROOMS = (
+    "cli",
+    "devices",
+    "io",
+    "processes",
+    "saving",
+    "serving",
+    "storage",
+    "threads",
+    "viewer",
+)
 
 PEERS = {"flax", "eformer", "orbax", "safetensors", "equinox", "optax", "chex", "msgspec"}
 

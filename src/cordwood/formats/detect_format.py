@@ -14,7 +14,7 @@ from cordwood.formats.explain_absence import absence, not_a_checkpoint
 from cordwood.formats.load_format import best_match, run_reader_of
 from cordwood.formats.place import Place
 from cordwood.formats.suffixes import all_by_suffix, require_suffix
-from cordwood.formats.table import Format, file_formats, require_name, run_formats
+from cordwood.formats.table import DEFAULT, Format, file_formats, require_name, run_formats
 from cordwood.io.open_files import LocalFile
 from cordwood.storage.locations import LocalPath, Location, Url
 from cordwood.storage.paths import kind_at, locate_directory
@@ -51,6 +51,8 @@ def format_of(location: Location, *, format: str | None, prefix: str | None) -> 
         if named is not None and named.reads_stores:
             return named
         return format_saved_to_stores(location, named)
+    if location.held is not None:
+        return named or DEFAULT
     place, kind = location, kind_at(location)
     if kind == "nothing":
         place = LocalPath(locate_directory(location))

@@ -71,6 +71,8 @@ class Opened:
         stored_bytes: the size of the files, where the sources are not them; None: the sources are.
         unstored: leaves with chunks that are not stored and are read as a fill value: how many.
         prepare: called with each plan of a read before it is executed.
+        always_verify: True if the digests are checked though a caller asks for no check: other
+            processes send the bytes.
     """
 
     format: str
@@ -84,6 +86,7 @@ class Opened:
     stored_bytes: int | None = None
     unstored: Mapping[KeyPath, int] = field(default_factory=dict)
     prepare: Callable[[LoadPlan], None] | None = None
+    always_verify: bool = False
 
     def close(self) -> None:
         """Close the files. Leaves that were mapped stay valid."""

@@ -73,6 +73,13 @@ class ReadableFile(Protocol):
         """Return the whole file, read-only, without a copy. Valid as long as a view of it lives."""
         ...
 
+    def distrust(self, error: Exception) -> bool:
+        """Read from another holder from now on, as what this thread read last was damaged.
+
+        Return False if there is no other holder, as of every file but a `HeldFile`.
+        """
+        ...
+
     def close(self) -> None: ...
 
     def __enter__(self) -> Self: ...
@@ -87,6 +94,11 @@ class Closable:
 
     def prepare(self) -> None:
         """Do nothing; files that are fetched as a whole override this."""
+
+    def distrust(self, error: Exception) -> bool:
+        """Return False: there is one holder; files that have several override this."""
+        del error
+        return False
 
     def close(self) -> None:
         """Do nothing; files with resources override this."""

@@ -18,6 +18,7 @@ from cordwood.index import Digests
 from cordwood.io.check_digests import check_blocks
 from cordwood.io.memory.buffers import Buffer, PageSize, ScratchBuffer, advise_small
 from cordwood.io.open_files import ReadableFile
+from cordwood.io.read_from_holders import read_from_holders
 from cordwood.io.source_digests import SourceDigests
 from cordwood.io.strided_copy import strided_copy
 from cordwood.plan.load_plan import LoadPlan, Move, Scatter
@@ -210,8 +211,18 @@ def read_unit(
     fresh: FreshPages | None,
 ) -> None:
     """Read a unit, scatter it over its buffers, and check its blocks."""
+    file = files[unit.layer.source]
+    read_from_holders(file, lambda: _read_and_check(unit, file, buffers, scratch, fresh))
+
+
+def _read_and_check(
+    unit: _Unit,
+    file: ReadableFile,
+    buffers: list[memoryview],
+    scratch: ScratchBuffer,
+    fresh: FreshPages | None,
+) -> None:
     layer, start, stop, first, last, digests = unit
-    file = files[layer.source]
     size = stop - start
     parts: list[memoryview]
     is_small = size < (last - first) * SMALL_MOVE_BYTES

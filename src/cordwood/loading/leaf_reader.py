@@ -157,6 +157,7 @@ class LeafReader:
         """
         if mmap:
             return self._map(leaves, boxes)
+        verify = verify or self.opened.always_verify
         if Arranged in map(type, map(itemgetter(4), leaves)):
             return self._read_arranged(leaves, boxes, verify=verify, memory=memory)
         return self._read(leaves, boxes, verify=verify, memory=memory)

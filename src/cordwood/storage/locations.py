@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeGuard
 
 from cordwood.errors import UnsupportedFormatError
 from cordwood.storage.hub.hub_listing import HubListing
+from cordwood.storage.peers.peer_step import PeerStep
 
 SCHEMES = ("az", "file", "gs", "hf", "http", "https", "memory", "s3")
 
@@ -26,9 +28,15 @@ class LocalPath:
     """A path of this machine, as the caller wrote it; a relative one stays relative.
 
     It is an `os.PathLike`, which `os` and `open` take as it is.
+
+    Attributes:
+        text: the path.
+        held: of a step whose files lie in several places: which. All reading calls then read it
+            there; what is at the path itself is not looked at. Equality disregards it.
     """
 
     text: str
+    held: HeldStep | None = field(default=None, compare=False, repr=False)
 
     @property
     def parent(self) -> LocalPath:
@@ -119,6 +127,26 @@ class Url:
 
 
 Location: TypeAlias = LocalPath | Url
+Place: TypeAlias = LocalPath | Url | PeerStep  # where files of a step lie
+
+
+@dataclass(frozen=True, slots=True)
+class HeldStep:
+    """A step whose files are held in several places: the root of this process, peers, a mirror.
+
+    Attributes:
+        index: the bytes of its index, which the caller has checked.
+        places: of each file that the index names, the places of the step that hold it, the nearest
+            first.
+        on_problem: called once for each place that fails, from any thread, with its name and the
+            error. None: the log has a line.
+        failed: the places that have failed in this process; others are asked before them.
+    """
+
+    index: bytes
+    places: Mapping[str, Sequence[Place]]
+    on_problem: Callable[[str, Exception], None] | None = None
+    failed: set[Place] = field(default_factory=set)
 
 
 def parse_location(path: str | os.PathLike[str]) -> Location:

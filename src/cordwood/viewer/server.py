@@ -16,18 +16,17 @@ import select
 import socket
 import sys
 import threading
-import time
 import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from io import BufferedReader
-from socketserver import TCPServer
 from typing import Any, cast
 
 from cordwood.io.progress import Progress
-from cordwood.viewer.connections import Connections
+from cordwood.serving.bounded_server import BoundedServer
+from cordwood.serving.request_reader import RequestReader, RequestTooLargeError
 from cordwood.viewer.page import Page
 from cordwood.viewer.resources import Resources, error_json, parse_name
 
@@ -36,8 +35,6 @@ HOST = "127.0.0.1"
 _MAX_CONNECTIONS = 32
 _MAX_READING = 2  # requests that read data at the same time; others wait
 _MAX_LISTING = 2  # the same for lists of leaves
-_MAX_REQUEST_BYTES = 32 << 10  # of the request line and the headers
-_REQUEST_SECONDS = 10.0  # for the whole request to arrive
 _SEND_SECONDS = 30.0  # for the page to accept a line of an answer
 _WAIT_SECONDS = 0.1
 _SAFE_SITES = ("none", "same-origin")
@@ -54,7 +51,7 @@ _EMPTY_POLICY = "default-src 'none'; frame-ancestors 'none'"
 _POLL_SECONDS = 0.1
 
 
-class ViewerServer(ThreadingHTTPServer):
+class ViewerServer(BoundedServer):
     """A server on the loopback address; `url` has its token.
 
     Args:
@@ -65,8 +62,6 @@ class ViewerServer(ThreadingHTTPServer):
     Raises OSError if the port is in use.
     """
 
-    daemon_threads = True
-    block_on_close = False
     request_queue_size = 16
 
     def __init__(self, page: Page, resources: Resources, *, port: int = 0) -> None:
@@ -76,8 +71,7 @@ class ViewerServer(ThreadingHTTPServer):
         self.stopping = threading.Event()
         self.reading = threading.BoundedSemaphore(_MAX_READING)
         self.listing = threading.BoundedSemaphore(_MAX_LISTING)
-        self.connections = Connections(_MAX_CONNECTIONS)
-        super().__init__((HOST, port), _RequestHandler)
+        super().__init__(HOST, port, _RequestHandler, most=_MAX_CONNECTIONS)
 
     @property
     def url(self) -> str:
@@ -89,39 +83,6 @@ class ViewerServer(ThreadingHTTPServer):
         """The values of the Host header that are accepted."""
         return f"{HOST}:{self.server_port}", f"localhost:{self.server_port}"
 
-    def server_bind(self) -> None:
-        """Bind the socket, without looking up a host name as HTTPServer does."""
-        try:
-            TCPServer.server_bind(self)
-        except OSError as e:
-            raise OSError(
-                e.errno,
-                f"{e.strerror}; choose another port",
-                ":".join(map(str, self.server_address)),
-            ) from e
-        self.server_name, self.server_port = HOST, self.socket.getsockname()[1]
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Handle a connection in a thread; close it at once if there are too many."""
-        if not self.connections.add(request):
-            self.shutdown_request(request)
-            return
-        try:
-            super().process_request(request, client_address)
-        except BaseException:
-            self.connections.remove(request)
-            raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Handle a connection, and count it as ended."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self.connections.remove(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Do nothing: an error here means that the connection broke."""
-
     def server_close(self) -> None:
         """Cancel what is being computed, and close the socket."""
         self.stopping.set()
@@ -130,38 +91,6 @@ class ViewerServer(ThreadingHTTPServer):
 
 class _CanceledError(Exception):
     """The page has closed the connection, or the server is stopping."""
-
-
-class _RequestTooLargeError(Exception):
-    """The request line and the headers are too long."""
-
-
-class _RequestReader:
-    """The lines of one request, limited in size and in time."""
-
-    def __init__(self, file: BufferedReader, connection: socket.socket) -> None:
-        self._file = file
-        self._connection = connection
-        self._bytes = _MAX_REQUEST_BYTES
-        self._end = time.monotonic() + _REQUEST_SECONDS
-
-    def readline(self, limit: int = -1) -> bytes:
-        del limit  # the limit here is for all lines together, and is lower
-        line = b""
-        while not line.endswith(b"\n"):
-            self._connection.settimeout(max(0.001, self._end - time.monotonic()))
-            arrived = len(self._file.peek(1))  # waits once: the time is checked after each packet
-            part = self._file.readline(min(arrived, self._bytes))
-            if not part:
-                break
-            line += part
-            self._bytes -= len(part)
-            if not self._bytes:
-                raise _RequestTooLargeError
-        return line
-
-    def close(self) -> None:
-        self._file.close()
 
 
 class _RequestHandler(BaseHTTPRequestHandler):
@@ -178,7 +107,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         """Limit the request."""
         super().setup()
-        self.rfile = cast(Any, _RequestReader(cast(BufferedReader, self.rfile), self.connection))
+        self.rfile = cast(Any, RequestReader(cast(BufferedReader, self.rfile), self.connection))
 
     def handle(self) -> None:
         """Answer one request."""
@@ -186,7 +115,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
         self.command, self.request_version, self.requestline = "", "", ""
         try:
             self.handle_one_request()
-        except _RequestTooLargeError:
+        except RequestTooLargeError:
             self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         except (_CanceledError, OSError):
             pass

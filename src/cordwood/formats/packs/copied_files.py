@@ -30,6 +30,7 @@ from cordwood.io.lazy_array import LazyArray
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import ReadableFile
 from cordwood.io.progress import METER
+from cordwood.io.read_from_holders import read_from_holders
 from cordwood.plan.file_plan import FilePlan, LeafBytes, LiteralBytes
 from cordwood.storage.locations import LocalPath, Location, Url
 from cordwood.storage.paths import pooled_name
@@ -216,9 +217,13 @@ class _FileCopy:
         last = min(stop + -stop % block, self._file.size_bytes - base)
         parts = [memoryview(bytearray(start - first)), target, memoryview(bytearray(last - stop))]
         parts = [part for part in parts if len(part)]
-        try:
+
+        def read() -> None:
             self._file.read_into(base + first, parts)
             check_blocks(self._file.name, base + first, parts, self._digests)
+
+        try:
+            read_from_holders(self._file, read)
         except BaseException as e:
             self._failure = e
             raise

@@ -17,7 +17,7 @@ from cordwood.formats.packs.select_item import select_item
 from cordwood.formats.table import Format
 from cordwood.index import Box, Leaf, Source
 from cordwood.io.open_files import Closable, ReadableFile, naming
-from cordwood.storage.locations import Location
+from cordwood.storage.locations import LocalPath, Location
 from cordwood.storage.retry_reading import ReplacedError, retry_reading
 from cordwood.storage.storage_protocol import Storage
 
@@ -86,8 +86,16 @@ def _open(store: Storage, data: bytes, prefix: str | None, *, for_verify: bool) 
         return {leaf: leaves[leaf] for leaf in needed}
 
     fetch = partial(digests_of_pack, index.sources, files)
+    location = store.location
     return Opened(
-        FORMAT, index, files, fetch, None if listed else locate, is_current, index_bytes=len(data)
+        FORMAT,
+        index,
+        files,
+        fetch,
+        None if listed else locate,
+        is_current,
+        index_bytes=len(data),
+        always_verify=isinstance(location, LocalPath) and location.held is not None,
     )
 
 

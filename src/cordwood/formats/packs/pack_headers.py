@@ -12,10 +12,15 @@ from cordwood.errors import CorruptionError, FormatError
 from cordwood.formats.safetensors.fast_header import METADATA_FIRST
 from cordwood.index import Digests, HeaderDigest, Source
 from cordwood.io.open_files import ReadableFile
+from cordwood.io.read_from_holders import read_from_holders
 
 
 def read_pack_header(file: ReadableFile, header_digest: HeaderDigest) -> bytes:
     """Read the header of a pack. Raises CorruptionError if it does not match its digest."""
+    return read_from_holders(file, lambda: _read_and_check(file, header_digest))
+
+
+def _read_and_check(file: ReadableFile, header_digest: HeaderDigest) -> bytes:
     header = file.read(0, header_digest.header_bytes)
     if digest_of(header) != header_digest.digest:
         raise CorruptionError(

@@ -43,8 +43,14 @@ RULES = NamingRules(
 def store_at(location: Location, *, to_save: bool = False) -> Storage:
     """Return the directory of packs at a path or URL, which need not exist yet.
 
-    Raises UnsupportedFormatError with `to_save` for a URL that can only be read.
+    Raises UnsupportedFormatError with `to_save` for what can only be read.
     """
+    if isinstance(location, LocalPath) and location.held is not None:
+        from cordwood.storage.peers.held_storage import HeldStorage, held_is_read_only
+
+        if to_save:
+            raise held_is_read_only(location)
+        return HeldStorage(location, location.held, RULES)
     if isinstance(location, LocalPath):
         from cordwood.storage.local_storage import LocalStorage
 

@@ -1,4 +1,4 @@
-"""The open connections of the viewer, limited in number."""
+"""The open connections of a server, limited in number."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import suppress
 class Connections:
     """The open connections, oldest first; at most `most` of them.
 
-    Every local user can connect, so those that have not shown the token make room for new ones.
-    Threads may use it at the same time.
+    Everybody who reaches the port can connect, so those that have not shown the token make room for
+    new ones. Threads may use it at the same time.
     """
 
     def __init__(self, most: int) -> None:
@@ -48,6 +48,14 @@ class Connections:
         """Forget a connection that has ended."""
         with self._lock:
             self._has_token.pop(connection, None)
+
+    def end_all(self) -> None:
+        """End all connections; their threads close them."""
+        with self._lock:
+            connections = [*self._has_token]
+        for connection in connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     def __len__(self) -> int:
         return len(self._has_token)

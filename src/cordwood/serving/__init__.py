@@ -1,0 +1,1 @@
+"""What the servers of cordwood share: limits of connections, of requests, and of time."""

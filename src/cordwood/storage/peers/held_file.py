@@ -1,0 +1,128 @@
+"""A file that several places hold, read from the first one that does not fail."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Callable, Sequence
+from typing import NoReturn, TypeVar
+
+from cordwood.errors import CorruptionError, FormatError
+from cordwood.index import Source
+from cordwood.io.open_files import Closable, ReadableFile, require_range
+from cordwood.message_text import counted
+from cordwood.storage.locations import LocalPath, Place
+
+T = TypeVar("T")
+
+# Opens the file of a source at a place, and says that a place has failed.
+OpenAt = Callable[[Place, Source], ReadableFile]
+Report = Callable[[Place, Exception], None]
+
+_FAILURES = (OSError, CorruptionError, FormatError)
+
+
+class HeldFile(Closable):
+    """A file of a step, and the places that hold it.
+
+    It is read from one place, until a read there fails or `distrust` says that the bytes were not
+    those of the index. Then the next place takes over, once each; only when all have failed the
+    reader gets an error.
+
+    Args:
+        name: for messages.
+        source: the file, as the index has it.
+        places: where it is held, the nearest first.
+        failed: the places that failed for other files, which are asked last.
+        open_at: opens it at a place.
+        report: called with each failure.
+    """
+
+    name: str
+    size_bytes: int
+
+    def __init__(
+        self,
+        name: str,
+        source: Source,
+        places: Sequence[Place],
+        failed: set[Place],
+        open_at: OpenAt,
+        report: Report,
+    ) -> None:
+        self.name = name
+        self.size_bytes = source.size_bytes
+        self._source = source
+        self._places = places
+        self._failed = failed
+        self._open_at = open_at
+        self._report = report
+        self._errors: dict[Place, Exception] = {}  # of the places that failed for this file
+        self._files: dict[Place, ReadableFile] = {}
+        self._lock = threading.Lock()
+        self._last = threading.local()  # the place that this thread has read from
+
+    @property
+    def latency_bound(self) -> bool:  # type: ignore[override]
+        """True if it is read from another machine now."""
+        return not isinstance(self._place(), LocalPath)
+
+    def read(self, offset: int, length: int) -> bytes:
+        require_range(self, offset, length)
+        return self._read_somewhere(lambda file: file.read(offset, length))
+
+    def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
+        require_range(self, offset, sum(map(len, views)))
+        self._read_somewhere(lambda file: file.read_into(offset, views))
+
+    def map(self) -> NoReturn:
+        raise io.UnsupportedOperation(
+            f"{self.name}: a file that other processes hold cannot be mapped; load it without "
+            "mmap=True"
+        )
+
+    def distrust(self, error: Exception) -> bool:
+        place: Place | None = getattr(self._last, "place", None)
+        if place is None:
+            return False
+        self._give_up(place, error)
+        return True
+
+    def close(self) -> None:
+        with self._lock:
+            files, self._files = self._files, {}
+        for file in files.values():
+            file.close()
+
+    def _read_somewhere(self, read: Callable[[ReadableFile], T]) -> T:
+        while (place := self._place()) is not None:
+            self._last.place = place
+            try:
+                return read(self._file_at(place))
+            except _FAILURES as e:
+                self._give_up(place, e)
+        self._last.place = None
+        lines = [f"  {place}: {error}" for place, error in self._errors.items()]
+        where = f"none of {counted(len(lines), 'place')}" if lines else "no place"
+        raise CorruptionError(
+            "\n".join([f"{self.name}: {where} that should hold it has given it", *lines])
+        )
+
+    def _place(self) -> Place | None:
+        """Return the place to read from; None if all have failed."""
+        remaining = [place for place in self._places if place not in self._errors]
+        reliable = (place for place in remaining if place not in self._failed)
+        return next(reliable, remaining[0] if remaining else None)
+
+    def _file_at(self, place: Place) -> ReadableFile:
+        with self._lock:
+            if place not in self._files:
+                self._files[place] = self._open_at(place, self._source)
+            return self._files[place]
+
+    def _give_up(self, place: Place, error: Exception) -> None:
+        with self._lock:
+            if place in self._errors:  # another thread has met it too
+                return
+            self._errors[place] = error
+        self._report(place, error)
