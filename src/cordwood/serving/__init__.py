@@ -1,1 +1,1 @@
-"""What the servers of cordwood share: limits of connections, of requests, and of time."""
+"""The limits that the servers of cordwood share: of connections, of requests, and of time."""

@@ -6,9 +6,6 @@ import socket
 import time
 from io import BufferedReader
 
-_MAX_REQUEST_BYTES = 32 << 10  # of the request line and the headers
-REQUEST_SECONDS = 10.0  # for the whole request to arrive
-
 
 class RequestTooLargeError(Exception):
     """The request line and the headers are too long."""
@@ -20,6 +17,7 @@ class RequestReader:
     Args:
         file: the connection as a file.
         connection: the connection.
+        most_bytes: of the request line and the headers.
         seconds: for the whole request to arrive.
     """
 
@@ -28,16 +26,18 @@ class RequestReader:
         file: BufferedReader,
         connection: socket.socket,
         *,
-        seconds: float = REQUEST_SECONDS,
+        most_bytes: int,
+        seconds: float,
     ) -> None:
         self._file = file
         self._connection = connection
+        self._most_bytes = most_bytes
         self._seconds = seconds
         self.begin_request(seconds)
 
     def begin_request(self, idle_seconds: float) -> None:
         """Let the next request begin, which must do so in that time."""
-        self._bytes = _MAX_REQUEST_BYTES
+        self._bytes = self._most_bytes
         self._end = time.monotonic() + idle_seconds
         self._has_begun = False
 

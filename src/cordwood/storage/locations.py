@@ -127,7 +127,7 @@ class Url:
 
 
 Location: TypeAlias = LocalPath | Url
-Place: TypeAlias = LocalPath | Url | PeerStep  # where files of a step lie
+Holder: TypeAlias = LocalPath | Url | PeerStep  # a place of files of a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +144,9 @@ class HeldStep:
     """
 
     index: bytes
-    places: Mapping[str, Sequence[Place]]
+    places: Mapping[str, Sequence[Holder]]
     on_problem: Callable[[str, Exception], None] | None = None
-    failed: set[Place] = field(default_factory=set)
+    failed: set[Holder] = field(default_factory=set)
 
 
 def parse_location(path: str | os.PathLike[str]) -> Location:

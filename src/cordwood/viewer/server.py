@@ -35,6 +35,8 @@ HOST = "127.0.0.1"
 _MAX_CONNECTIONS = 32
 _MAX_READING = 2  # requests that read data at the same time; others wait
 _MAX_LISTING = 2  # the same for lists of leaves
+_MAX_REQUEST_BYTES = 32 << 10  # of the request line and the headers
+_REQUEST_SECONDS = 10.0  # for the whole request to arrive
 _SEND_SECONDS = 30.0  # for the page to accept a line of an answer
 _WAIT_SECONDS = 0.1
 _SAFE_SITES = ("none", "same-origin")
@@ -107,7 +109,13 @@ class _RequestHandler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         """Limit the request."""
         super().setup()
-        self.rfile = cast(Any, RequestReader(cast(BufferedReader, self.rfile), self.connection))
+        reader = RequestReader(
+            cast(BufferedReader, self.rfile),
+            self.connection,
+            most_bytes=_MAX_REQUEST_BYTES,
+            seconds=_REQUEST_SECONDS,
+        )
+        self.rfile = cast(Any, reader)
 
     def handle(self) -> None:
         """Answer one request."""

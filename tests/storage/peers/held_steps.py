@@ -14,7 +14,7 @@ from cordwood.formats.load_format import storage_of
 from cordwood.formats.table import DEFAULT
 from cordwood.loading.load_options import LoadOptions
 from cordwood.loading.load_tree import load_checkpoint
-from cordwood.storage.locations import HeldStep, LocalPath, Place
+from cordwood.storage.locations import HeldStep, Holder, LocalPath
 from cordwood.storage.peers.peer_server import PeerServer
 from cordwood.storage.peers.peer_step import PeerLimits, PeerStep
 
@@ -67,7 +67,7 @@ def peer(address: str, name: str = "process 1", **fields: Any) -> PeerStep:
 
 def held(
     step: SavedStep,
-    places: Mapping[int, Sequence[Place]],
+    places: Mapping[int, Sequence[Holder]],
     on_problem: Callable[[str, Exception], None] | None = None,
     path: str = "nowhere/100",
 ) -> LocalPath:

@@ -12,7 +12,7 @@ from cordwood.copying.copy_step import Copier
 from cordwood.errors import CorruptionError, StorageError, UnsupportedFormatError
 from cordwood.formats.load_format import storage_of
 from cordwood.formats.table import DEFAULT
-from cordwood.storage.locations import LocalPath, Place, parse_location
+from cordwood.storage.locations import Holder, LocalPath, parse_location
 from cordwood.testing import assert_trees_equal
 from tests.storage.peers.held_steps import (
     ENTRY,
@@ -35,13 +35,13 @@ def step(tmp_path: Path) -> SavedStep:
 def test_a_step_is_read_from_its_own_root_a_peer_and_a_mirror(
     step: SavedStep, tmp_path: Path
 ) -> None:
-    own = step.copy_to(tmp_path / "own", [0])
+    root = step.copy_to(tmp_path / "own", [0])
     step.copy_to(tmp_path / "other", [1])
     mirror = step.copy_to(tmp_path / "mirror", [0, 1, 2])
     problems: list[str] = []
     with serve(tmp_path / "other") as server:
         other = peer(server.address)
-        places: dict[int, list[Place]] = {0: [own, mirror], 1: [other, mirror], 2: [mirror]}
+        places: dict[int, list[Holder]] = {0: [root, mirror], 1: [other, mirror], 2: [mirror]}
         location = held(step, places, lambda place, _: problems.append(place))
         for item in range(3):
             assert_trees_equal(load(location, item), tree_of(item))
@@ -49,18 +49,18 @@ def test_a_step_is_read_from_its_own_root_a_peer_and_a_mirror(
 
 
 def test_a_held_step_is_copied_with_its_digests_checked(step: SavedStep, tmp_path: Path) -> None:
-    own = step.copy_to(tmp_path / "own", [0, 1])
+    root = step.copy_to(tmp_path / "own", [0, 1])
     damage(tmp_path / "own" / ENTRY / step.files[1])
     step.copy_to(tmp_path / "other", [1, 2])
     problems: list[str] = []
     with serve(tmp_path / "other") as server:
         other = peer(server.address)
-        places: dict[int, list[Place]] = {0: [own], 1: [own, other], 2: [other]}
+        places: dict[int, list[Holder]] = {0: [root], 1: [root, other], 2: [other]}
         location = held(step, places, lambda place, _: problems.append(place))
         destination = tmp_path / "copy"
         copier = Copier(verify=False, in_pool=False)
         copier.copy_step("", location, LocalPath(str(destination)))
-    assert problems == [str(own)]
+    assert problems == [str(root)]
     cordwood.verify(destination)
     for item in range(3):
         assert_trees_equal(cordwood.load(destination, prefix=str(item)), tree_of(item))
@@ -77,32 +77,32 @@ def test_a_store_is_a_place_too_with_the_names_of_its_pool(step: SavedStep, tmp_
 def test_a_damaged_file_is_read_from_the_next_place(
     step: SavedStep, tmp_path: Path, where: str
 ) -> None:
-    own = step.copy_to(tmp_path / "own", [0])
+    root = step.copy_to(tmp_path / "own", [0])
     step.copy_to(tmp_path / "other", [0])
     damage(tmp_path / "own" / ENTRY / step.files[0], at=20 if where == "header" else -1)
     problems: list[tuple[str, Exception]] = []
     with serve(tmp_path / "other") as server:
-        places: dict[int, list[Place]] = {0: [own, peer(server.address)]}
+        places: dict[int, list[Holder]] = {0: [root, peer(server.address)]}
         location = held(step, places, lambda *problem: problems.append(problem))
         assert_trees_equal(load(location, 0), tree_of(0))
     ((place, error),) = problems
-    assert place == str(own)
+    assert place == str(root)
     assert "do not match the digest" in str(error)
 
 
 def test_bytes_are_checked_though_no_check_is_asked_for(step: SavedStep, tmp_path: Path) -> None:
-    own = step.copy_to(tmp_path / "own", [0])
+    root = step.copy_to(tmp_path / "own", [0])
     damage(tmp_path / "own" / ENTRY / step.files[0])
     with pytest.raises(CorruptionError, match="none of 1 place"):
-        load(held(step, {0: [own]}), 0, verify=False)
+        load(held(step, {0: [root]}), 0, verify=False)
 
 
 def test_an_error_lists_all_places_that_failed(step: SavedStep, tmp_path: Path) -> None:
-    own = step.copy_to(tmp_path / "own", [])
+    root = step.copy_to(tmp_path / "own", [])
     step.copy_to(tmp_path / "other", [0])
     damage(tmp_path / "other" / ENTRY / step.files[0])
     with serve(tmp_path / "other") as server:
-        places: dict[int, list[Place]] = {0: [own, peer(server.address)]}
+        places: dict[int, list[Holder]] = {0: [root, peer(server.address)]}
         with pytest.raises(CorruptionError) as caught:
             load(held(step, places), 0)
     lines = str(caught.value).splitlines()
@@ -143,11 +143,11 @@ def test_a_held_step_cannot_be_saved_to_or_mapped(step: SavedStep, tmp_path: Pat
 def test_the_log_has_a_failure_that_nobody_asks_for(
     step: SavedStep, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    own = step.copy_to(tmp_path / "own", [0])
-    gone = tmp_path / "gone" / ENTRY
-    assert_trees_equal(load(held(step, {0: [LocalPath(str(gone)), own]}), 0), tree_of(0))
+    root = step.copy_to(tmp_path / "own", [0])
+    removed = tmp_path / "gone" / ENTRY
+    assert_trees_equal(load(held(step, {0: [LocalPath(str(removed)), root]}), 0), tree_of(0))
     (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
-    assert str(gone) in record.getMessage()
+    assert str(removed) in record.getMessage()
 
 
 def damage(path: Path, at: int = -1) -> None:
@@ -162,8 +162,8 @@ def test_an_unreachable_peer_is_an_error_of_storage(step: SavedStep, tmp_path: P
     server = serve(tmp_path / "other")
     server.close()
     errors: list[Exception] = []
-    own = step.copy_to(tmp_path / "own", [0])
-    location = held(step, {0: [peer(server.address), own]}, lambda _, error: errors.append(error))
+    root = step.copy_to(tmp_path / "own", [0])
+    location = held(step, {0: [peer(server.address), root]}, lambda _, error: errors.append(error))
     assert_trees_equal(load(location, 0), tree_of(0))
     (error,) = errors
     assert isinstance(error, StorageError)

@@ -11,13 +11,13 @@ from cordwood.errors import CorruptionError, FormatError
 from cordwood.index import Source
 from cordwood.io.open_files import Closable, ReadableFile, require_range
 from cordwood.message_text import counted
-from cordwood.storage.locations import LocalPath, Place
+from cordwood.storage.locations import Holder, LocalPath
 
 T = TypeVar("T")
 
 # Opens the file of a source at a place, and says that a place has failed.
-OpenAt = Callable[[Place, Source], ReadableFile]
-Report = Callable[[Place, Exception], None]
+OpenAt = Callable[[Holder, Source], ReadableFile]
+Report = Callable[[Holder, Exception], None]
 
 _FAILURES = (OSError, CorruptionError, FormatError)
 
@@ -45,8 +45,8 @@ class HeldFile(Closable):
         self,
         name: str,
         source: Source,
-        places: Sequence[Place],
-        failed: set[Place],
+        places: Sequence[Holder],
+        failed: set[Holder],
         open_at: OpenAt,
         report: Report,
     ) -> None:
@@ -57,8 +57,8 @@ class HeldFile(Closable):
         self._failed = failed
         self._open_at = open_at
         self._report = report
-        self._errors: dict[Place, Exception] = {}  # of the places that failed for this file
-        self._files: dict[Place, ReadableFile] = {}
+        self._errors: dict[Holder, Exception] = {}  # of the places that failed for this file
+        self._files: dict[Holder, ReadableFile] = {}
         self._lock = threading.Lock()
         self._last = threading.local()  # the place that this thread has read from
 
@@ -82,7 +82,7 @@ class HeldFile(Closable):
         )
 
     def distrust(self, error: Exception) -> bool:
-        place: Place | None = getattr(self._last, "place", None)
+        place: Holder | None = getattr(self._last, "place", None)
         if place is None:
             return False
         self._give_up(place, error)
@@ -108,19 +108,19 @@ class HeldFile(Closable):
             "\n".join([f"{self.name}: {where} that should hold it has given it", *lines])
         )
 
-    def _place(self) -> Place | None:
+    def _place(self) -> Holder | None:
         """Return the place to read from; None if all have failed."""
         remaining = [place for place in self._places if place not in self._errors]
         reliable = (place for place in remaining if place not in self._failed)
         return next(reliable, remaining[0] if remaining else None)
 
-    def _file_at(self, place: Place) -> ReadableFile:
+    def _file_at(self, place: Holder) -> ReadableFile:
         with self._lock:
             if place not in self._files:
                 self._files[place] = self._open_at(place, self._source)
             return self._files[place]
 
-    def _give_up(self, place: Place, error: Exception) -> None:
+    def _give_up(self, place: Holder, error: Exception) -> None:
         with self._lock:
             if place in self._errors:  # another thread has met it too
                 return

@@ -13,7 +13,7 @@ from cordwood.io.reopened_file import MAX_OPEN_FILES
 from cordwood.plan.cells import FileSizes
 from cordwood.storage.local_directory import LocalDirectory
 from cordwood.storage.local_storage import LocalStorage
-from cordwood.storage.locations import HeldStep, LocalPath, Place, Url
+from cordwood.storage.locations import HeldStep, Holder, LocalPath, Url
 from cordwood.storage.peers.held_file import HeldFile
 from cordwood.storage.peers.peer_file import PeerConnections, PeerFile
 from cordwood.storage.peers.peer_step import PeerStep
@@ -67,7 +67,7 @@ class HeldStorage:
     def open(self, sources: Sequence[Source]) -> list[ReadableFile]:
         step, are_many = self._step, len(sources) > MAX_OPEN_FILES
 
-        def open_at(place: Place, source: Source) -> ReadableFile:
+        def open_at(place: Holder, source: Source) -> ReadableFile:
             return self._open_at(place, source, keep_open=not are_many)
 
         return [
@@ -114,7 +114,7 @@ class HeldStorage:
         del dry_run, sidecars_of, optional_sidecars_of
         raise held_is_read_only(self.location)
 
-    def _open_at(self, place: Place, source: Source, *, keep_open: bool) -> ReadableFile:
+    def _open_at(self, place: Holder, source: Source, *, keep_open: bool) -> ReadableFile:
         if isinstance(place, PeerStep):
             return PeerFile(place, source.name, source.size_bytes, self._connections)
         if isinstance(place, Url):
@@ -126,7 +126,7 @@ class HeldStorage:
             self._directories[place] = LocalDirectory(place)
         return self._directories[place].file(source.name, source.size_bytes)
 
-    def _report(self, place: Place, error: Exception) -> None:
+    def _report(self, place: Holder, error: Exception) -> None:
         """Report the first failure of a place; others are asked before it from now on."""
         is_first = place not in self._step.failed
         self._step.failed.add(place)

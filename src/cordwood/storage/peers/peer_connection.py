@@ -135,10 +135,10 @@ class PeerConnection:
         headers = {name.lower(): value.strip() for name, _, value in fields}
         if len(headers) < len(fields) or any(name in headers for name in _UNREADABLE):
             self._fail(errno.EPROTO, "it answered with headers that were not expected")
-        found = _RANGE.fullmatch(headers.get(b"content-range", b""))
-        if found is None or headers.get(b"content-length") != b"%d" % total:
+        announced = _RANGE.fullmatch(headers.get(b"content-range", b""))
+        if announced is None or headers.get(b"content-length") != b"%d" % total:
             self._fail(errno.EPROTO, "it answered with no range, or one of another length")
-        start, last, size = map(int, found.groups())
+        start, last, size = map(int, announced.groups())
         if size != size_bytes:
             kind = TruncatedError if size < size_bytes else CorruptionError
             raise kind(f"{self._name}: expected {size_bytes} bytes, found {size}")

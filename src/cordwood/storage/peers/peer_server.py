@@ -28,6 +28,7 @@ from cordwood.storage.read_small_file import read_limited, regular_file_size
 from cordwood.storage.storage_protocol import NamingRules
 
 _INDEXES = 16  # whose names are remembered
+_MAX_REQUEST_BYTES = 8 << 10  # of the request line and the headers
 _POLL_SECONDS = 0.1
 _RANGE = re.compile(r"bytes=([0-9]{1,19})-([0-9]{0,19})")
 
@@ -178,10 +179,10 @@ class _Server(BoundedServer):
         self.authorization = f"Bearer {token}".encode()
         self.limits = limits
         self.answers = threading.BoundedSemaphore(limits.answers)
-        super().__init__(host, port, _RequestHandler, most=limits.connections)
+        super().__init__(host, port, _PeerRequestHandler, most=limits.connections)
 
 
-class _RequestHandler(BaseHTTPRequestHandler):
+class _PeerRequestHandler(BaseHTTPRequestHandler):
     """The handler of one connection, which carries requests one after another."""
 
     protocol_version = "HTTP/1.1"
@@ -198,6 +199,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
         reader = RequestReader(
             cast(BufferedReader, self.rfile),
             self.connection,
+            most_bytes=_MAX_REQUEST_BYTES,
             seconds=self._server.limits.request_seconds,
         )
         self.rfile = cast(Any, reader)
