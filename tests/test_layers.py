@@ -34,6 +34,7 @@ LAYERS = {
     "io": 3,
     "processes": 3,
     "saving": 6,
+    "bulk": 6,
     "storage": 4,
     "formats": 5,
     "loading": 6,
@@ -133,8 +134,12 @@ MACHINE = {
     "threading",
 }
 
-# Names of `os` and `threading` that touch neither a file nor a thread of ours.
-HARMLESS = {"os": {"PathLike", "fspath", "fsdecode"}, "threading": {"local"}}
+# Names that touch neither a file nor a thread of ours; an executor is the caller's.
+HARMLESS = {
+    "concurrent": {"Executor"},
+    "os": {"PathLike", "fspath", "fsdecode"},
+    "threading": {"local"},
+}
 
 # Methods of a path, or of an entry of a directory, that look at a disk.
 LOOKING = {

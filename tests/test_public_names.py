@@ -117,7 +117,10 @@ SIGNATURES = {
         *["prefix", "partition_rules", "shardings", "callback", "chunk_size", "like"],
     ],
     "detect": ["path"],
-    "verify": ["path", "*", "sample", "seed", "resume", "progress", "format", "max_bytes"],
+    "verify": [
+        *["path", "*", "sample", "seed", "resume", "progress", "format", "max_bytes"],
+        *["executor", "part", "journal"],
+    ],
     "gc": ["path", "*", "dry_run"],
     "storage_options": [
         *["url", "*", "store", "profile", "stall_seconds", "client_options", "config"],

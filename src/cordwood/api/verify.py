@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import Executor
 
+from cordwood.bulk.bulk_arguments import bulk_options
 from cordwood.io.progress import ProgressOption
 from cordwood.storage.locations import parse_location
 from cordwood.verifying.verify_checkpoints import VerifyOptions, verify_checkpoint
@@ -19,6 +21,9 @@ def verify(
     progress: ProgressOption = None,
     format: str | None = None,
     max_bytes: int | None = None,
+    executor: Executor | None = None,
+    part: tuple[int, int] | None = None,
+    journal: str | os.PathLike[str] | None = None,
 ) -> Verification:
     """Read a checkpoint and check every byte that a digest or checksum covers.
 
@@ -49,6 +54,15 @@ def verify(
             no other format is looked for.
         max_bytes: the limit for the decompressed size of a compressed file, in bytes; see
             `cordwood.load`.
+        executor: any executor of `concurrent.futures`, whose workers check the files: a
+            `ProcessPoolExecutor`, or that of Dask, mpi4py or Ray. They read the same path. A
+            directory of safetensors files is divided into tasks of 256 MiB; a checkpoint of another
+            format is one task. The task of a worker that died is run again. None: this process.
+        part: (i, n) checks part i of n, counted from 0, for jobs of several machines without an
+            executor. The result counts the bytes of that part alone as verified.
+        journal: a directory that lists the tasks that are done, for all parts. Calls with the same
+            journal do not repeat them; a call without `part` does what remains, and removes it. It
+            is refused while another call works on the same tasks.
 
     Returns:
         The numbers of leaves and bytes that were checked. Damage is an error instead.
@@ -60,6 +74,9 @@ def verify(
         FileChangedError: another program wrote to a file in place while it was read.
         FormatError: the file, or the index of a directory, does not follow its format.
         IncompleteCheckpointError: the directory has no index.
+        ProcessError: the executor lost all its workers, and takes no more tasks.
+        StorageError: another call works with the same journal; names its process.
     """
-    options = VerifyOptions(sample, seed, resume, progress, format, max_bytes)
+    bulk = bulk_options(executor, part, journal)
+    options = VerifyOptions(sample, seed, resume, progress, format, max_bytes, bulk)
     return verify_checkpoint(parse_location(path), options)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from cordwood.cli.arguments import LOCAL_PATH, PATH, SOURCE, format_option
+from cordwood.cli.bulk_work_options import bulk_work_options, worker_executor
 from cordwood.cli.output import columns, fail, json_option, print_answer, time_text
 from cordwood.errors import CordwoodError, CorruptionError, IncompleteCheckpointError
 from cordwood.message_text import counted, size_text
@@ -22,6 +23,8 @@ Examples:
   cordwood verify run/100 --sample 5%           a twentieth of each file, chosen at random
   cordwood verify run                           all steps of a run
   cordwood verify run/100 --resume run.verify   continue an interrupted call
+  cordwood verify run/100 --workers 8           in eight processes
+  cordwood verify run/100 --part 3/16 --journal run.journal   one job of an array
 """
 
 GC_EXAMPLES = """
@@ -66,10 +69,18 @@ def _share(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
     metavar="FILE",
     help="Record verified files in FILE, and skip those that it lists.",
 )
+@bulk_work_options
 @format_option
 @json_option
 def verify_command(
-    path: str, sample: float, resume: str | None, as_json: bool, **options: Any
+    path: str,
+    sample: float,
+    resume: str | None,
+    workers: int | None,
+    part: tuple[int, int] | None,
+    journal: str | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Read the whole checkpoint at PATH, and check every byte that has a digest.
 
@@ -77,27 +88,40 @@ def verify_command(
     no digests counts as unverified. For a directory of steps, check every step; an unfinished save
     is listed, and is not damage. For the output of a Trainer of Hugging Face, check its model and
     every checkpoint in it.
+
+    With --part, only the tasks of that part are run: a job array runs all of them, each with the
+    same --journal. Afterwards the command without --part does what a part has not done, reports on
+    all, and removes the journal.
     """
     if resume is not None and sample < 1:
         raise click.UsageError(
             "--resume needs a full check: --sample draws a new sample in each call"
         )
+    if journal is not None and sample < 1:
+        raise click.UsageError("--journal needs a full check: --sample draws a new sample")
+    if resume is not None and (workers, part, journal) != (None, None, None):
+        raise click.UsageError("--resume is for one process: --journal does it for several")
+    from cordwood.bulk.bulk_arguments import bulk_options
     from cordwood.storage.locations import parse_location
     from cordwood.verifying.verify_checkpoints import VerifyOptions, verify_each
 
     location = parse_location(path)
-    checks = VerifyOptions(sample=sample, resume=resume, progress=not as_json, **options)
-    steps = [location, *beside] if (beside := _steps_beside(location)) else []
-    try:
-        if steps:
+    with worker_executor(workers) as executor:
+        bulk = bulk_options(executor, part, journal)
+        checks = VerifyOptions(
+            sample=sample, resume=resume, progress=not as_json, bulk=bulk, **options
+        )
+        steps = [location, *beside] if (beside := _steps_beside(location)) else []
+        try:
+            if steps:
+                results = verify_each(steps, checks)
+            else:
+                results = verify_each([location], checks, catch=(CorruptionError,))
+        except IncompleteCheckpointError:
+            steps = _steps_in(location)
+            if not steps:
+                raise
             results = verify_each(steps, checks)
-        else:
-            results = verify_each([location], checks, catch=(CorruptionError,))
-    except IncompleteCheckpointError:
-        steps = _steps_in(location)
-        if not steps:
-            raise
-        results = verify_each(steps, checks)
     outcomes = [*map(_Outcome, map(str, steps or [location]), results)]
     documents = [outcome.as_json() for outcome in outcomes]
     damaged = any(outcome.damaged for outcome in outcomes)

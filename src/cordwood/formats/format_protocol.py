@@ -293,6 +293,37 @@ class DirectoryStorage(Protocol):
         ...
 
 
+class DataFiles(NamedTuple):
+    """The data files of a checkpoint, and the numbers that a verification reports.
+
+    Attributes:
+        index_bytes: the index, which was checked.
+        leaves: the number of leaves of all items.
+        sources: the files; those of several items one after another.
+    """
+
+    index_bytes: bytes
+    leaves: int
+    sources: Sequence[Source]
+
+
+class DataFileLister(Protocol):
+    """The data files of directories, each of which is checked by itself."""
+
+    def data_files(self, location: Location, /) -> DataFiles:
+        """Return the data files of a directory; opens none. Raises as `Reader.open_item` does."""
+        ...
+
+    def open_data_files(
+        self, location: Location, sources: Sequence[Source], /
+    ) -> tuple[Sequence[ReadableFile], Callable[[int], Digests]]:
+        """Return data files, open, and what reads the digests of each from its header.
+
+        A file that is missing or damaged raises its error when it is read.
+        """
+        ...
+
+
 class StepIndex(NamedTuple):
     """The facts in the index of a step that concern the step as a whole.
 

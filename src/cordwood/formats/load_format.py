@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cordwood.formats.format_protocol import (
         Collector,
         CompanionReader,
+        DataFileLister,
         Detector,
         DirectoryStorage,
         FileLister,
@@ -127,6 +128,11 @@ def collector_of(format: Format) -> Collector:
 def storage_of(format: Format) -> DirectoryStorage:
     """Return the module of the storage of a format's directories; it must have one."""
     return cast("DirectoryStorage", import_module(format.storage))
+
+
+def data_file_lister_of(format: Format) -> DataFileLister:
+    """Return the module that lists the data files of a format; it must have one."""
+    return cast("DataFileLister", import_module(format.data_files))
 
 
 def records_of(format: Format) -> StepRecords:

@@ -31,6 +31,7 @@ class Format(NamedTuple):
         losses: of its `LossFinder`, if there are things that it cannot store.
         collector: of its `Collector`, if killed saves can leave files in a checkpoint.
         storage: of its `DirectoryStorage`, if runs and copies are made of its directories.
+        data_files: of its `DataFileLister`, if each data file is checked by itself.
         records: of its `StepRecords`, if managers save steps in it.
         copier: of its `StepCopier`, if its directories are copied file by file.
         companions: of its `CompanionReader`, if directories have files beside the weights.
@@ -56,6 +57,7 @@ class Format(NamedTuple):
     losses: str = ""
     collector: str = ""
     storage: str = ""
+    data_files: str = ""
     records: str = ""
     copier: str = ""
     companions: str = ""
@@ -153,6 +155,7 @@ PACKS = Format(
     collector="cordwood.formats.packs.leftovers",
     files="cordwood.formats.packs.checkpoint_files",
     storage="cordwood.formats.packs.packs_storage",
+    data_files="cordwood.formats.packs.open",
     records="cordwood.formats.packs.step_records",
     copier="cordwood.formats.packs.copied_files",
     reads_stores=True,

@@ -20,12 +20,15 @@ _UNIT_BYTES = 4 << 20
 
 
 def check_files(
-    files: Sequence[tuple[ReadableFile, Digests]], sample: VerifySample | None = None
+    files: Sequence[tuple[ReadableFile, Digests]],
+    sample: VerifySample | None = None,
+    within: Sequence[tuple[int, int]] | None = None,
 ) -> list[list[tuple[int, int]]]:
     """Read files; return for each the byte ranges of the blocks that do not match.
 
-    With a sample, only the blocks that it chooses are read. A block that the disk cannot read
-    (EIO) is among the ranges, as an UnreadableRange.
+    With a sample, only the blocks that it chooses are read; with `within`, only those that begin in
+    the range of each file. A block that the disk cannot read (EIO) is among the ranges, as an
+    UnreadableRange.
     Raises CorruptionError if the digests are not for a file of that size.
     """
     meter = METER.get()
@@ -34,7 +37,9 @@ def check_files(
     tasks: list[tuple[int, int, int]] = []
     for number, (file, digests) in enumerate(files):
         check_coverage(file.name, file.size_bytes, digests)
-        ranges = _unit_ranges([(digests.start, file.size_bytes)], digests.block_bytes)
+        whole = (digests.start, file.size_bytes)
+        blocks = whole if within is None else _blocks_within(within[number], whole, digests)
+        ranges = _unit_ranges([blocks], digests.block_bytes)
         if sample is not None:
             if sample.was_verified(file.name, file.size_bytes, digests):
                 continue
@@ -83,6 +88,15 @@ def _read_and_check(
         block = part[at : at + digests.block_bytes]
         bad += _read_and_check(file, digests, start + at, block)
     return bad
+
+
+def _blocks_within(
+    part: tuple[int, int], whole: tuple[int, int], digests: Digests
+) -> tuple[int, int]:
+    """Return the range of the blocks that begin in a part of a file."""
+    base, block = digests.start, digests.block_bytes
+    start, stop = [base + -(-max(0, at - base) // block) * block for at in part]
+    return start, min(stop, whole[1])
 
 
 def _unit_ranges(ranges: Sequence[tuple[int, int]], block: int) -> list[tuple[int, int]]:

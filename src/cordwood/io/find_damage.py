@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
 from cordwood.encoding.digests import check_coverage
 from cordwood.errors import CordwoodError, CorruptionError
-from cordwood.index import Digests, Index, Inline
+from cordwood.index import Digests, Index, Inline, Source
 from cordwood.io.check_crc32 import bad_checksums
 from cordwood.io.check_files import check_files
 from cordwood.io.open_files import ReadableFile, is_disk_error
@@ -77,7 +77,48 @@ def damage_in_sources(
         skip_broken: a source whose digests cannot be read is damage, and no error.
         sample: chooses the blocks to read. None: all.
     """
-    sources = index.sources
+    bad = bad_ranges_in(index.sources, files, digests, skip_broken=skip_broken, sample=sample)
+    if whole_index is not None and bad.is_damage:
+        index = whole_index()
+    return name_damage(index, bad)
+
+
+class BadRanges(NamedTuple):
+    """The damage in files, before anybody has looked which leaves it is in.
+
+    Attributes:
+        broken: the errors of files whose digests cannot be read, by their positions.
+        ranges: the bad ranges of each file.
+    """
+
+    broken: Mapping[int, Exception]
+    ranges: Sequence[Sequence[tuple[int, int]]]
+
+    @property
+    def is_damage(self) -> bool:
+        """True if there is any."""
+        return bool(self.broken) or any(self.ranges)
+
+
+def bad_ranges_in(
+    sources: Sequence[Source],
+    files: Sequence[ReadableFile],
+    digests: Sequence[Digests | None],
+    *,
+    skip_broken: bool = False,
+    sample: VerifySample | None = None,
+    within: Sequence[tuple[int, int]] | None = None,
+) -> BadRanges:
+    """Return the ranges of sources that do not match their digests and checksums.
+
+    Args:
+        sources: the sources.
+        files: the same, open.
+        digests: those of each source; they may be fetched from it now.
+        skip_broken: a source whose digests cannot be read is damage, and no error.
+        sample: chooses the blocks to read. None: all.
+        within: of each source, the range in which the blocks begin that are read. None: all.
+    """
     broken: dict[int, Exception] = {}
     covered: list[tuple[int, Digests]] = []
     if isinstance(digests, SourceDigests):
@@ -94,17 +135,21 @@ def damage_in_sources(
                 raise
             broken[number] = e
     bad = [bad_checksums(f, source.checksums) for source, f in zip(sources, files, strict=True)]
-    checked = check_files([(files[number], each) for number, each in covered], sample)
+    parts = None if within is None else [within[number] for number, _ in covered]
+    checked = check_files([(files[number], each) for number, each in covered], sample, parts)
     for (number, _), ranges in zip(covered, checked, strict=True):
         bad[number] += ranges
-    if whole_index is not None and (broken or any(bad)):
-        index = whole_index()
+    return BadRanges(broken, bad)
+
+
+def name_damage(index: Index, bad: BadRanges) -> list[Damage]:
+    """Return the damage in the sources of an index in words, with the leaves that it is in."""
     damage = []
-    for number, source in enumerate(sources):
-        if number in broken:
+    for number, source in enumerate(index.sources):
+        if number in bad.broken:
             names = _leaves_within(index, number, 0, source.size_bytes)
-            damage.append(Damage(f"{source.name} (leaves: {names}): {broken[number]}"))
-        for each in bad[number]:
+            damage.append(Damage(f"{source.name} (leaves: {names}): {bad.broken[number]}"))
+        for each in bad.ranges[number]:
             names = _leaves_within(index, number, *each)
             text = f"{_range_text(each, source.name)}: {names}"
             damage.append(Damage(text, isinstance(each, UnreadableRange)))

@@ -63,9 +63,16 @@ class Verification(NamedTuple):
     def __repr__(self) -> str:
         return str(self)
 
+    def of_part(self, checked_bytes: int) -> Verification:
+        """Return the result of a call that has read a part of the bytes only."""
+        total = self.verified_bytes + self.unverified_bytes
+        return self._replace(verified_bytes=checked_bytes, unverified_bytes=total - checked_bytes)
+
     @property
     def _verdict(self) -> str:
         if self.unverified_bytes and not self.verified_bytes:
+            if not self.leaves:
+                return "nothing was read"  # it is of another part
             return "no damage to the structure, and no digests"
         return "no damage"
 

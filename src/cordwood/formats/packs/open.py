@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
 from cordwood.errors import CordwoodError
-from cordwood.formats.format_protocol import Opened, OpenOptions
+from cordwood.formats.format_protocol import DataFiles, Opened, OpenOptions
 from cordwood.formats.packs.cordwood_json import INDEX_NAME, decode_index
 from cordwood.formats.packs.pack_headers import digests_of_pack
 from cordwood.formats.packs.packs_storage import require_index, store_at
@@ -15,7 +15,7 @@ from cordwood.formats.packs.parse_item import parse_items
 from cordwood.formats.packs.read_index import FORMAT, read_index
 from cordwood.formats.packs.select_item import select_item
 from cordwood.formats.table import Format
-from cordwood.index import Box, Leaf, Source
+from cordwood.index import Box, Digests, Leaf, Source
 from cordwood.io.open_files import Closable, ReadableFile, naming
 from cordwood.storage.locations import LocalPath, Location
 from cordwood.storage.retry_reading import ReplacedError, retry_reading
@@ -66,6 +66,26 @@ def item_names(location: Location) -> list[str]:
     data = require_index(store)
     with naming(f"{store.name}/{INDEX_NAME}"):
         return sorted(decode_index(data))
+
+
+def data_files(location: Location) -> DataFiles:
+    """Return the data files of a directory of packs. Raises as `open_item` does."""
+    store = store_at(location)
+    data = require_index(store)
+    items = parse_items(data, name=store.name)
+    return DataFiles(
+        data,
+        sum([len(item.leaf_types) for item in items.values()]),
+        [pack.source for item in items.values() for pack in item.packs],
+    )
+
+
+def open_data_files(
+    location: Location, sources: Sequence[Source]
+) -> tuple[Sequence[ReadableFile], Callable[[int], Digests]]:
+    """Return packs, open, and what reads the digests of each from its header."""
+    files = _open_each(store_at(location), sources)
+    return files, partial(digests_of_pack, sources, files)
 
 
 def _open(store: Storage, data: bytes, prefix: str | None, *, for_verify: bool) -> Opened:

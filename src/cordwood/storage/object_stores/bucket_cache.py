@@ -10,6 +10,7 @@ from cordwood.storage.locations import Url
 from cordwood.storage.object_stores.open_bucket import OpenBucket, open_bucket
 
 _VARIABLES = ("AWS_", "GOOGLE_", "AZURE_", "STORAGE_EMULATOR_HOST", "CORDWOOD_STALL_SECONDS")
+BucketOptions: TypeAlias = Mapping[tuple[str, str], Mapping[str, Any]]  # by scheme and bucket
 _Environment: TypeAlias = tuple[tuple[str, str], ...]  # the variables that matter
 
 
@@ -53,6 +54,16 @@ class BucketCache:
             self._options[key] = options
         self._opened.pop(key, None)
         return before
+
+    def options(self) -> BucketOptions:
+        """Return the options of all buckets, for another process."""
+        return dict(self._options)
+
+    def use_options(self, options: BucketOptions) -> None:
+        """Set the options of another process, without effect on buckets whose options are these."""
+        for (scheme, bucket), each in options.items():
+            if self._options.get((scheme, bucket)) != each:
+                self.set_options(Url(scheme, bucket, ""), each)
 
     def open(self, url: Url) -> OpenBucket:
         """Return the bucket of a URL; a bucket at Amazon may cost a request for its region.

@@ -1,0 +1,159 @@
+"""The journal of bulk work: small files that list the tasks that are done, by which others go on.
+
+Each call that works on the tasks appends to a file of its own, and holds its lock. A line is
+written once what the task wrote is durable. The lines themselves are not flushed: a task whose line
+is lost in a power cut is run again.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+from cordwood.errors import StorageError
+from cordwood.plan.parts_of_work import Part
+from cordwood.storage.locations import LocalPath
+from cordwood.storage.locks.file_locks import LOCK_FLAGS, is_locked, lock, opened_for_lock
+
+_NAME = re.compile(r"tasks(?:-(\d+)-of-(\d+))?\.jsonl")
+_VERSION = 1
+
+
+class WorkJournal:
+    """A journal that is open, and locked.
+
+    Attributes:
+        results: what the tasks that are done have returned, by their keys.
+    """
+
+    def __init__(self, folder: LocalPath, fd: int, results: Mapping[str, Any]) -> None:
+        self._folder = folder
+        self._fd = fd
+        self.results = results
+
+    def record(self, key: str, result: Any) -> None:
+        """Add a task that is done; its result is a value of JSON."""
+        self._write({"task": key, "result": result})
+
+    def delete(self) -> None:
+        """Delete the journal of all parts, once nobody needs it."""
+        for name in _files_in(self._folder):
+            with suppress(FileNotFoundError):
+                os.unlink(self._folder.child(name))
+        with suppress(OSError):
+            os.rmdir(self._folder)
+
+    def _write(self, value: Mapping[str, Any]) -> None:
+        os.write(self._fd, f"{json.dumps(value)}\n".encode())
+
+
+@contextmanager
+def open_journal(folder: LocalPath, *, work: str, part: Part | None) -> Iterator[WorkJournal]:
+    """Open the journal in a directory, which is made if there is none, for one call.
+
+    Args:
+        folder: the directory.
+        work: the call, such as "verify run/100": all calls that use the journal are the same.
+        part: the part that this call works on; None: all that is not done yet.
+
+    Raises:
+        ValueError: the directory holds something else, or the journal of another call.
+        StorageError: another call works on the same tasks now; names it.
+    """
+    name = "tasks.jsonl" if part is None else f"tasks-{part.number}-of-{part.total}.jsonl"
+    path = folder.child(name)
+    os.makedirs(folder, exist_ok=True)
+    _files_in(folder)  # raises
+    with ExitStack() as stack:
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | LOCK_FLAGS
+        fd = stack.enter_context(opened_for_lock(path.text, flags))
+        try:
+            lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, path=path.text)
+        except BlockingIOError as e:
+            raise _busy(path) from e
+        for other in _files_in(folder):
+            is_rival = other != name and _overlaps(part, other)
+            if is_rival and is_locked(folder.child(other).text, even_shared=True):
+                raise _busy(folder.child(other))
+        results: dict[str, Any] = {}
+        for each in _files_in(folder):
+            results.update(_read(folder.child(each), work, fd if each == name else None))
+        journal = WorkJournal(folder, fd, results)
+        since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+        run = {"host": socket.gethostname(), "process": os.getpid(), "since": since}
+        journal._write({"journal": _VERSION, "work": work, **run})
+        yield journal
+
+
+def _files_in(folder: LocalPath) -> list[str]:
+    """Return the files of a journal. Raises ValueError if there are others."""
+    names = sorted(os.listdir(folder))
+    others = [name for name in names if not _NAME.fullmatch(name)]
+    if others:
+        raise ValueError(
+            f"journal={folder.text!r}: expected a new directory, or the journal of an interrupted "
+            f"call; this one holds {others[0]!r}, and was left as it is: name another path"
+        )
+    return names
+
+
+def _overlaps(part: Part | None, name: str) -> bool:
+    """Return True if the call that writes a file of the journal may work on the tasks of a part."""
+    match = _NAME.fullmatch(name)
+    return part is None or match is None or match[2] is None or int(match[2]) != part.total
+
+
+def _busy(path: LocalPath) -> StorageError:
+    runs = [line for line in _lines(path) if "host" in line]
+    who = "another call"
+    if runs:
+        who = f"process {runs[-1]['process']} on {runs[-1]['host']}, since {runs[-1]['since']},"
+    return StorageError(
+        errno.EBUSY,
+        f"{who} works on these tasks: wait until it ends, or end it; tasks that are done are not "
+        "repeated",
+        path.text,
+    )
+
+
+def _read(path: LocalPath, work: str, fd: int | None) -> dict[str, Any]:
+    """Return the results in a file; cut off a line that was not written to its end in `fd`."""
+    results = {}
+    for line in _lines(path, fd):
+        if "journal" in line and line != {**line, "journal": _VERSION, "work": work}:
+            raise ValueError(
+                f"journal={path.parent.text!r}: this is the journal of another call, "
+                f"{line.get('work')!r}; expected that of {work!r}: name another path"
+            )
+        if "task" in line:
+            results[line["task"]] = line.get("result")
+    return results
+
+
+def _lines(path: LocalPath, fd: int | None = None) -> list[dict[str, Any]]:
+    with open(path, "rb") as file:
+        data = file.read()
+    end = data.rfind(b"\n") + 1
+    if fd is not None and end < len(data):
+        os.ftruncate(fd, end)
+    lines = []
+    for text in data[:end].splitlines():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            line = None
+        if type(line) is not dict:
+            raise ValueError(
+                f"journal={path.parent.text!r}: {path.name} is no file of a journal, and was left "
+                "as it is: name another path"
+            )
+        lines.append(line)
+    return lines

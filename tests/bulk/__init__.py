@@ -1,0 +1,1 @@
+"""Tests of bulk work: tasks, executors, parts and journals."""

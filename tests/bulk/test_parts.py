@@ -1,0 +1,61 @@
+"""Parts of tasks: every task is in one part, and parts are of about equal sizes."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from cordwood.index import HeaderDigest, Source
+from cordwood.plan.parts_of_work import Part, parse_part, tasks_of_part
+from cordwood.plan.source_ranges import group_ranges
+
+
+def test_every_task_is_in_one_part() -> None:
+    rng = random.Random(1)
+    for _ in range(200):
+        sizes = [rng.choice((0, 1, 7, 100)) for _ in range(rng.randrange(30))]
+        count = rng.randrange(1, 40)
+        parts = [tasks_of_part(sizes, Part(index, count)) for index in range(count)]
+        assert [position for part in parts for position in part] == [*range(len(sizes))]
+        total = sum([max(1, size) for size in sizes])
+        for part in parts:
+            assert sum([max(1, sizes[each]) for each in part]) <= total / count + 100
+
+
+def test_no_part_is_all() -> None:
+    assert tasks_of_part([1, 2], None) == range(2)
+    assert parse_part(None) is None
+
+
+@pytest.mark.parametrize("value", [(4, 4), (-1, 4), (0, 0), (1.0, 2), 3, "1/4", (1, 2, 3)])
+def test_parts_are_counted_from_zero(value: Any) -> None:
+    with pytest.raises(ValueError, match="counted from 0, so i is 0 to n - 1"):
+        parse_part(value)
+
+
+def test_ranges_cover_each_source_and_are_cut_where_blocks_begin() -> None:
+    rng = random.Random(2)
+    for _ in range(200):
+        sources = []
+        for number in range(rng.randrange(1, 6)):
+            head = rng.randrange(1, 30)
+            size = head + rng.choice((0, 1, 63, 64, 65, 500))
+            sources.append(Source(f"s{number}", size, None, HeaderDigest(head, b"")))
+        groups = list(group_ranges(sources, limit_bytes=64))
+        ends: dict[Source, int] = dict.fromkeys(sources, 0)
+        for group in groups:
+            size = sum([part.stop - part.start for part in group])
+            assert size <= 64 or len(group) == 1
+            for source, start, stop in group:
+                assert start == ends[source]
+                assert source.header_digest is not None
+                assert not start or (start - source.header_digest.header_bytes) % 64 == 0
+                ends[source] = stop
+        assert ends == {source: source.size_bytes for source in sources}
+
+
+def test_small_sources_are_grouped() -> None:
+    sources = [Source(str(number), 10) for number in range(10)]
+    assert [len(group) for group in group_ranges(sources, limit_bytes=40)] == [4, 4, 2]

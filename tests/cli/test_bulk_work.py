@@ -1,0 +1,63 @@
+"""The options of commands for bulk work: workers, parts and journals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cordwood
+from tests.cli.conftest import Run
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for step in (1, 2, 3):
+        cordwood.save(tmp_path / "run" / str(step), {"x": np.full(1 << 18, step)})
+    return tmp_path / "run"
+
+
+def test_worker_processes_verify_a_run(run: Run, root: Path) -> None:
+    code, out, _ = run("verify", root, "--workers", "1")
+    assert (code, out) == run("verify", root)[:2]
+
+
+def test_jobs_of_an_array_verify_a_run_and_a_last_call_reports(
+    run: Run, root: Path, tmp_path: Path
+) -> None:
+    journal = tmp_path / "journal"
+    for i in range(2):
+        code, out, _ = run("verify", root, "--part", f"{i}/2", "--journal", journal)
+        assert code == 0
+        assert "3 steps: 3 without damage" in out
+    assert sorted(each.name for each in journal.iterdir()) == [
+        "tasks-0-of-2.jsonl",
+        "tasks-1-of-2.jsonl",
+    ]
+    code, out, _ = run("verify", root, "--journal", journal)
+    assert (code, out) == run("verify", root)[:2]
+    assert not journal.exists()
+
+
+@pytest.mark.parametrize("part", ["4/4", "-1/4", "1", "a/b", "0/0", "1/4/2"])
+def test_parts_are_counted_from_zero(run: Run, root: Path, part: str) -> None:
+    code, _, err = run("verify", root, "--part", part)
+    assert code == 2
+    assert f"such as 0/16 to 15/16 (parts are counted from 0), found {part!r}" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--journal", "j", "--sample", "5%"), "--journal needs a full check"),
+        (("--resume", "r", "--part", "0/2"), "--resume is for one process"),
+        (("--workers", "0"), "0 is not in the range x>=1"),
+    ],
+)
+def test_options_that_exclude_each_other(
+    run: Run, root: Path, options: tuple[str, ...], message: str
+) -> None:
+    code, _, err = run("verify", root, *options)
+    assert code == 2
+    assert message in err
