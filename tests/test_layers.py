@@ -59,6 +59,7 @@ LAYERS = {
 
 # The rooms that may use files, processes, threads and sockets.
 MACHINE_ROOMS = (
+    "bulk",
     "cli",
     "devices",
     "io",

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from cordwood.bulk.work_journal import open_journal
 from cordwood.errors import StorageError
-from cordwood.plan.parts_of_work import Part
+from cordwood.plan.parts_of_work import WorkPart
 from cordwood.storage.locations import LocalPath
-from cordwood.storage.work_journal import open_journal
 from tests.children import run_python
 
 WORK = "verify /run/1"
@@ -23,21 +23,21 @@ def folder(tmp_path: Path) -> LocalPath:
     return LocalPath(str(tmp_path / "journal"))
 
 
-def record(folder: LocalPath, part: Part | None, *keys: str) -> None:
+def record(folder: LocalPath, part: WorkPart | None, *keys: str) -> None:
     with open_journal(folder, work=WORK, part=part) as journal:
         for key in keys:
             journal.record(key, [key])
 
 
-def results_in(folder: LocalPath, part: Part | None = None) -> dict[str, object]:
+def results_in(folder: LocalPath, part: WorkPart | None = None) -> dict[str, object]:
     with open_journal(folder, work=WORK, part=part) as journal:
         return dict(journal.results)
 
 
 def test_calls_see_what_others_have_done(folder: LocalPath) -> None:
     record(folder, None, "a")
-    record(folder, Part(0, 2), "b")
-    record(folder, Part(1, 2), "c", "d")
+    record(folder, WorkPart(0, 2), "b")
+    record(folder, WorkPart(1, 2), "c", "d")
     assert results_in(folder) == {key: [key] for key in "abcd"}
 
 
@@ -54,7 +54,7 @@ def test_a_line_that_was_not_written_to_its_end_is_dropped(folder: LocalPath) ->
 
 
 def test_deletion_leaves_nothing(folder: LocalPath) -> None:
-    record(folder, Part(0, 2), "b")
+    record(folder, WorkPart(0, 2), "b")
     with open_journal(folder, work=WORK, part=None) as journal:
         journal.delete()
     assert not Path(folder).exists()
@@ -64,15 +64,15 @@ def test_deletion_leaves_nothing(folder: LocalPath) -> None:
     ("one", "other", "may_run"),
     [
         (None, None, False),
-        (None, Part(0, 2), False),
-        (Part(0, 2), None, False),
-        (Part(0, 2), Part(0, 2), False),
-        (Part(0, 2), Part(1, 2), True),
-        (Part(0, 2), Part(1, 3), False),
+        (None, WorkPart(0, 2), False),
+        (WorkPart(0, 2), None, False),
+        (WorkPart(0, 2), WorkPart(0, 2), False),
+        (WorkPart(0, 2), WorkPart(1, 2), True),
+        (WorkPart(0, 2), WorkPart(1, 3), False),
     ],
 )
 def test_two_calls_at_once(
-    folder: LocalPath, one: Part | None, other: Part | None, *, may_run: bool
+    folder: LocalPath, one: WorkPart | None, other: WorkPart | None, *, may_run: bool
 ) -> None:
     with open_journal(folder, work=WORK, part=one):
         if may_run:
@@ -91,7 +91,7 @@ def test_a_killed_call_locks_nothing(folder: LocalPath) -> None:
         """
         import os, signal, sys
         from cordwood.storage.locations import LocalPath
-        from cordwood.storage.work_journal import open_journal
+        from cordwood.bulk.work_journal import open_journal
         pid = os.fork()
         if not pid:
             with open_journal(LocalPath(sys.argv[1]), work=sys.argv[2], part=None) as journal:
@@ -109,7 +109,7 @@ def test_other_directories_and_other_journals_are_refused(folder: LocalPath) -> 
     record(folder, None, "a")
     with (
         pytest.raises(ValueError, match=f"journal of another call, '{WORK}'; expected that of 'x'"),
-        open_journal(folder, work="x", part=Part(0, 2)),
+        open_journal(folder, work="x", part=WorkPart(0, 2)),
     ):
         pass
     path = Path(folder, "notes.txt")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cordwood.index import HeaderDigest, Source
-from cordwood.plan.parts_of_work import Part, parse_part, tasks_of_part
+from cordwood.plan.parts_of_work import WorkPart, parse_part, tasks_of_part
 from cordwood.plan.source_ranges import group_ranges
 
 
@@ -17,7 +17,7 @@ def test_every_task_is_in_one_part() -> None:
     for _ in range(200):
         sizes = [rng.choice((0, 1, 7, 100)) for _ in range(rng.randrange(30))]
         count = rng.randrange(1, 40)
-        parts = [tasks_of_part(sizes, Part(index, count)) for index in range(count)]
+        parts = [tasks_of_part(sizes, WorkPart(index, count)) for index in range(count)]
         assert [position for part in parts for position in part] == [*range(len(sizes))]
         total = sum([max(1, size) for size in sizes])
         for part in parts:

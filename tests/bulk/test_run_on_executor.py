@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from cordwood.bulk import run_on_executor as module
+from cordwood.bulk.run_on_executor import run_on_executor
+from cordwood.bulk.worker_processes import WorkerProcesses
 from cordwood.errors import CorruptionError, ProcessError
-from cordwood.threads import run_on_executor as module
-from cordwood.threads.run_on_executor import run_on_executor
-from cordwood.threads.worker_processes import WorkerProcesses
 from tests.bulk.executors import (
     BrokenPool,
     IdleExecutor,

@@ -231,6 +231,12 @@ def test_the_page_about_grain_runs() -> None:
     assert run("grain.md")["restored"].step == 5
 
 
+def test_the_page_about_bulk_work_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    run("bulk.md")
+    assert capsys.readouterr().out.count("run/100: no damage: 1 leaf, 1.0 MiB verified\n") == 2
+    assert not Path("journal").exists()
+
+
 def test_the_page_about_copies_runs(capsys: pytest.CaptureFixture[str]) -> None:
     names = run("copy.md")
     assert "memory://bucket/best: 2 files" in capsys.readouterr().out

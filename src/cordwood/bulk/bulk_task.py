@@ -31,6 +31,6 @@ def run_task(task: BulkTask, options: BucketOptions) -> Any:
     return task.run()
 
 
-def key_of(task: BulkTask) -> str:
+def task_key(task: BulkTask) -> str:
     """Return the key of a task in a journal: equal for equal tasks, in any process."""
     return digest_of(f"{type(task).__name__}{task!r}".encode(errors="surrogatepass")).hex()

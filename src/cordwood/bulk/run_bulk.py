@@ -7,13 +7,13 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from cordwood.bulk.bulk_task import BulkTask, key_of, run_task
+from cordwood.bulk.bulk_task import BulkTask, run_task, task_key
+from cordwood.bulk.run_on_executor import run_on_executor
+from cordwood.bulk.work_journal import WorkJournal, open_journal
 from cordwood.io.progress import METER
-from cordwood.plan.parts_of_work import Part, tasks_of_part
+from cordwood.plan.parts_of_work import WorkPart, tasks_of_part
 from cordwood.storage.locations import LocalPath
 from cordwood.storage.object_stores.bucket_cache import BUCKETS
-from cordwood.storage.work_journal import WorkJournal, open_journal
-from cordwood.threads.run_on_executor import run_on_executor
 
 
 class BulkOptions(NamedTuple):
@@ -26,7 +26,7 @@ class BulkOptions(NamedTuple):
     """
 
     executor: Executor | None = None
-    part: Part | None = None
+    part: WorkPart | None = None
     journal: LocalPath | None = None
 
     @property
@@ -58,7 +58,7 @@ class BulkRun:
         meter = METER.get()
         todo = []
         for position in self.positions:
-            key = "" if self._journal is None else key_of(self._tasks[position])
+            key = "" if self._journal is None else task_key(self._tasks[position])
             if self._journal is None or key not in self._journal.results:
                 todo.append(position)
                 continue
@@ -83,7 +83,7 @@ class BulkRun:
     def record(self, position: int, result: Any) -> None:
         """Note in the journal, if there is one, that a task is done; its result is JSON."""
         if self._journal is not None:
-            self._journal.record(key_of(self._tasks[position]), result)
+            self._journal.record(task_key(self._tasks[position]), result)
 
     def forget(self) -> None:
         """Delete the journal: all is done."""

@@ -59,7 +59,7 @@ def worker_executor(workers: int | None) -> Iterator[Any]:
     if workers is None:
         yield None
         return
-    from cordwood.threads.worker_processes import WorkerProcesses
+    from cordwood.bulk.worker_processes import WorkerProcesses
 
     with WorkerProcesses(workers) as executor:
         yield executor

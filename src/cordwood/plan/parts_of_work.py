@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 
-class Part(NamedTuple):
+class WorkPart(NamedTuple):
     """One of `total` parts of the tasks of a call, counted from 0."""
 
     number: int
     total: int
 
 
-def parse_part(value: Any) -> Part | None:
+def parse_part(value: Any) -> WorkPart | None:
     """Return the part that `part=` names; None: all.
 
     Raises ValueError for other values than two integers (i, n) with 0 <= i < n.
@@ -21,7 +21,7 @@ def parse_part(value: Any) -> Part | None:
     if value is None:
         return None
     if isinstance(value, tuple) and len(value) == 2 and all(type(each) is int for each in value):
-        part = Part(*value)
+        part = WorkPart(*value)
         if 0 <= part.number < part.total:
             return part
     raise ValueError(
@@ -30,13 +30,13 @@ def parse_part(value: Any) -> Part | None:
     )
 
 
-def tasks_of_part(sizes: Sequence[int], part: Part | None) -> range:
+def tasks_of_part(sizes: Sequence[int], part: WorkPart | None) -> range:
     """Return the positions of the tasks of a part, given the sizes of all in bytes.
 
     Parts are consecutive and of about equal sizes; each task is of one part. Tasks of no size count
     as one byte.
 
-    >>> [[*tasks_of_part([5, 5, 5, 5, 5], Part(i, 2))] for i in range(2)]
+    >>> [[*tasks_of_part([5, 5, 5, 5, 5], WorkPart(i, 2))] for i in range(2)]
     [[0, 1], [2, 3, 4]]
     """
     if part is None:

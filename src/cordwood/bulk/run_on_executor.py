@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
-from pickle import PickleError
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -18,7 +17,7 @@ _ATTEMPTS = 3  # of a call that fails in a way that another worker may not
 _BREAKS = 3  # losses of all workers, one after another, without a call that ends
 
 # Errors that every worker would raise: what is stored is damaged, or the call is wrong.
-_FINAL = (CordwoodError, ValueError, TypeError, AttributeError, ImportError, PickleError)
+_FINAL = (CordwoodError, ValueError, TypeError, AttributeError, ImportError)
 
 
 def run_on_executor(

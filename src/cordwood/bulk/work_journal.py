@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from cordwood.errors import StorageError
-from cordwood.plan.parts_of_work import Part
+from cordwood.plan.parts_of_work import WorkPart
 from cordwood.storage.locations import LocalPath
 from cordwood.storage.locks.file_locks import LOCK_FLAGS, is_locked, lock, opened_for_lock
 
@@ -56,7 +56,7 @@ class WorkJournal:
 
 
 @contextmanager
-def open_journal(folder: LocalPath, *, work: str, part: Part | None) -> Iterator[WorkJournal]:
+def open_journal(folder: LocalPath, *, work: str, part: WorkPart | None) -> Iterator[WorkJournal]:
     """Open the journal in a directory, which is made if there is none, for one call.
 
     Args:
@@ -105,7 +105,7 @@ def _files_in(folder: LocalPath) -> list[str]:
     return names
 
 
-def _overlaps(part: Part | None, name: str) -> bool:
+def _overlaps(part: WorkPart | None, name: str) -> bool:
     """Return True if the call that writes a file of the journal may work on the tasks of a part."""
     match = _NAME.fullmatch(name)
     return part is None or match is None or match[2] is None or int(match[2]) != part.total
