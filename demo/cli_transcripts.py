@@ -125,6 +125,10 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("cordwood delta --help",),
     ),
     (
+        "Average and combine",
+        ("cordwood average run mean --last 2 --others last", "cordwood combine --help"),
+    ),
+    (
         "Make steps readable for Orbax",
         ("cordwood index --help",),
     ),

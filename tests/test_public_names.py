@@ -12,16 +12,17 @@ import cordwood
 from cordwood import errors
 from tests.contract import PUBLIC_MODULES, ROOT
 
-MAX_NAMES = 41  # of `cordwood` itself: a reader sees them all in one screen
+MAX_NAMES = 43  # of `cordwood` itself: a reader sees them all in one screen
 
 # The names of each public module.
 NAMESPACES = {
     "cordwood": """
         Checkpoint CheckpointManager CordwoodError DictKey EverySeconds EverySteps KeepBest
         KeepEvery KeepLast Mirror PendingSave StepReader StoredLeaf
-        WeightFollower WeightPublisher apply_delta convert copy delta detect
+        WeightFollower WeightPublisher apply_delta combine convert copy delta detect
         diff from_bytes from_state_dict gc load load_from_file match_partition_rules msgpack_restore
-        msgpack_serialize open register_serialization_state release_memory save save_async
+        msgpack_serialize open open_combined register_serialization_state release_memory save
+        save_async
         save_to_file storage_options to_bytes to_state_dict tree_deserialize_leaves
         tree_serialize_leaves verify
     """,
@@ -102,6 +103,13 @@ SIGNATURES = {
         *["format", "compression", "metadata", "prefix"],
         *["to_prefix", "overwrite", "max_shard_bytes", "files_from", "max_bytes", "scratch"],
         "progress",
+    ],
+    "combine": [
+        *["destination", "weights", "*", "select", "rename", "cast", "accumulate", "others"],
+        *["prefix", "format", "compression", "max_shard_bytes", "overwrite", "progress"],
+    ],
+    "open_combined": [
+        *["weights", "*", "select", "rename", "cast", "accumulate", "others", "prefix"],
     ],
     "copy": ["source", "destination", "*", "verify", "progress"],
     "diff": [

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cordwood import state_dict as state_dict
     from cordwood import testing as testing
     from cordwood.api.apply_delta import apply_delta as apply_delta
+    from cordwood.api.combine import combine as combine
     from cordwood.api.convert import convert as convert
     from cordwood.api.copy import copy as copy
     from cordwood.api.delta import delta as delta
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from cordwood.api.gc import gc as gc
     from cordwood.api.load import load as load
     from cordwood.api.open_checkpoint import open as open
+    from cordwood.api.open_combined import open_combined as open_combined
     from cordwood.api.save import save as save
     from cordwood.api.save_async import save_async as save_async
     from cordwood.api.verify import verify as verify
@@ -77,6 +79,7 @@ if TYPE_CHECKING:
 
 _NAMES_OF = {
     "cordwood.api.apply_delta": "apply_delta",
+    "cordwood.api.combine": "combine",
     "cordwood.api.convert": "convert",
     "cordwood.api.copy": "copy",
     "cordwood.api.delta": "delta",
@@ -85,6 +88,7 @@ _NAMES_OF = {
     "cordwood.api.gc": "gc",
     "cordwood.api.load": "load",
     "cordwood.api.open_checkpoint": "open",
+    "cordwood.api.open_combined": "open_combined",
     "cordwood.api.save": "save",
     "cordwood.api.save_async": "save_async",
     "cordwood.api.verify": "verify",

@@ -70,6 +70,16 @@ def _applied(path: Any, new: Path) -> int:
     return _step(cordwood.load(new))
 
 
+def _combined(path: Any, new: Path) -> int:
+    cordwood.combine(new, {path: 1})
+    return _step(cordwood.load(new))
+
+
+def _opened_combined(path: Any) -> int:
+    with cordwood.open_combined({path: 1}) as combination:
+        return _step(combination.load())
+
+
 def _refused_as_delta(path: Any, new: Path) -> int:
     with pytest.raises(CordwoodError, match="delta") as raised:
         cordwood.apply_delta(path, path, new)
@@ -96,6 +106,8 @@ READING: dict[tuple[str, str], Callable[[Any, Path], int]] = {
     ("apply_delta", "base"): _applied,
     ("apply_delta", "delta"): _refused_as_delta,
     ("copy", "source"): _copied,
+    ("combine", "weights"): _combined,
+    ("open_combined", "weights"): lambda path, _: _opened_combined(path),
 }
 _ORBAX_KINDS = ("pytree", "checkpointables")
 # These write, or take the root of a run: a path is never another.
@@ -107,6 +119,7 @@ LITERAL = {
     ("copy", "destination"),
     ("delta", "destination"),
     ("apply_delta", "destination"),
+    ("combine", "destination"),
     ("WeightPublisher", "location"),
     ("WeightFollower", "location"),
     ("Mirror", "root"),

@@ -135,6 +135,11 @@ CALLS: dict[tuple[str, str], Callable[[Any], object]] = {
     ("apply_delta", "base"): lambda at: _apply_delta(at("ckpt"), "../made", "../applied"),
     ("apply_delta", "delta"): lambda at: _apply_delta(LOCAL, at("made"), "../applied"),
     ("apply_delta", "destination"): lambda at: _apply_delta(LOCAL, "../made", at("new")),
+    ("combine", "destination"): lambda at: cordwood.combine(at("new"), {LOCAL: 1}),
+    ("combine", "weights"): lambda at: cordwood.combine(
+        "../combined", {at("ckpt"): 1, LOCAL: 1}, overwrite=True
+    ),
+    ("open_combined", "weights"): lambda at: cordwood.open_combined({at("ckpt"): 1}).close(),
     ("WeightPublisher", "location"): lambda at: _publish(at("published")),
     ("WeightFollower", "location"): lambda at: _follow(at("published")),
     ("Mirror", "root"): lambda at: _save_mirrored(at("new")),
@@ -183,6 +188,8 @@ VALUES = {("CheckpointMetadata", "path")}  # it keeps a path that a call has ret
 UNTYPED = {
     ("diff", "a"),
     ("diff", "b"),
+    ("combine", "weights"),
+    ("open_combined", "weights"),
     ("tree_serialize_leaves", "checkpoint_dir"),
     ("tree_deserialize_leaves", "checkpoint_dir"),
 }
@@ -198,6 +205,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "copy": ("{}/ckpt", "{}/new"),
     "delta": ("{}/ckpt", "{}/run/1", "../delta"),
     "apply": ("{}/ckpt", "../made", "{}/new"),
+    "combine": ("{}/ckpt=1", "{}/new"),
+    "average": ("{}/run", "{}/new", "--last", "1"),
     "steps": ("{}/run",),
     "gc": ("{}/ckpt",),
     "doctor": ("{}/ckpt",),

@@ -26,6 +26,8 @@ from tests.storage.web_stores import Answer, web_store
 TESTED = {"ls", "info", "show", "cat", "diff", "verify", "convert", "steps", "view", "gc", "doctor"}
 OWN_TESTS = {
     "apply",
+    "average",
+    "combine",
     "copy",
     "delta",
     "index",

@@ -252,8 +252,8 @@ def test_the_page_about_large_models_runs() -> None:
 
 
 def test_the_page_about_averages_runs() -> None:
-    assert run("average.md")["steps"] == [400, 500, 600, 700, 800]
-    assert cordwood.load("averaged.safetensors")["dense"]["bias"].shape == (4,)
+    assert run("combine.md")["steps"] == [400, 500, 600, 700, 800]
+    assert cordwood.load("mean.safetensors")["dense"]["bias"].shape == (4,)
 
 
 def test_the_page_about_pytorch_runs() -> None:

@@ -86,8 +86,8 @@ QUESTIONS = [
     ("pytorch load", "docs/how-to/pytorch", "What else PyTorch can read"),
     (".pt pickle", "docs/how-to/pytorch", "are pickles, which can run any code"),
     # 19. How do I average the last five?
-    ("average checkpoints", "docs/how-to/average", "loads one step at a time"),
-    ("average last five", "docs/how-to/average", "the newest five"),
+    ("average checkpoints", "docs/how-to/combine", "weighted sums of checkpoints"),
+    ("average last five", "docs/how-to/combine", "the newest five"),
     # 20. A 70B model on eight devices?
     ("70B", "docs/how-to/large-models", "17.5 GB for each of eight devices"),
     ("large model eight devices", "docs/how-to/large-models", "Each process reads only the parts"),

@@ -23,6 +23,8 @@ COMMANDS = {  # in the order of the help, each with its module
     "copy": "copy_command",
     "delta": "delta_commands",
     "apply": "delta_commands",
+    "combine": "combine_commands",
+    "average": "combine_commands",
     "index": "index_command",
     "steps": "list_commands",
     "view": "view_command",

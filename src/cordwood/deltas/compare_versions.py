@@ -8,7 +8,6 @@ from typing import NamedTuple
 from cordwood import dtypes
 from cordwood.deltas.encode_delta import EncodedTile, encode_tiles, tile_digest
 from cordwood.deltas.stored_delta import require_tree
-from cordwood.deltas.stored_specs import read_boxes, stored_specs
 from cordwood.deltas.tile_grid import TiledTree, tile_tree
 from cordwood.deltas.version_record import BaseVersion, VersionRecord, version_digest
 from cordwood.errors import MismatchError
@@ -16,6 +15,7 @@ from cordwood.index import ARRAY_KINDS, Box, LeafSpec, leaf_text
 from cordwood.io.progress import ProgressMeter
 from cordwood.keypath import path_label
 from cordwood.loading.leaf_reader import LeafReader
+from cordwood.loading.stored_specs import read_boxes, stored_specs
 from cordwood.message_text import first_lines
 from cordwood.sharding.boxes import element_count
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 
 from cordwood.deltas.stored_delta import StoredDelta, require_delta, require_tree
-from cordwood.deltas.stored_specs import read_boxes, stored_specs
-from cordwood.deltas.tiled_checkpoint import open_tiles
+from cordwood.io.recent_tiles import RecentTiles
 from cordwood.loading.leaf_reader import LeafReader
+from cordwood.loading.stored_specs import read_boxes, stored_specs
+from cordwood.threads.thread_counts import default_threads
+from cordwood.tiles.tiled_checkpoint import open_tiles
 
-_RECENT = 24  # tiles: the threads of a load read several at a time, and come back to each
+_RECENT_BYTES = 96 << 20  # the threads of a load read several tiles at a time, and come back
 
 
 def open_patched(base: LeafReader, delta: LeafReader) -> LeafReader:
@@ -25,19 +25,23 @@ def open_patched(base: LeafReader, delta: LeafReader) -> LeafReader:
     leaves = base.index.leaves
     specs = stored_specs(base, leaves)
     stored = StoredDelta(delta, require_delta(delta), base.index.structure, specs)
+    tree = stored.tree
+    keys = tree.keys()
 
-    @lru_cache(_RECENT)
-    def tile(leaf: int, number: int) -> np.ndarray:
-        (data,) = read_boxes(base, leaves, {leaf: [stored.tree.box(leaf, number)]})
-        encoded = stored.read({leaf: [number]}).get((leaf, number))
-        stored.apply(leaf, number, encoded, data)
+    def make(number: int) -> np.ndarray:
+        leaf, tile = keys[number]
+        (data,) = read_boxes(base, leaves, {leaf: [tree.box(leaf, tile)]})
+        encoded = stored.read({leaf: [tile]}).get((leaf, tile))
+        stored.apply(leaf, tile, encoded, data)
         return data.reshape(-1).view(np.uint8)
 
     return open_tiles(
         f"{base.path} with {delta.path}",
         base.index.format,
-        stored.tree,
-        tile,
+        tree.structure,
+        tree.specs,
+        [[(leaf, tree.box(leaf, tile))] for leaf, tile in keys],
+        RecentTiles(make, kept_bytes=_RECENT_BYTES, threads=default_threads()).tile,
         naming=base.index.naming,
         metadata=stored.record.metadata,
     )

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from cordwood.deltas.encode_delta import DIGESTS, SIZES, TREE
-from cordwood.deltas.stored_specs import stored_specs
 from cordwood.deltas.tile_encoding import apply_tile, as_words, word_bytes
 from cordwood.deltas.tile_grid import tile_tree
 from cordwood.deltas.version_record import VersionRecord, version_digest, version_in
@@ -16,6 +15,7 @@ from cordwood.errors import CorruptionError, FormatError, MismatchError
 from cordwood.index import ARRAY_KINDS, Box, Leaf, LeafSpec, Structure
 from cordwood.keypath import path_label
 from cordwood.loading.leaf_reader import LeafReader
+from cordwood.loading.stored_specs import stored_specs
 
 
 class StoredDelta:

@@ -46,6 +46,12 @@ class TiledTree(NamedTuple):
         """Return the boxes of the tiles of a leaf."""
         return [self.box(leaf, tile) for tile in range(self.leaves[leaf].tiles)]
 
+    def keys(self) -> list[tuple[int, int]]:
+        """Return, for each tile of the tree, its leaf and its number there."""
+        return [
+            (number, tile) for number, leaf in enumerate(self.leaves) for tile in range(leaf.tiles)
+        ]
+
     def arrays(self) -> list[int]:
         """Return the numbers of the leaves that are arrays."""
         return [number for number, leaf in enumerate(self.leaves) if leaf.tiles]

@@ -11,15 +11,15 @@ import numpy as np
 
 from cordwood import dtypes
 from cordwood.deltas.stored_delta import StoredDelta
-from cordwood.deltas.stored_specs import read_boxes, stored_specs
 from cordwood.deltas.tile_grid import TiledTree, tile_tree
-from cordwood.deltas.tiled_checkpoint import open_tiles
 from cordwood.errors import CorruptionError, MismatchError
 from cordwood.index import Naming
 from cordwood.loading.leaf_reader import LeafReader
+from cordwood.loading.stored_specs import read_boxes, stored_specs
 from cordwood.publishing.stored_versions import OpenVersion
 from cordwood.sharding.boxes import element_count
 from cordwood.threads.thread_pool import map_in_threads
+from cordwood.tiles.tiled_checkpoint import open_tiles
 
 _Key: TypeAlias = tuple[int, int]  # of a tile: its leaf, and its number there
 _Encoded: TypeAlias = Mapping[_Key, memoryview]
@@ -57,12 +57,16 @@ class HeldVersion:
 
     def reader(self) -> LeafReader:
         """Return a reader of the tree, as of a checkpoint. Tiles that are not held are fetched."""
+        tree = self.tree
+        keys = tree.keys()
         return open_tiles(
             f"version {self.step}",
             "packs",
-            self.tree,
-            self._bytes_of,
-            prepare=self._require,
+            tree.structure,
+            tree.specs,
+            [[(leaf, tree.box(leaf, tile))] for leaf, tile in keys],
+            lambda number: self._bytes_of(*keys[number]),
+            prepare=lambda numbers: self._require([keys[number] for number in numbers]),
             naming=self._naming,
             metadata={},
         )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from cordwood.formats.format_protocol import Opened
 from cordwood.io.open_files import Closable, require_range
 
 
@@ -18,13 +19,22 @@ class TiledFile(Closable):
         ends: the offset at which each tile ends, in bytes.
         make: returns the bytes of a tile (uint8[size]); called by several threads, and each time
             that bytes of the tile are read.
+        inputs: checkpoints that are closed with it.
     """
 
-    def __init__(self, name: str, ends: Sequence[int], make: Callable[[int], np.ndarray]) -> None:
+    def __init__(
+        self,
+        name: str,
+        ends: Sequence[int],
+        make: Callable[[int], np.ndarray],
+        inputs: Sequence[Opened] = (),
+    ) -> None:
         self.name = name
         self.size_bytes = ends[-1] if ends else 0
         self._ends = ends
         self._make = make
+        self._inputs = inputs
+        self.latency_bound = any(file.latency_bound for opened in inputs for file in opened.files)
 
     def read(self, offset: int, length: int) -> bytes:
         data = bytearray(length)
@@ -47,3 +57,7 @@ class TiledFile(Closable):
 
     def map(self) -> memoryview:
         return memoryview(self.read(0, self.size_bytes))
+
+    def close(self) -> None:
+        for opened in self._inputs:
+            opened.close()

@@ -26,7 +26,7 @@ def stored_specs(reader: LeafReader, leaves: Sequence[Leaf]) -> list[LeafSpec]:
             continue
         if kind in ("opaque", "unreadable"):
             raise UnsupportedFormatError(
-                f"{reader.path}: {path_label(path)} is {kind}: a delta holds only values that can "
+                f"{reader.path}: {path_label(path)} is {kind}: expected only values that can "
                 "be read"
             )
         if isinstance(storage, Inline):

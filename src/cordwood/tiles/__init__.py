@@ -1,0 +1,1 @@
+"""Checkpoints whose elements are made when they are read, tile by tile."""

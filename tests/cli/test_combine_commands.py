@@ -1,0 +1,76 @@
+"""cordwood combine and cordwood average."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cordwood
+from cordwood.testing import assert_trees_equal
+from tests.cli.conftest import Run
+
+
+@pytest.fixture(params=["a disk", "an object store"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return a run of the steps 100, 200 ... 600."""
+    root = f"{tmp_path}/run" if request.param == "a disk" else f"memory://{tmp_path.name}/run"
+    with cordwood.CheckpointManager(root, keep=10) as manager:
+        for step in range(100, 700, 100):
+            state = {"params": {"w": np.full(3, step, np.float32)}, "step": step}
+            manager.save(step, state)
+    return root
+
+
+def test_combine_writes_a_weighted_sum(run: Run, root: str, tmp_path: Path) -> None:
+    ran = run(
+        *("combine", f"{root}/100=2", f"{root}/latest=-0.5", f"{tmp_path}/out.safetensors"),
+        *("--select", "params", "--rename", "params=", "--cast", "bf16", "--json"),
+    )
+    assert ran.code == 0, ran.err
+    assert json.loads(ran.out)["leaves"] == 1
+    result = cordwood.load(tmp_path / "out.safetensors", cast="f32")
+    assert_trees_equal(result, {"w": np.full(3, -100, np.float32)})
+
+
+def test_combine_says_what_to_do_about_counters(run: Run, root: str, tmp_path: Path) -> None:
+    terms = (f"{root}/100=0.5", f"{root}/200=0.5")
+    ran = run("combine", *terms, f"{tmp_path}/out")
+    assert ran.code == 3
+    assert "these differ: step" in ran.err
+    ran = run("combine", *terms, f"{tmp_path}/out", "--others", "last")
+    assert ran.code == 0, ran.err
+    assert cordwood.load(tmp_path / "out")["step"] == 200
+
+
+@pytest.mark.parametrize(
+    ("terms", "message"),
+    [
+        (("a",), "expected PATH=WEIGHT, found 'a'"),
+        (("a=b",), "expected PATH=WEIGHT, found 'a=b'"),
+        (("=1",), "expected PATH=WEIGHT, found '=1'"),
+        (("a=1", "a=2"), "'a' has two weights"),
+        (("a=inf",), "expected a finite weight"),
+    ],
+)
+def test_wrong_terms_are_refused(
+    run: Run, tmp_path: Path, terms: tuple[str, ...], message: str
+) -> None:
+    ran = run("combine", *terms, f"{tmp_path}/out")
+    assert ran.code == 2
+    assert message in " ".join(ran.err.split())
+
+
+def test_average_takes_the_last_steps(run: Run, root: str, tmp_path: Path) -> None:
+    ran = run("average", root, f"{tmp_path}/mean", "--last", "4", "--others", "last")
+    assert ran.code == 0, ran.err
+    expected = {"params": {"w": np.full(3, 450, np.float32)}, "step": 600}
+    assert_trees_equal(cordwood.load(tmp_path / "mean"), expected)
+
+
+def test_average_needs_that_many_steps(run: Run, root: str, tmp_path: Path) -> None:
+    ran = run("average", root, f"{tmp_path}/mean", "--last", "7")
+    assert ran.code == 2
+    assert "expected 7 complete steps, found 6" in ran.err
