@@ -18,6 +18,7 @@ from cordwood.removing.remove_checkpoint import plan_removal, remove
 from cordwood.storage.locations import LocalPath
 from tests.faults.crash_states import CrashCase, Tree, acknowledge
 from tests.faults.scenario import same_tree
+from tests.soak.orbax_files import missing_for_orbax
 
 _FILES = ("m.safetensors", "m.msgpack", "m.msgpack.zst", "m.msgpack.gz")
 _NO_EXCHANGE = frozenset({"exchange"})
@@ -521,6 +522,17 @@ def _follow(path: str) -> bool | None:
     return same_tree(tree, _version(follower.version or 0))
 
 
+def _steps_are_whole_for_orbax(run: str) -> bool | None:
+    """Return True if all directories that Orbax takes for steps are whole; None without any."""
+    steps = [name for name in os.listdir(run) if name.isdecimal()] if os.path.isdir(run) else []
+    if not steps:
+        return None
+    return not any(
+        missing_for_orbax(f"{run}/{step}") or not os.path.exists(f"{run}/{step}/commit_success.txt")
+        for step in steps
+    )
+
+
 def _for_orbax() -> list[CrashCase]:
     def save(root: str, step: int, orbax: bool | str) -> None:
         cw.save(f"{root}/d", tree_of(step), orbax=orbax)
@@ -580,6 +592,7 @@ def _for_orbax() -> list[CrashCase]:
     def case(name: str, *arguments: Any, **options: Any) -> CrashCase:
         return CrashCase(f"orbax: {name}", *arguments, **options)
 
+    whole_for_orbax = Tree("run", read=_steps_are_whole_for_orbax)
     first, second = partial(save, step=1), partial(save, step=2)
     return [
         case("save, the first", _nothing, partial(second, orbax=True), in_place(None)),
@@ -600,8 +613,15 @@ def _for_orbax() -> list[CrashCase]:
             "manager.save with links",
             prepare,
             partial(run, steps=range(4, 6), keep=2, orbax=True),
-            of_steps(1, 2, 3, 4, 5),
+            (*of_steps(1, 2, 3, 4, 5), whole_for_orbax),
             next_call=partial(run, steps=range(6, 7), keep=2, orbax=True),
+        ),
+        case(
+            "manager.save, the first steps",
+            _nothing,
+            partial(run, steps=range(1, 3), orbax=True),
+            (*of_steps(1, 2), whole_for_orbax),
+            next_call=partial(run, steps=range(3, 4), orbax=True),
         ),
         case("manager.add_metrics", prepare, add_metrics, of_steps(1, 2, 3)),
         case("manager.delete", prepare, delete, of_steps(1, 2, 3)),

@@ -18,7 +18,7 @@ from cordwood.storage.locations import LocalPath, Location, Url, parse_location
 from cordwood.storage.open_step_storage import open_step_storage
 from cordwood.storage.paths import is_folder, locate_directory, parent_and_name
 from cordwood.storage.removal.killed_removals import finish_removals
-from cordwood.storage.staging.collect_stages import collect_stages
+from cordwood.storage.staging.collect_stages import collect_stages, collect_stages_of_packs
 from cordwood.threads.run_in_worker import run_in_worker
 
 
@@ -130,8 +130,9 @@ def _collect_unfinished_steps(root: LocalPath, *, dry_run: bool) -> list[str]:
     The next save of a manager does the same, but it leaves empty directories: Orbax takes one that
     is named by a number for its newest step, a manager of cordwood does not.
     """
-    storage = open_step_storage(root, storage_of(DEFAULT).RULES)
-    removed = []
+    rules = storage_of(DEFAULT).RULES
+    storage = open_step_storage(root, rules)
+    removed = collect_stages_of_packs(str(root), rules.is_data_file, dry_run=dry_run)
     for name, entry in storage.entries(lambda name: step_in_name(name) is not None).items():
         if entry.stamp is not None or entry.is_link or entry.is_file:
             continue

@@ -34,6 +34,7 @@ from cordwood.storage.optional_sidecars import expand_folders, remove_optional_s
 from cordwood.storage.paths import LOCK_NAME, temporary_path
 from cordwood.storage.read_small_file import read_small_file
 from cordwood.storage.removal.killed_removals import finish_removals
+from cordwood.storage.staging.collect_stages import collect_stages_of_packs
 from cordwood.storage.step_pins import pin_directory
 from cordwood.storage.step_storage import Removal, StepEntry, StoredRecord, refusal_text
 from cordwood.storage.storage_protocol import NamingRules
@@ -290,6 +291,9 @@ class LocalStepStorage:
 
         if paths:
             run_in_worker(discard)
+        with suppress(OSError, CordwoodError):
+            is_data_file = self._rules.is_data_file
+            run_in_worker(lambda: collect_stages_of_packs(self._root, is_data_file, dry_run=False))
         with suppress(OSError, CordwoodError):
             run_in_worker(lambda: finish_removals(self._root))
 

@@ -94,6 +94,7 @@ class LocalStorage:
         others_commit: bool,
         timeout_seconds: float | None = None,
         page_cache: bool = False,
+        staged: bool = False,
     ) -> Iterator[LocalTransaction]:
         save = LocalTransaction(
             self._path, self._rules, others_commit, timeout_seconds, page_cache=page_cache
@@ -104,6 +105,8 @@ class LocalStorage:
                     collect_stages(self._path, dry_run=False)
         try:
             with save.explain_errors(self.name, what="checkpoint"):
+                if staged and not others_commit and not os.path.lexists(self._path):
+                    save.begin_stage()
                 yield save
             save.remove_probes()
         except BaseException:

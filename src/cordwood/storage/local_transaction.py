@@ -15,13 +15,15 @@ from contextlib import suppress
 
 from cordwood.encoding.digests import digest_of
 from cordwood.errors import CordwoodError, StorageError
-from cordwood.index import HeaderDigest
+from cordwood.index import HeaderDigest, Source
 from cordwood.io.leaves_to_write import Leaves
+from cordwood.io.open_files import ReadableFile
 from cordwood.io.page_cache import fits_page_cache
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import SaveStep, WritableFile, remove_stale_temporaries
 from cordwood.storage.directories import make_ancestors, remove_directories, sync_directory
 from cordwood.storage.file_rights import creation_mode, limit_file, rights_of
+from cordwood.storage.local_directory import LocalDirectory, open_directory_files
 from cordwood.storage.locks.file_locks import link_under_shared_lock, remove_unlocked, unlock
 from cordwood.storage.locks.lock_files import locked
 from cordwood.storage.optional_sidecars import (
@@ -31,8 +33,9 @@ from cordwood.storage.optional_sidecars import (
     require_free_paths,
     write_optional_sidecars,
 )
-from cordwood.storage.paths import temporary_path, temporary_prefix
+from cordwood.storage.paths import temporary_path, temporary_pattern, temporary_prefix
 from cordwood.storage.read_small_file import read_small_file
+from cordwood.storage.staging.staging_directory import StagingDirectory
 from cordwood.storage.storage_protocol import (
     IndexChange,
     MissingDataError,
@@ -74,8 +77,25 @@ class LocalTransaction(SaveStep):
         self._new_links: set[str] = set()  # the names of links that did not exist before
         self._flushed: set[str] = set()  # the names in the directory that are durable
         self._probes: list[WritableFile] = []
+        self._stage: StagingDirectory | None = None
+        self._is_complete = False  # True once the staging directory may have an index
+
+    def begin_stage(self) -> None:
+        """Write to a new directory, which gets its name at the commit, with all that is in it."""
+        self._enter_stage(StagingDirectory(self._path, timeout_seconds=self._timeout_seconds))
+
+    def _enter_stage(self, stage: StagingDirectory, *, probe: str = "") -> None:
+        self._stage = stage
+        self.doing = "creating a directory beside it"
+        if probe:
+            stage.sees_probe(probe, timeout_seconds=0)
+        else:
+            stage.begin()
+        self._path = stage.path
 
     def create_probe(self) -> str:
+        if self._stage is not None:
+            return os.path.basename(self._stage.path)
         # It is named like a temporary file of the index, so a later save or gc removes it.
         name = os.path.basename(temporary_path(self._path, self._rules.index_name))
         self._create(name)
@@ -83,10 +103,15 @@ class LocalTransaction(SaveStep):
         return name
 
     def sees_probe(self, probe: str, *, timeout_seconds: float) -> bool:
-        path = f"{self._path}/{probe}"
-        return wait_until_visible(
+        parent, name = os.path.split(self._path)
+        is_stage = temporary_pattern(name, "stage").fullmatch(probe) is not None
+        path = f"{parent if is_stage else self._path}/{probe}"
+        seen = wait_until_visible(
             lambda: os.path.lexists(path), path, timeout_seconds=timeout_seconds
         )
+        if seen and is_stage:  # process 0 has begun one
+            self._enter_stage(StagingDirectory(self._path), probe=probe)
+        return seen
 
     def write(self, files: Sequence[NewDataFile], leaves: Leaves) -> list[HeaderDigest]:
         calls = syscalls.current()
@@ -154,12 +179,19 @@ class LocalTransaction(SaveStep):
             self._new_links.add(name)
         return linked
 
+    def open_linked(self, source: Source) -> ReadableFile:
+        with LocalDirectory(self._path) as directory:
+            (file,) = open_directory_files(directory, [source])
+        return file
+
     def unlink_later(self, name: str) -> None:
         fd, self._links[name] = self._links[name], None
         if fd is not None:
             unlock(fd)
 
     def commit(self, update: Callable[[bytes | None], IndexChange]) -> None:
+        if self._stage is not None and self._commit_stage(self._stage, update):
+            return
         self.doing = "creating its directory"
         make_ancestors(self._path, self._made)
         self.doing = "waiting for the lock of its directory"
@@ -167,16 +199,17 @@ class LocalTransaction(SaveStep):
             self.doing = "reading the index"
             old = read_local_index(self._path, self._rules)
             change = update(old)
-            self.doing = "looking for what was written"
             self._require(change.added)
-            if not change.added.keys() <= self._flushed:  # links, or files of another process
-                self._flush_names(change.added)
             self._replace(change, old)
             with suppress(OSError):  # a later save, or gc, removes the rest
                 self._clean(change)
 
     def _require(self, added: Mapping[str, int]) -> None:
-        """Raise an error if files are missing: another save removes those of a dead process."""
+        """Raise an error if files are missing: another save removes those of a dead process.
+
+        Make durable that the others are there.
+        """
+        self.doing = "looking for what was written"
         for name, size_bytes in added.items():
             path = f"{self._path}/{name}"
             try:
@@ -192,6 +225,45 @@ class LocalTransaction(SaveStep):
                     "untouched",
                     self._path,
                 )
+        if not added.keys() <= self._flushed:  # links, or files of another process
+            self._flush_names(added)
+
+    def _commit_stage(
+        self, stage: StagingDirectory, update: Callable[[bytes | None], IndexChange]
+    ) -> bool:
+        """Complete the staging directory and give it its name.
+
+        Returns False if there is another directory of that name by now, which is not empty: the
+        data files were moved there, and are to be committed there.
+        """
+        self.doing = "waiting for the lock of its parent directory"
+        with locked(stage.naming_lock, timeout_seconds=self._timeout_seconds):
+            change = update(None)
+            self._require(change.added)
+            self._is_complete = True
+            self._replace(change, None)
+            if not self._links.keys() <= change.kept:  # links that were given up
+                with suppress(OSError):
+                    self._clean(change)
+                sync_directory(self._path)
+            self.doing = "renaming its directory into place"
+            self.in_place = stage.put_new()
+            if self.in_place:
+                self.doing = "flushing its parent directory to the disk"
+                sync_directory(os.path.dirname(stage.target))
+                return True
+        for small in self._small:
+            small.close()
+        self._small.clear()
+        self._flushed.clear()
+        self.doing = "moving its data files into the directory that others have made"
+        for name in change.added:
+            syscalls.current().replace(f"{stage.path}/{name}", f"{stage.target}/{name}")
+        for file in self._files:
+            file.path = f"{stage.target}/{os.path.basename(file.path)}"
+        self._path, self._stage = stage.target, None
+        stage.abandon()
+        return False
 
     def _replace(self, change: IndexChange, old: bytes | None) -> None:
         """Put the index in place, then the sidecar files.
@@ -216,7 +288,7 @@ class LocalTransaction(SaveStep):
         self.doing = f"renaming {index} into place"
         self._perhaps_committed = True  # an interrupt may come before `in_place` is set
         calls.replace(self._small[0].path, f"{self._path}/{index}")
-        self.in_place = True
+        self.in_place = self._stage is None
         if (is_first and len(self._small) > 1) or optional:
             # Alone, the sidecars would make the directory a checkpoint of another tool.
             self._flush_names([index])
@@ -314,9 +386,16 @@ class LocalTransaction(SaveStep):
         if written or self._links:  # other saves of this directory may use the same links
             with suppress(OSError, CordwoodError), stop_check(never_stop):
                 lock = lock_of(self._path, self._rules)
+                if self._stage is not None:
+                    lock = self._stage.naming_lock
                 with locked(lock, timeout_seconds=_ABANDON_SECONDS):
                     self._remove_unreferenced(written)
         remove_directories(self._made)
+        if self._stage is not None:
+            if self._is_complete:
+                self._stage.abandon()
+            else:  # another process may still write to it
+                self._stage.remove_empty()
 
     def _remove_unreferenced(self, written: Sequence[WritableFile]) -> None:
         with open_directory_fd(self._path) as folder:
@@ -335,6 +414,8 @@ class LocalTransaction(SaveStep):
         """Close, and so unlock, all files."""
         for file in (*self._files, *self._small, *self._probes):
             file.close()
+        if self._stage is not None:
+            self._stage.close()
         for name in self._links:
             self.unlink_later(name)
 

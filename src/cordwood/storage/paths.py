@@ -165,6 +165,14 @@ def temporary_path(folder: str, name: str, kind: str = "tmp") -> str:
     return os.path.join(folder, f"{temporary_prefix(name)}{random}.{kind}")
 
 
+_STAGE = re.compile(rf"\..+\.cordwood-[0-9a-f]{{{2 * _RANDOM_BYTES}}}\.stage")
+
+
+def is_stage_name(name: str) -> bool:
+    """Return True for the name of a staging directory of any name."""
+    return _STAGE.fullmatch(name) is not None
+
+
 def old_name(name: str) -> str:
     """Return the name of the directory `name` while a save without exchange replaces it."""
     return f"{temporary_prefix(name)}old"

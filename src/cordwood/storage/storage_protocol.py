@@ -159,6 +159,10 @@ class StorageTransaction(Transaction[NewDataFile, HeaderDigest, bytes, IndexChan
         """
         ...
 
+    def open_linked(self, source: Source) -> ReadableFile:
+        """Open a data file that `link` has added. Raises as `Storage.open`."""
+        ...
+
     def unlink_later(self, name: str) -> None:
         """Give up a link: the commit removes it, because the index does not refer to it."""
         ...
@@ -230,6 +234,7 @@ class Storage(Protocol):
         others_commit: bool,
         timeout_seconds: float | None = None,
         page_cache: bool = False,
+        staged: bool = False,
     ) -> AbstractContextManager[StorageTransaction]:
         """Save in the block; after an exception remove what it wrote, unless an index refers to it.
 
@@ -237,6 +242,8 @@ class Storage(Protocol):
             others_commit: True if another process commits what this one writes.
             timeout_seconds: the longest wait for a lock of another save; None: no limit.
             page_cache: True if the files may stay in the page cache of this host.
+            staged: True if a new directory gets its name when all is in it, and not before. For
+                other tools, which take a directory for a checkpoint by its name alone.
         """
         ...
 

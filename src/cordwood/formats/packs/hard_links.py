@@ -35,10 +35,9 @@ _DAMAGE = (CorruptionError, FormatError, OSError)
 
 
 class HardLinks(NamedTuple):
-    """The links of one save: its transaction, its directory, and the one of the older step."""
+    """The links of one save: its transaction, and the directory of the older step."""
 
     transaction: StorageTransaction
-    target: Storage
     base: Storage
     tree: PackedTree
     leaves: Leaves
@@ -65,8 +64,8 @@ class HardLinks(NamedTuple):
         if not self.transaction.link(self.base.name, source.name):
             return None
         try:
-            (linked_file,) = self.target.open([source])  # what was linked, whatever lies there now
-            with linked_file:
+            # What was linked, whatever lies there now.
+            with self.transaction.open_linked(source) as linked_file:
                 digests = read_pack_digests(linked_file, source.header_digest)
                 unchanged -= changed_cells(linked_file, digests, cells, unchanged, value_of)
             is_shared = should_link(cells, unchanged)

@@ -48,12 +48,11 @@ class NewItems(NamedTuple):
         data = encode_index(items)
         with naming(f"{self.name}/{INDEX_NAME}"):
             checked = check_items(items, index_bytes=len(data))
-        for_orbax: dict[str, Sidecar | None] = {}
+        for_orbax: dict[str, Sidecar | None] = orbax_sidecars(checked)
         if asks_for_orbax(old_items):
             from cordwood.formats.packs.for_orbax.orbax_index import orbax_paths
 
-            for_orbax.update(dict.fromkeys(orbax_paths(old_items)))
-        for_orbax.update(orbax_sidecars(checked))
+            for_orbax.update(dict.fromkeys(orbax_paths(old_items) - for_orbax.keys()))
         beside = {HUGGING_FACE_NAME: hugging_face_index(checked)}
         files = names_in(items)
         return IndexChange(data, self.file_sizes, beside, files, before - files, for_orbax)

@@ -121,7 +121,8 @@ def change_for_orbax(index: bytes, item: str | None, *, name: str) -> IndexChang
     with naming(f"{name}/{INDEX_NAME}"):
         checked = check_items(changed, index_bytes=len(data))
     require_folders({prefix: each.metadata for prefix, each in checked.items()})
-    sidecars = {**dict.fromkeys(orbax_paths(items)), **orbax_files(checked)}
+    sidecars = orbax_files(checked)
+    sidecars.update(dict.fromkeys(orbax_paths(items) - sidecars.keys()))
     return IndexChange(data, {}, {}, files, frozenset(), sidecars)
 
 

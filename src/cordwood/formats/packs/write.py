@@ -145,6 +145,7 @@ def write(save: PacksSave, leaves: Leaves, rendezvous: Rendezvous) -> None:
         others_commit=process > 0,
         timeout_seconds=rendezvous.timeout_seconds,
         page_cache=save.page_cache,
+        staged=any(ORBAX_KEY in tree.metadata for tree in trees),
     )
     with rendezvous, block as transaction:
         save_id, base = save.save_id or new_save_id(), "" if linking is None else linking.base

@@ -48,7 +48,7 @@ def share_unchanged(
     files = base_files(item, tree, process)
     sharing: Sharing
     if digests is None:
-        sharing = HardLinks(transaction, store, base_store, tree, leaves)
+        sharing = HardLinks(transaction, base_store, tree, leaves)
     else:
         sharing = PoolReferences(base_store, files, digests)
     return share_files(files, sharing, tree, leaves, process)

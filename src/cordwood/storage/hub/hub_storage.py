@@ -65,8 +65,9 @@ class HubStorage:
         others_commit: bool,
         timeout_seconds: float | None = None,
         page_cache: bool = False,
+        staged: bool = False,
     ) -> AbstractContextManager[StorageTransaction]:
-        del others_commit, timeout_seconds, page_cache
+        del others_commit, timeout_seconds, page_cache, staged
         raise hub_is_read_only(self.location)
 
     def flush(self) -> None:

@@ -103,6 +103,7 @@ class ObjectStorage:
         others_commit: bool,
         timeout_seconds: float | None = None,  # noqa: ARG002  (there are no locks to wait for)
         page_cache: bool = False,  # noqa: ARG002  (nothing is written to a disk)
+        staged: bool = False,  # noqa: ARG002  (a store has no directories)
     ) -> Iterator[ObjectTransaction]:
         save = ObjectTransaction(self._store, self._rules, others_commit=others_commit)
         try:

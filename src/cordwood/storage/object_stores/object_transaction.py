@@ -16,8 +16,9 @@ from contextvars import copy_context
 from functools import partial
 
 from cordwood.errors import CordwoodError, StorageError
-from cordwood.index import HeaderDigest
+from cordwood.index import HeaderDigest, Source
 from cordwood.io.leaves_to_write import Leaves
+from cordwood.io.open_files import ReadableFile
 from cordwood.message_text import first_names
 from cordwood.storage.object_stores.conditional_writes import (
     replace_object,
@@ -108,6 +109,9 @@ class ObjectTransaction:
 
     def link(self, folder: str, name: str) -> bool:  # noqa: ARG002
         return False
+
+    def open_linked(self, source: Source) -> ReadableFile:
+        raise FileNotFoundError(errno.ENOENT, "object stores have no links", source.name)
 
     def unlink_later(self, name: str) -> None:
         """Do nothing: there are no links."""

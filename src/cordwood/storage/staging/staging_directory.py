@@ -39,7 +39,7 @@ from cordwood.storage.directories import (
 from cordwood.storage.file_rights import Rights, limit_folder, make_private, rights_of
 from cordwood.storage.locks.file_locks import GONE_ERRORS, opened_for_lock, unlock, wait_and_lock
 from cordwood.storage.locks.lock_files import locked
-from cordwood.storage.paths import old_name, temporary_path, temporary_prefix
+from cordwood.storage.paths import LOCK_NAME, old_name, temporary_path, temporary_prefix
 from cordwood.storage.staging.collect_stages import FOLDER_FLAGS, collect_stages, remove_unused
 from cordwood.storage.staging.exchange_directories import exchange_directories, recover_directory
 from cordwood.storage.storage_protocol import wait_until_visible
@@ -325,6 +325,31 @@ class StagingDirectory(SaveStep):
             syscalls.current().replace(self.path, self.target)
         self.in_place = True
         return replaced
+
+    def put_new(self) -> bool:
+        """Rename it to its target; return False if something with content has that name by now.
+
+        The caller has flushed what is in it, and holds the lock `naming_lock`.
+        """
+        try:
+            syscalls.current().replace(self.path, self.target)
+        except OSError as e:
+            if e.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+            return False
+        self.in_place = True
+        self.path = self.target
+        return True
+
+    @property
+    def naming_lock(self) -> str:
+        """The path of the lock for renames in the parent directory, such as `put_new`."""
+        return f"{self._parent}/{LOCK_NAME}"
+
+    def remove_empty(self) -> None:
+        """Remove it if no process has a file in it, with the parent directories made for it."""
+        remove_directories([*self._made, self.path])
+        self.close()
 
     def close(self) -> None:
         """Release its lock."""

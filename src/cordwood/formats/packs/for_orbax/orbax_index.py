@@ -25,6 +25,7 @@ from cordwood.formats.orbax.tree_in_place import (
     encode_tree_in_place,
     require_describable,
 )
+from cordwood.formats.orbax.unfinished_saves import COMMIT_NAME
 from cordwood.formats.packs.cordwood_json import INDEX_NAME
 from cordwood.formats.packs.file_names import HUGGING_FACE_NAME, is_pack_name
 from cordwood.formats.packs.item import Item
@@ -45,16 +46,20 @@ class _Layout(NamedTuple):
         values: of items that are no trees, the JSON value, by the paths of their files.
         metrics: the metrics of a manager's step.
         seconds: when the save began, since 1970.
+        save_id: of the tree without a prefix.
     """
 
     trees: Mapping[str, str]
     values: Mapping[str, Any]
     metrics: Mapping[str, float]
     seconds: float
+    save_id: str
 
 
 def orbax_files(items: Mapping[str, Item]) -> dict[str, Sidecar | None]:
     """Return the files by their paths; None for one that is not to be there. Empty: none at all.
+
+    They are written in this order: the file that Orbax takes for a sign of a commit is the last.
 
     Raises UnsupportedLeafError if Orbax could not read a leaf.
     """
@@ -137,7 +142,7 @@ def _layout(metadata: Mapping[str, Mapping[str, str]], save_id: str) -> _Layout 
     others = {prefix: prefix for prefix in metadata if prefix} if folder else {}
     values: dict[str, Any] = {}
     if record is None:
-        return _Layout({folder: "", **others}, values, {}, int(save_id[:8], 16))
+        return _Layout({folder: "", **others}, values, {}, int(save_id[:8], 16), save_id)
     names = {folder, METRICS_ITEM, *others, *record.items}
     for name, value in _extras_items(record.extras, names).items():
         values[_path(name, JSON_NAME)] = value
@@ -147,7 +152,7 @@ def _layout(metadata: Mapping[str, Mapping[str, str]], save_id: str) -> _Layout 
                 values[_path(name, JSON_NAME)] = value
     if record.metrics:
         values[_path(METRICS_ITEM, METRICS_ITEM)] = record.metrics
-    return _Layout({folder: "", **others}, values, record.metrics, record.time)
+    return _Layout({folder: "", **others}, values, record.metrics, record.time, save_id)
 
 
 def _value_files(layout: _Layout) -> dict[str, bytes]:
@@ -158,7 +163,9 @@ def _value_files(layout: _Layout) -> dict[str, bytes]:
         handlers = dict.fromkeys(layout.trees, TREE_HANDLER)
         handlers |= {path.partition("/")[0]: JSON_HANDLER for path in layout.values}
         about = encode_checkpoint_metadata(handlers, layout.metrics, seconds=layout.seconds)
-    return {**files, CHECKPOINT_NAME: about}
+    # The last one. It differs if another save, or another item, makes other files of these.
+    commit = f"cordwood has committed save {layout.save_id}: {[*layout.trees]}"
+    return {**files, CHECKPOINT_NAME: about, COMMIT_NAME: commit.encode()}
 
 
 def _path(folder: str, name: str) -> str:
@@ -177,7 +184,7 @@ def _extras_items(extras: Any, others: Collection[str]) -> Mapping[str, Any]:
 def _is_usable(name: str) -> bool:
     """Return True if the item of that name can have a directory."""
     return (
-        name not in ("", CHECKPOINT_NAME, INDEX_NAME, HUGGING_FACE_NAME)
+        name not in ("", CHECKPOINT_NAME, COMMIT_NAME, INDEX_NAME, HUGGING_FACE_NAME)
         and not name.startswith(".")
         and not set(name) & {"/", "\0"}
         and len(name.encode(errors="replace")) <= _MAX_NAME_BYTES
