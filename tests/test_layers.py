@@ -114,6 +114,7 @@ FOR_EVERY_FORMAT = (
     "step_record",
     "suffixes",
     "table",
+    "version_record",
 )
 KNOW_EVERY_FORMAT = (
     *("choose_format", "detect_directory", "detect_file", "detect_format", "detect_in_store"),

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -290,15 +291,14 @@ def test_a_tile_that_was_read_as_a_gap_is_not_taken_for_what_is_fetched_later(
     tree = {name: np.full(4, n + 1.0) for n, name in enumerate("abc")}
     cw.WeightPublisher(tmp_path).publish(1, tree).wait()
     versions = StoredVersions(LocalPath(str(tmp_path)), 10.0)
-    whole = versions.open(1)
-    assert whole is not None
-    held = HeldVersion(whole)
-    held.fetch_from(whole, [])
-    reader = held.reader()
-    assert reader.files[0].read(0, 96) == bytes(96)
-    (array,) = reader.read(reader.index.leaves[1:2])
-    np.testing.assert_array_equal(array, tree["b"])
-    whole.reader.opened.close()
+    with ExitStack() as stack:
+        whole = versions.open(1, stack)
+        held = HeldVersion(whole)
+        held.fetch_from(whole, [])
+        reader = held.reader()
+        assert reader.files[0].read(0, 96) == bytes(96)
+        (array,) = reader.read(reader.index.leaves[1:2])
+        np.testing.assert_array_equal(array, tree["b"])
 
 
 def test_wait_for(tmp_path: Path) -> None:

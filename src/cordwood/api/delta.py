@@ -9,11 +9,11 @@ from cordwood.converting.refuse_existing import refuse_existing
 from cordwood.deltas.compare_versions import compare_versions
 from cordwood.deltas.delta_report import DeltaReport
 from cordwood.deltas.encode_delta import delta_leaves, delta_paths, encoded_leaves
-from cordwood.deltas.version_record import KEY, encode_version
 from cordwood.formats.choose_format import format_for_saving
 from cordwood.formats.format_protocol import SaveOptions
 from cordwood.formats.load_format import writer_of
 from cordwood.formats.plan_save import plan_save, write_save
+from cordwood.formats.version_record import KEY, encode_version
 from cordwood.index import size_in_memory
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.progress import ProgressMeter, ProgressOption

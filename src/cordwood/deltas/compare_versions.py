@@ -9,8 +9,9 @@ from cordwood import dtypes
 from cordwood.deltas.encode_delta import EncodedTile, encode_tiles, tile_digest
 from cordwood.deltas.stored_delta import require_tree
 from cordwood.deltas.tile_grid import TiledTree, tile_tree
-from cordwood.deltas.version_record import BaseVersion, VersionRecord, version_digest
+from cordwood.deltas.version_digest import version_digest
 from cordwood.errors import MismatchError
+from cordwood.formats.version_record import BaseVersion, VersionRecord
 from cordwood.index import ARRAY_KINDS, Box, LeafSpec, leaf_text
 from cordwood.io.progress import ProgressMeter
 from cordwood.keypath import path_label

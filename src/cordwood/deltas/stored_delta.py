@@ -9,9 +9,10 @@ import numpy as np
 from cordwood.deltas.encode_delta import DIGESTS, SIZES, TREE
 from cordwood.deltas.tile_encoding import apply_tile, as_words, word_bytes
 from cordwood.deltas.tile_grid import tile_tree
-from cordwood.deltas.version_record import VersionRecord, version_digest, version_in
+from cordwood.deltas.version_digest import version_digest
 from cordwood.encoding.digests import DIGEST_BYTES, digest_of
 from cordwood.errors import CorruptionError, FormatError, MismatchError
+from cordwood.formats.version_record import VersionRecord, version_in
 from cordwood.index import ARRAY_KINDS, Box, Leaf, LeafSpec, Structure
 from cordwood.keypath import path_label
 from cordwood.loading.leaf_reader import LeafReader

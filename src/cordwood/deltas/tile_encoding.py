@@ -98,7 +98,7 @@ def apply_tile(encoded: memoryview, words: np.ndarray) -> None:
     down = -(steps & 1)  # wraps: all ones for a step down
     steps >>= 1
     steps ^= down
-    steps += words[positions]
+    steps += words.take(positions)
     words[positions] = steps
 
 
@@ -188,12 +188,12 @@ def _decode_steps(encoded: memoryview, words: np.ndarray) -> tuple[np.ndarray, n
     last = int(gaps.sum(dtype=np.uint64)) + count - 1
     if last >= len(words):
         raise CorruptionError(f"word {last} of {len(words)} is to change")
-    positions = np.cumsum(gaps, dtype=np.uint32)  # of at most MAX_TILE_BYTES
+    positions = np.cumsum(gaps, dtype=np.intp)  # as an index has it: others are converted
     if len(gaps) > count:
         positions = positions[gaps != _MORE]
     if len(positions) != count or gaps[-1] == _MORE:
         raise CorruptionError(f"{count} words are to change, and there are {len(positions)} gaps")
-    positions += np.arange(count, dtype=np.uint32)
+    positions += np.arange(count)
     pairs = _decompress(frames[1], -(-count // 2), -(-count // 2))
     steps = np.empty(2 * len(pairs), words.dtype)
     steps[::2] = pairs & _LARGE

@@ -41,12 +41,14 @@ class OpenOptions(NamedTuple):
         scratch: a directory on whose disk a compressed file is decompressed; None: in memory.
         for_verify: `verify` reports every problem: do not warn, and report a data file that is
             missing or damaged when it is read, and not now.
+        read_ahead_bytes: how many bytes of each file to read by one request, before any other.
     """
 
     max_bytes: int | None = None
     read_once: bool = False
     scratch: LocalPath | None = None
     for_verify: bool = False
+    read_ahead_bytes: int = 0
 
 
 # Called with leaves by their positions, each with the boxes that are needed (None: all of it).

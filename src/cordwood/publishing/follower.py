@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from enum import IntEnum
 from typing import Any, NamedTuple, SupportsIndex, Unpack
@@ -92,7 +93,7 @@ class WeightFollower:
         self._group = ProcessGroup(self.location, timeout_seconds)
         self._held: HeldVersion | None = None
         self._held_stamp = ""  # the stamp with which that version was listed
-        self._returned: list[Any] = []  # number and stamp of the version returned last
+        self._returned: tuple[int, str] | None = None  # number and stamp of what `update` returned
         self.version: int | None = None
 
     def __repr__(self) -> str:
@@ -105,7 +106,7 @@ class WeightFollower:
 
     def newest(self) -> int | None:
         """Return the number of the newest published version; None if there is none yet."""
-        steps = self._versions.steps()
+        steps = self._versions.listing().steps
         return steps[-1] if steps else None
 
     def wait_for(
@@ -164,14 +165,14 @@ class WeightFollower:
             Exception: other errors of `cordwood.load`.
         """
         for _ in range(_ATTEMPTS):
-            found = self._group.agree("find the newest version of", self._find_newest)
-            newest, stamp = found
-            if tree is not None and found == self._returned:
+            steps, stamp = self._group.agree("find the newest version of", self._find_versions)
+            newest = steps[-1]
+            if tree is not None and (newest, stamp) == self._returned:
                 return tree
-            attempt = self._try(newest, stamp)
+            attempt = self._try(steps, stamp)
             end = self._agree_on(attempt.end, newest)
             if end is _End.LOADED:
-                self.version, self._returned = newest, found
+                self.version, self._returned = newest, (newest, stamp)
                 return attempt.tree
             if end is _End.REFUSED:
                 break
@@ -179,10 +180,11 @@ class WeightFollower:
             f"{self.location}: version {newest} could not be loaded by another process"
         )
 
-    def _try(self, newest: int, stamp: str) -> _Attempt:
-        """Load a version on this process."""
+    def _try(self, steps: Sequence[int], stamp: str) -> _Attempt:
+        """Load the last of these versions on this process."""
+        newest = steps[-1]
         try:
-            return _Attempt(_End.LOADED, self._load(newest, stamp), None)
+            return _Attempt(_End.LOADED, self._load(steps, stamp), None)
         except MismatchError as e:
             return _Attempt(_End.REFUSED, None, e)
         except (CordwoodError, OSError) as e:
@@ -198,14 +200,15 @@ class WeightFollower:
         with self._group.rendezvous(f"load version {newest} of") as rendezvous:
             return _End(rendezvous.exchange(end.value, max))
 
-    def _load(self, newest: int, stamp: str) -> Any:
+    def _load(self, steps: Sequence[int], stamp: str) -> Any:
         """Return a version: from what is held and the deltas since, or else loaded whole."""
+        newest = steps[-1]
         if self._held is not None and self._held.step == newest and self._held_stamp != stamp:
             self._held = None  # that version was removed, and another one has its number
         self._held_stamp = stamp
         if self._held is not None and self._held.step != newest:
             try:
-                self._change(newest)
+                self._change(steps)
             except (CordwoodError, OSError) as e:
                 log.info("%s: version %d is loaded whole: %s", self.location, newest, e)
         if self._held is not None and self._held.step == newest:
@@ -214,7 +217,7 @@ class WeightFollower:
             except NotHeldError:  # `like` has become another part of the tree
                 pass
         with ExitStack() as stack:
-            chain = open_chain(self._versions, newest, None, stack)
+            chain = open_chain(self._versions, steps, None, stack)
             assert chain.whole is not None
             held = HeldVersion(chain.whole)
             held.fetch_from(chain.whole, chain.deltas)
@@ -223,12 +226,12 @@ class WeightFollower:
         self._held = held
         return tree
 
-    def _change(self, newest: int) -> None:
+    def _change(self, steps: Sequence[int]) -> None:
         """Change what is held into a newer version, if deltas lead there."""
         held = self._held
         assert held is not None
         with ExitStack() as stack:
-            chain = open_chain(self._versions, newest, held, stack)
+            chain = open_chain(self._versions, steps, held, stack)
             if chain.whole is not None:
                 return
             changes = held.read_changes(chain.deltas)
@@ -236,11 +239,11 @@ class WeightFollower:
             held.change(changes)
         self._held = held
 
-    def _find_newest(self) -> list[Any]:
-        """Return the number and the stamp of the newest version."""
-        stamps = self._versions.stamps()
-        if not stamps:
+    def _find_versions(self) -> tuple[list[int], str]:
+        """Return the numbers of the versions, ascending, and the stamp of the newest."""
+        there = self._versions.listing()
+        if not there.steps:
             raise FileNotFoundError(
                 f"{self.location}: no version is published yet; wait_for(version) waits for one"
             )
-        return [*[*stamps.items()][-1]]
+        return there.steps, there.stamps[there.steps[-1]]

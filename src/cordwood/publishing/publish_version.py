@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cordwood.deltas.encode_delta import EncodedTile, delta_paths, encode_tiles
-from cordwood.deltas.version_record import BaseVersion, VersionRecord, version_digest
+from cordwood.deltas.version_digest import version_digest
 from cordwood.devices.array_shards import LocalShards
 from cordwood.encoding.digests import DIGEST_BYTES
+from cordwood.formats.version_record import BaseVersion, VersionRecord
 from cordwood.index import ARRAY_KINDS, Box, LeafSpec, size_in_memory
 from cordwood.publishing.host_version import HostVersion
 from cordwood.sharding.boxes import ShardGrid
@@ -30,13 +31,13 @@ class PublishedVersion(NamedTuple):
         step: its number.
         digest: its digest.
         host: its values.
-        deltas: how many deltas were committed since the last whole version.
+        chain: the numbers of the versions since the last whole one; this one is the last.
     """
 
     step: int
     digest: str
     host: HostVersion
-    deltas: int
+    chain: Sequence[int]
 
 
 class TilesOfProcess(NamedTuple):

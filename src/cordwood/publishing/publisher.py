@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, SupportsIndex
 
-from cordwood.deltas.version_record import BESIDE, KEY, encode_version
 from cordwood.errors import StepError
 from cordwood.formats.format_protocol import SaveOptions
-from cordwood.formats.load_format import writer_of
 from cordwood.formats.plan_save import plan_save, write_save
 from cordwood.formats.step_names import step_number
 from cordwood.formats.table import DEFAULT
+from cordwood.formats.version_record import BESIDE, KEY, encode_version
 from cordwood.index import size_in_memory
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.message_text import listed, size_text
@@ -30,13 +30,14 @@ from cordwood.publishing.publish_version import (
     tiles_of_process,
     whole_tree,
 )
-from cordwood.publishing.stored_versions import StoredVersions
+from cordwood.publishing.stored_versions import ListedVersions, StoredVersions
 from cordwood.saving.background_saves import PendingSave, save_in_background
 from cordwood.saving.interrupted_saves import after_interrupted_saves
 from cordwood.saving.save_rendezvous import announce_errors, rendezvous_for
 from cordwood.storage.locations import Location, parse_location
 from cordwood.threads.log import log
 from cordwood.threads.run_in_worker import run_in_worker
+from cordwood.threads.thread_pool import together
 from cordwood.tree.flatten import FlatTree, describe_tree
 
 
@@ -171,15 +172,21 @@ class _Publication:
         self._location = location
         self._host = host
         self._rendezvous = rendezvous
+        self._before: ListedVersions | None = None  # on process 0: what is there before
 
     def run(self, pending: PendingSave) -> None:
         """Encode, write and commit the version; then remove versions that nobody needs."""
         publisher, host, rendezvous = self._publisher, self._host, self._rendezvous
         last = publisher._last
+        chain = [] if last is None else last.chain
         if last is not None and not host.is_alike(last.host):
             last = None
         with announce_errors(rendezvous):
-            own = encode_own_tiles(host, last)
+            if rendezvous.index == 0:
+                begin = partial(publisher._versions.begin, self._number, chain)
+                self._before, own = together(begin, partial(encode_own_tiles, host, last))
+            else:
+                own = encode_own_tiles(host, last)
         with rendezvous:
             tiles = TilesOfVersion(*rendezvous.exchange(tiles_of_process(own, last), self._decide))
         record = record_of(host, tiles, last)
@@ -187,23 +194,29 @@ class _Publication:
         tree = whole_tree(host) if record.is_whole else delta
         items = {BESIDE: delta} if record.is_whole and delta is not None else None
         self._write(tree, SaveOptions(None, {KEY: encode_version(record)}, items=items))
-        deltas = 0 if record.is_whole or last is None else last.deltas + 1
-        publisher._last = PublishedVersion(self._number, record.digest, host, deltas)
+        chain = [self._number] if record.is_whole else [*chain, self._number]
+        publisher._last = PublishedVersion(self._number, record.digest, host, chain)
         pending._advance(sum(map(size_in_memory, host.specs)))
         kinds = ["the tree"] if record.is_whole else []
         if delta is not None:
             kinds.append(f"a delta of {size_text(sum(tiles.sizes))}")
         log.info("%s: published version %d: %s", publisher.location, self._number, listed(kinds))
-        if rendezvous.index == 0:
-            publisher._versions.remove_old(publisher._keep)
+        if self._before is not None:
+            publisher._versions.end(
+                self._number, self._before, publisher._keep, is_whole=record.is_whole
+            )
 
     def _decide(self, every: Sequence[TilesOfProcess]) -> TilesOfVersion:
         """Join the tiles of all processes, on process 0."""
         publisher = self._publisher
         last = publisher._last
-        if last is None:
-            publisher._versions.begin(self._number)
-        is_due = last is None or last.deltas + 1 >= publisher._full_every
+        assert self._before is not None
+        # A version that newer ones need may have been removed: readers then need the tree.
+        is_due = (
+            last is None
+            or len(last.chain) >= publisher._full_every
+            or not self._before.stamps.keys() >= {*last.chain}
+        )
         return join_tiles(self._host, every, is_due=is_due)
 
     def _write(self, tree: FlatTree | None, options: SaveOptions) -> None:
@@ -214,8 +227,6 @@ class _Publication:
             background=True,
         )
         with announce_errors(rendezvous):
-            if rendezvous.index == 0:
-                writer_of(DEFAULT).refuse_foreign(DEFAULT, self._location)
             options = options._replace(page_cache=True)
             plan = plan_save(DEFAULT, self._location, tree, options, rendezvous)
             write_save(DEFAULT, plan.save, Leaves(plan.leaves), rendezvous)

@@ -26,11 +26,17 @@ class VersionChain(NamedTuple):
 
 
 def open_chain(
-    versions: StoredVersions, newest: int, held: HeldVersion | None, stack: ExitStack
+    versions: StoredVersions, steps: Sequence[int], held: HeldVersion | None, stack: ExitStack
 ) -> VersionChain:
     """Open a version and those of which it is made; the stack closes them.
 
     They go back to what is held; or to a whole one, if nothing is held or that is shorter.
+
+    Args:
+        versions: where they are.
+        steps: the numbers of the versions up to the one to open, ascending.
+        held: what is held.
+        stack: closes what this opens.
 
     Raises:
         FileNotFoundError: a version has been removed.
@@ -39,9 +45,15 @@ def open_chain(
     deltas: list[OpenVersion] = []
     delta_bytes = whole_bytes = 0
     whole: VersionChain | None = None  # from the newest whole version on
-    step, digest = newest, None
+    after_held = [step for step in steps if held is None or step > held.step]
+    opened_ahead = versions.open_ahead(after_held, stack)
+    step, digest = steps[-1], None
     while True:
-        opened = _open(versions, step, digest, stack)
+        opened = opened_ahead.get(step) or versions.open(step, stack)
+        if digest not in (None, opened.record.digest):
+            raise CorruptionError(
+                f"{opened.reader.path} is another version than the next one was made from"
+            )
         base = opened.record.base
         if opened.record.is_whole and whole is None:
             whole = VersionChain(opened, tuple(deltas))
@@ -51,8 +63,7 @@ def open_chain(
         if base is None or base.step is None or base.step >= step:
             raise CorruptionError(f"{opened.reader.path} is a delta of no earlier version")
         if opened.record.is_whole:
-            opened = versions.open_delta_of(opened)
-            stack.callback(opened.reader.opened.close)
+            opened = versions.open_delta_of(opened, stack)
         deltas.insert(0, opened)
         delta_bytes += _size(opened.reader)
         if held is not None and (base.step, base.digest) == (held.step, held.digest):
@@ -60,22 +71,6 @@ def open_chain(
         if whole is not None and delta_bytes >= whole_bytes:
             return whole
         step, digest = base.step, base.digest
-
-
-def _open(versions: StoredVersions, step: int, digest: str | None, stack: ExitStack) -> OpenVersion:
-    """Open a version. Raises CorruptionError unless it has the digest."""
-    opened = versions.open(step)
-    if opened is None:
-        raise CorruptionError(
-            f"{versions.location_of(step)} was not saved by a WeightPublisher: expected a "
-            "location that holds versions only"
-        )
-    stack.callback(opened.reader.opened.close)
-    if digest not in (None, opened.record.digest):
-        raise CorruptionError(
-            f"{opened.reader.path} is another version than the next one was made from"
-        )
-    return opened
 
 
 def _size(reader: LeafReader) -> int:

@@ -7,15 +7,17 @@ the two leaves the one of the save before, which is stale, but names files that 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from json.encoder import encode_basestring as _quoted
 from typing import Any, Literal
 
 from cordwood.encoding.strict_json import parse_json
 from cordwood.encoding.tensor_names import tensor_names
-from cordwood.errors import FormatError
+from cordwood.errors import CordwoodError, FormatError
 from cordwood.formats.packs.file_names import HUGGING_FACE_NAME, is_pack_name
 from cordwood.formats.packs.item import Item
 from cordwood.formats.packs.parse_item import parse_items
+from cordwood.formats.version_record import BESIDE, version_in
 from cordwood.index import leaf_paths
 from cordwood.storage.storage_protocol import Storage
 
@@ -24,11 +26,12 @@ def hugging_face_index(items: Mapping[str, Item]) -> bytes | None:
     """Return the index that names the file of each tensor; None if it could not describe all.
 
     It could not if a leaf is cut into several tensors, if leaves of two items have one name, if
-    files hold tensors that belong to no leaf or lie elsewhere, or if there are no arrays.
+    files hold tensors that belong to no leaf or lie elsewhere, or if there are no arrays. Deltas
+    are left out: other tools have no use for them.
     """
     weight_map: dict[str, str] = {}
     total = count = 0
-    for item in items.values():
+    for item in _trees(items):
         if any(packed.grid is not None and packed.grid.cell_count > 1 for packed in item.types):
             return None
         if any(pack.has_gaps or "/" in pack.source.name for pack in item.packs):
@@ -46,6 +49,16 @@ def hugging_face_index(items: Mapping[str, Item]) -> bytes | None:
     if not weight_map or len(weight_map) != count:
         return None
     return _encode(weight_map, total)
+
+
+def _trees(items: Mapping[str, Item]) -> list[Item]:
+    """Return the items that are no deltas."""
+    record = None
+    if "" in items:
+        with suppress(CordwoodError):
+            record = version_in(items[""].metadata, "")
+    delta = None if record is None else BESIDE if record.is_whole else ""
+    return [item for name, item in items.items() if name != delta]
 
 
 def _encode(weight_map: Mapping[str, str], total_bytes: int) -> bytes:

@@ -17,6 +17,7 @@ from cordwood.formats.packs.select_item import select_item
 from cordwood.formats.table import Format
 from cordwood.index import Box, Digests, Leaf, Source
 from cordwood.io.open_files import Closable, ReadableFile, naming
+from cordwood.io.read_ahead_file import ReadAheadFile
 from cordwood.storage.locations import LocalPath, Location
 from cordwood.storage.retry_reading import ReplacedError, retry_reading
 from cordwood.storage.storage_protocol import Storage
@@ -47,7 +48,7 @@ def open_item(format: Format, location: Location, item: str | None, options: Ope
     def read() -> Opened:
         nonlocal data
         try:
-            return _open(store, data, item, for_verify=options.for_verify)
+            return _open(store, data, item, options)
         except CordwoodError as e:
             before, data = data, require_index(store)
             if data == before:
@@ -88,12 +89,18 @@ def open_data_files(
     return files, partial(digests_of_pack, sources, files)
 
 
-def _open(store: Storage, data: bytes, prefix: str | None, *, for_verify: bool) -> Opened:
+def _open(store: Storage, data: bytes, prefix: str | None, options: OpenOptions) -> Opened:
     items = parse_items(data, name=store.name)
     item = select_item(items, prefix, name=store.name)
     listed = item.cell_count <= _LISTED_CELLS
     index = read_index(item, boxes=None if listed else [()] * len(item.leaf_types))
-    files = _open_each(store, index.sources) if for_verify else store.open(index.sources)
+    sources = index.sources
+    files = _open_each(store, sources) if options.for_verify else store.open(sources)
+    if options.read_ahead_bytes:
+        files = [
+            ReadAheadFile(file, options.read_ahead_bytes) if file.latency_bound else file
+            for file in files
+        ]
 
     def is_current() -> bool:
         with suppress(CordwoodError):
@@ -105,7 +112,7 @@ def _open(store: Storage, data: bytes, prefix: str | None, *, for_verify: bool) 
         leaves = read_index(item, boxes=boxes).leaves
         return {leaf: leaves[leaf] for leaf in needed}
 
-    fetch = partial(digests_of_pack, index.sources, files)
+    fetch = partial(digests_of_pack, sources, files)
     location = store.location
     return Opened(
         FORMAT,

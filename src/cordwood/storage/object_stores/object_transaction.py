@@ -14,6 +14,7 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
+from typing import TypeAlias, TypeVar
 
 from cordwood.errors import CordwoodError, StorageError
 from cordwood.index import HeaderDigest, Source
@@ -49,6 +50,11 @@ from cordwood.threads.log import log
 from cordwood.threads.stop_check import check_stop
 from cordwood.threads.thread_pool import together
 
+T = TypeVar("T")
+
+# The index, and its sidecars by name, or why one could not be read.
+_Before: TypeAlias = tuple[StoredObject, dict[str, StoredObject | Exception]]
+
 
 class _IndexReplacedError(StorageError):
     """Another save has replaced the index since this one wrote it."""
@@ -64,14 +70,14 @@ class ObjectTransaction:
         self._perhaps_committed = False
         self._written: list[str] = []
         self._probes: list[str] = []
-        # Tried while the leaves are hashed and sent; no object is complete before the answer.
+        # Asked while the leaves are hashed and sent; no object is complete before the conditions.
         self._conditions: Future[None] | None = None
+        self._before: Future[_Before] | None = None
         if not others_commit:
-            self._conditions = Future()
-            try_conditions = partial(self._try_conditions, self._conditions)
-            target = partial(copy_context().run, try_conditions)
-            if call_in_thread(target) is None:
-                target()
+            self._conditions = _begin(
+                partial(require_conditional_writes, self._store, rules.index_name)
+            )
+            self._before = _begin(self._read_before)
 
     def create_probe(self) -> str:
         name = name_beside(self._rules, PROBE)
@@ -91,21 +97,10 @@ class ObjectTransaction:
         self._perhaps_committed = self._others_commit  # once the caller has reported it
         return header_digests
 
-    def _try_conditions(self, result: Future[None]) -> None:
-        try:
-            require_conditional_writes(self._store, self._rules.index_name)
-        except BaseException as e:  # noqa: BLE001  (raised by `_require_conditions`)
-            result.set_exception(e)
-        else:
-            result.set_result(None)
-
     def _require_conditions(self) -> None:
         """Raise UnsupportedFormatError if the store has no conditional writes."""
-        if self._conditions is None:
-            return
-        while not wait([self._conditions], timeout=POLL_SECONDS).done:
-            check_stop()
-        self._conditions.result()
+        if self._conditions is not None:
+            _wait(self._conditions)
 
     def link(self, folder: str, name: str) -> bool:  # noqa: ARG002
         return False
@@ -119,10 +114,11 @@ class ObjectTransaction:
     def commit(self, update: Callable[[bytes | None], IndexChange]) -> None:
         rules, store = self._rules, self._store
         self._require_conditions()
-        (index, sidecars), missing_written = together(
-            lambda: together(lambda: self._read(rules.index_name), self._read_sidecars),
-            lambda: self._missing_objects(self._written),
-        )
+        assert self._before is not None
+        index, sidecars = _wait(self._before)
+        # Readers of an index that is there must not get one whose data is gone already. Where there
+        # is none yet, `_confirm` is enough.
+        missing_written = self._missing_objects(self._written) if index.data else []
         old: bytes | None = None
         change: IndexChange | None = None
         dropped: set[str] = set()
@@ -140,9 +136,16 @@ class ObjectTransaction:
             store, rules.index_name, new_index, limit_bytes=limit_bytes, stored=index
         )
         assert change is not None
-        _, again = together(
-            partial(self._confirm, change, old), partial(self._try_read, rules.index_name)
-        )
+        again: StoredObject | Exception | None = None
+        if all(
+            data is None and _is_absent(sidecars.get(name))
+            for name, data in change.sidecars.items()
+        ):
+            self._confirm(change, old)
+        else:
+            _, again = together(
+                partial(self._confirm, change, old), partial(self._try_read, rules.index_name)
+            )
         # Tools that read a sidecar of before need the objects that it names; `gc` removes those.
         needed: list[bytes] = []
         is_known = True
@@ -198,6 +201,10 @@ class ObjectTransaction:
 
     def _read_sidecars(self) -> dict[str, StoredObject | Exception]:
         return {name: self._try_read(name) for name in self._rules.sidecars}
+
+    def _read_before(self) -> _Before:
+        """Return the index and the sidecars that this save replaces."""
+        return together(partial(self._read, self._rules.index_name), self._read_sidecars)
 
     def _require(self, added: Mapping[str, int], missing_written: Sequence[str]) -> None:
         """Raise an error if `collect` has removed, or will remove, what was written.
@@ -298,3 +305,33 @@ class ObjectTransaction:
         """Remove the probes."""
         with suppress(OSError, CordwoodError):  # `collect` does it
             self._store.delete(self._probes)
+
+
+def _is_absent(stored: StoredObject | Exception | None) -> bool:
+    return isinstance(stored, StoredObject) and stored.tag is None
+
+
+def _begin(call: Callable[[], T]) -> Future[T]:
+    """Call a function in a thread of its own; `_wait` returns its result."""
+    result: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(call())
+        except BaseException as e:  # noqa: BLE001  (raised by `_wait`)
+            result.set_exception(e)
+
+    context = copy_context()
+
+    def run_in_context() -> None:
+        context.run(run)
+
+    if call_in_thread(run_in_context) is None:
+        run_in_context()
+    return result
+
+
+def _wait(future: Future[T]) -> T:
+    while not wait([future], timeout=POLL_SECONDS).done:
+        check_stop()
+    return future.result()

@@ -6,15 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import xxhash
-
-from cordwood.deltas.tile_grid import TiledTree
 from cordwood.encoding.digests import DIGEST_BYTES
-from cordwood.encoding.json_values import HEX, encode_value
+from cordwood.encoding.json_values import HEX
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import FormatError, newer_version_error
-from cordwood.index import ARRAY_KINDS
-from cordwood.keypath import format_path
 from cordwood.sharding.boxes import Cuts
 
 KEY = "cordwood-version"  # in the checkpoint's metadata
@@ -35,7 +30,7 @@ class VersionRecord(NamedTuple):
     """The data of a version beside its tree.
 
     Attributes:
-        digest: the digest of the version, in hexadecimal digits: see `version_digest`.
+        digest: the digest of the version, in hexadecimal digits: see `deltas/version_digest.py`.
         base: the version that the delta changes; None: there is no delta.
         is_whole: True if the checkpoint holds the tree, and the delta, if any, beside it.
         cuts: of leaves, by number: cuts that no tile crosses.
@@ -47,25 +42,6 @@ class VersionRecord(NamedTuple):
     is_whole: bool
     cuts: Mapping[int, Cuts]
     metadata: Mapping[str, str] = {}
-
-
-def version_digest(tree: TiledTree, digests: bytes) -> str:
-    """Return the digest of a version, from its types, its values and the digests of its tiles."""
-    lines = [
-        [
-            format_path(spec.key_path),
-            spec.kind,
-            spec.dtype,
-            spec.shape,
-            spec.weak_type,
-            spec.prng_impl,
-            tiled.cuts if spec.kind in ARRAY_KINDS else encode_value(spec.kind, spec.value),
-        ]
-        for spec, tiled in zip(tree.specs, tree.leaves, strict=True)
-    ]
-    state = xxhash.xxh3_128(json.dumps(lines, separators=(",", ":")).encode())
-    state.update(digests)
-    return state.hexdigest()
 
 
 def encode_version(record: VersionRecord) -> str:
