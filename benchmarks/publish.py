@@ -4,8 +4,8 @@
     python benchmarks/publish.py --mib 64     smaller arrays; prints its page
 
 Steps of Adam are simulated on normal weights: in bfloat16, and in float32 masters that are cast to
-bfloat16. The ways to a reader are a full save and load, and publish and update, through a folder
-and through a store in memory behind a link of 50 ms and 1 GB/s, in turns.
+bfloat16. The ways to a reader are a full save and load, and publish and update, in turns: through a
+folder, and through a store in memory behind links of 50 ms.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ TARGETS = {0.01: 1.4, 0.03: 1.2, 0.08: 1.0}
 ENCODE_MIN, APPLY_MIN, WAY_MIN = 1.5, 2.0, 10.0  # GB/s, GB/s, and times as fast
 SIGMA = 0.02  # of the weights
 ROUNDS = 5
+SIZES = (512, 2048)  # MiB; the page has both
 _HOW = """\
 Written by `python benchmarks/publish.py`. Weights are normal with a standard deviation of 0.02. An
 update of Adam is the learning rate times +1 or -1 in its first step, and times a normal number with
@@ -119,112 +122,231 @@ def encoding_rows(elements: int) -> Iterator[str]:
                 yield f"| {' | '.join(cells)} |"
 
 
-def versions(mib: int, count: int) -> Iterator[dict[str, Any]]:
+def versions(mib: int) -> Iterator[dict[str, np.ndarray]]:
     """Yield versions of a tree of bfloat16 arrays, of which 3 % change each time."""
-    import jax.numpy as jnp
     import ml_dtypes
 
     rng = np.random.default_rng(0)
     layers = 16
     shape = (mib * MIB // 2 // layers // 1024, 1024)
-    masters = [rng.standard_normal(shape, np.float32) * np.float32(SIGMA) for _ in range(layers)]
+    masters = rng.standard_normal(shape, np.float32) * np.float32(SIGMA)
     direction = rng.standard_normal(shape, np.float32) * np.float32(0.23)
-    rate = rate_for(0.03, masters[0].reshape(-1), direction.reshape(-1), masters=True)
-    for number in range(count):
-        shifted = np.roll(direction, number) * np.float32(rate)
-        for layer in masters:
-            layer -= shifted
-        yield {
-            f"layer_{n}": jnp.asarray(layer.astype(ml_dtypes.bfloat16))
-            for n, layer in enumerate(masters)
+    rate = rate_for(0.03, masters.reshape(-1), direction.reshape(-1), masters=True)
+    for number in count():
+        masters -= np.roll(direction, number) * np.float32(rate)
+        layer = masters.astype(ml_dtypes.bfloat16)
+        yield {f"layer_{n}": np.roll(layer, 1021 * n) for n in range(layers)}
+
+
+class Trainer:
+    """The program with the weights; each method is a command of the benchmark."""
+
+    def __init__(self, root: str, mib: int) -> None:
+        import cordwood
+
+        self._root = root
+        self._versions = versions(mib)
+        self._publisher = cordwood.WeightPublisher(f"{root}/versions", full_every=1000)
+        self._tree: Any = None
+
+    def make(self, number: int) -> int:  # noqa: ARG002
+        """Make the next version; return a checksum of it."""
+        import jax
+
+        self._tree = None
+        self._tree = jax.tree.map(jax.numpy.asarray, next(self._versions))
+        return checksum(jax.block_until_ready(self._tree))
+
+    def save(self, number: int) -> None:
+        import cordwood
+
+        cordwood.save(f"{self._root}/full-{number}", self._tree)
+
+    def publish(self, number: int) -> None:
+        self._publisher.publish(number, self._tree).wait()
+
+    def remove(self, number: int) -> None:
+        from cordwood.removing.remove_checkpoint import plan_removal, remove
+
+        remove(plan_removal(f"{self._root}/full-{number}"))
+
+
+class Reader:
+    """The program that needs the weights."""
+
+    def __init__(self, root: str, mib: int) -> None:
+        import jax
+
+        import cordwood
+
+        self._root = root
+        like = {
+            name: jax.ShapeDtypeStruct(array.shape, array.dtype)
+            for name, array in next(versions(mib)).items()
         }
+        self._like = like
+        self._follower = cordwood.WeightFollower(f"{root}/versions", like=like)
+        self._tree: Any = None
+
+    def load(self, number: int) -> None:
+        import jax
+
+        import cordwood
+
+        path = f"{self._root}/full-{number}"
+        self._tree = jax.block_until_ready(cordwood.load(path, like=self._like))
+
+    def update(self, number: int) -> None:  # noqa: ARG002
+        import jax
+
+        self._tree = jax.block_until_ready(self._follower.update())
+
+    def check(self, number: int) -> int:  # noqa: ARG002
+        return checksum(self._tree)
+
+
+def checksum(tree: Any) -> int:
+    import xxhash
+
+    state = xxhash.xxh3_64()
+    for _, array in sorted(tree.items()):
+        state.update(np.asarray(array).view(np.uint8).data)
+    return state.intdigest()
+
+
+ROLES = {"trainer": Trainer, "reader": Reader}
+
+
+def serve(role: str, root: str, mib: int) -> None:
+    """Execute commands from the standard input; print the seconds and the result of each."""
+    program = ROLES[role](root, mib)
+    print(flush=True)
+    for line in sys.stdin:
+        name, number = line.split()
+        before = time.perf_counter()
+        result = getattr(program, name)(int(number))
+        print(time.perf_counter() - before, result or 0, flush=True)
+
+
+class Program:
+    """A trainer or a reader in a process of its own."""
+
+    def __init__(self, role: str, root: str, mib: int) -> None:
+        command = [sys.executable, __file__, "--role", role, "--root", root, "--mib", str(mib)]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        self._answer()
+
+    def ask(self, name: str, number: int) -> tuple[float, int]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{name} {number}\n")
+        self._process.stdin.flush()
+        seconds, result = self._answer().split()
+        return float(seconds), int(result)
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+    def close(self) -> None:
+        self._process.communicate()
 
 
 def ways(root: str, mib: int, rounds: int) -> dict[str, float]:
     """Return medians of seconds of a full save and load, and of publish and update."""
-    import jax
-
-    import cordwood
-
-    publisher = cordwood.WeightPublisher(f"{root}/versions", full_every=1000)
-    follower: cordwood.WeightFollower | None = None
+    trainer, reader = Program("trainer", root, mib), Program("reader", root, mib)
     times: dict[str, list[float]] = {name: [] for name in ("save", "load", "publish", "update")}
-    for number, tree in enumerate(versions(mib, rounds + 2)):
-        jax.block_until_ready(tree)
-        like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
-        if follower is None:
-            follower = cordwood.WeightFollower(f"{root}/versions", like=like)
-
-        def save(number: int = number, tree: Any = tree) -> None:
-            cordwood.save(f"{root}/full-{number}", tree)
-
-        def load(number: int = number, like: Any = like) -> Any:
-            return cordwood.load(f"{root}/full-{number}", like=like)
-
-        def publish(number: int = number, tree: Any = tree) -> None:
-            publisher.publish(number, tree).wait()
-
-        calls: dict[str, Callable[[], Any]] = {
-            "save": save,
-            "load": load,
-            "publish": publish,
-            "update": follower.update,
-        }
-        made = {}
-        for name in ("save", "load", "publish", "update") if number % 2 else calls:
-            before = time.perf_counter()
-            made[name] = jax.block_until_ready(calls[name]())
-            seconds = time.perf_counter() - before
+    full = [(trainer, "save"), (reader, "load")]
+    small = [(trainer, "publish"), (reader, "update")]
+    for number in range(rounds + 2):
+        _, expected = trainer.ask("make", number)
+        for program, name in full + small if number % 2 else small + full:
+            seconds, _ = program.ask(name, number)
             if number > 1:  # the first version is whole, and memory is fresh
                 times[name].append(seconds)
-        for name in ("load", "update"):
-            assert all(bool((made[name][key] == tree[key]).all()) for key in tree)
+            if program is reader:
+                assert reader.ask("check", number)[1] == expected
+        trainer.ask("remove", number)
+    trainer.close()
+    reader.close()
     return {name: statistics.median(each) for name, each in times.items()}
 
 
 def way_rows(mib: int, rounds: int, folder: Path) -> Iterator[str]:
-    """Yield a row for each place: a folder, and a store behind a slow link."""
+    """Yield a row for each place: a folder, and stores behind slow links."""
     from benchmarks.object_store import BUCKET, ENVIRONMENT, running
 
-    yield way_row("a folder", ways(str(folder), mib, rounds))
+    yield way_row("a folder", mib, ways(str(folder / str(mib)), mib, rounds))
     os.environ.update(ENVIRONMENT)
-    with (
-        running("tests.storage.s3_server") as (direct, _),
-        running("benchmarks.slow_link", direct) as (slow, _),
-    ):
-        os.environ["AWS_ENDPOINT_URL"] = slow
-        yield way_row("a store, 50 ms, 1 GB/s", ways(f"s3://{BUCKET}/run", mib, rounds))
+    for rate, text in ((1e9, "1 GB/s"), (1e8, "100 MB/s")):
+        with (
+            running("tests.storage.s3_server") as (direct, _),
+            running("benchmarks.slow_link", direct, "--rate", str(rate)) as (slow, _),
+        ):
+            os.environ["AWS_ENDPOINT_URL"] = slow
+            seconds = ways(f"s3://{BUCKET}/run", mib, rounds)
+        yield way_row(f"a store, 50 ms, {text}", mib, seconds)
 
 
-def way_row(name: str, seconds: dict[str, float]) -> str:
+def way_row(name: str, mib: int, seconds: dict[str, float]) -> str:
     whole = seconds["save"] + seconds["load"]
     delta = seconds["publish"] + seconds["update"]
-    cells = [name, *[f"{each:.3f}" for each in seconds.values()], f"{whole / delta:.1f}"]
+    cells = [name, f"{mib}", *[f"{each:.3f}" for each in seconds.values()], f"{whole / delta:.1f}"]
     return f"| {' | '.join(cells)} |"
 
 
-def page(mib: int, rounds: int, folder: Path) -> str:
+def limit_rows(mib: int, rounds: int, folder: Path) -> Iterator[str]:
+    """Yield what memory and page cache of this machine take for as many bytes."""
+    size = mib * MIB
+    old = np.zeros(size // 8, np.uint64)
+    old[::9] = 1
+    new = old.copy()
+    tiles = [slice(at, at + TILE // 4) for at in range(0, len(old), TILE // 4)]
+
+    def write() -> None:
+        with (folder / "limit").open("wb") as file:
+            file.write(old.data)
+
+    calls: dict[str, Callable[[], object]] = {
+        "comparing two trees in memory": lambda: [(old[at] != new[at]).any() for at in tiles],
+        "copying a tree into memory that is in use": lambda: np.copyto(new, old),
+        "copying a tree into new memory": old.copy,
+        "writing a file, without flushing it to the disk": write,
+    }
+    for name, call in calls.items():
+        yield f"| {name} | {mib} | {median_of(call, rounds):.3f} |"
+    (folder / "limit").unlink()
+
+
+def page(sizes: Sequence[int], rounds: int, folder: Path) -> str:
     from benchmarks.pages import hardware, page_head, versions_of
 
     lines = page_head("Publish and follow", _HOW, versions_of(PACKAGES), hardware(folder))
     target = f"encode {ENCODE_MIN} GB/s and apply {APPLY_MIN} GB/s at 3 %"
     lines += [
-        f"## Encoding, {mib} MiB of bfloat16, one thread",
+        f"## Encoding, {sizes[0]} MiB of bfloat16, one thread",
         "",
         f"Targets: {target}; memcpy is a copy of as much.",
         "",
         f"| {' | '.join(_ENCODING_COLUMNS)} |",
         f"|{'---|' * len(_ENCODING_COLUMNS)}",
-        *encoding_rows(mib * MIB // 2),
+        *encoding_rows(sizes[0] * MIB // 2),
         "",
-        f"## From the trainer to a reader, {mib} MiB of bfloat16, 3 % changed",
+        "## From the trainer to a reader, bfloat16, 3 % changed",
         "",
-        f"Medians of {rounds} rounds, in seconds, in one process.",
+        f"Medians of {rounds} rounds, in seconds, in two processes: the trainer and the reader.",
         f"Target: publish and update are {WAY_MIN:g} times as fast as a full save and load.",
         "",
-        "| through | save | load | publish | update | times as fast |",
-        f"|{'---|' * 6}",
-        *way_rows(mib, rounds, folder),
+        "| through | MiB | save | load | publish | update | times as fast |",
+        f"|{'---|' * 7}",
+        *[row for size in sizes for row in way_rows(size, rounds, folder)],
+        "",
+        "What this machine takes for as many bytes, in one thread: no publication through a folder",
+        "can be faster than the comparison, and no update than a copy.",
+        "",
+        "| what | MiB | seconds |",
+        "|---|---|---|",
+        *[row for size in sizes for row in limit_rows(size, rounds, folder)],
         "",
     ]
     return "\n".join(lines)
@@ -235,10 +357,16 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=0, help="print a page of smaller arrays")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--folder", type=Path, default=HERE.parent / "build")
+    parser.add_argument("--role", choices=ROLES)
+    parser.add_argument("--root")
     arguments = parser.parse_args()
+    if arguments.role:
+        serve(arguments.role, arguments.root, arguments.mib)
+        return
     arguments.folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        text = page(arguments.mib or 512, arguments.rounds, Path(folder))
+        sizes = (arguments.mib,) if arguments.mib else SIZES
+        text = page(sizes, arguments.rounds, Path(folder))
     if arguments.mib:
         print(text)
     else:

@@ -269,6 +269,42 @@ def test_a_version_that_took_the_number_of_a_removed_one_is_loaded(location: str
     assert follower.update(tree) is tree
 
 
+def test_a_second_publisher_is_noticed(location: str) -> None:
+    first = cw.WeightPublisher(location)
+    for version in (1, 2):
+        first.publish(version, tree_of(version)).wait()
+    second = cw.WeightPublisher(location)
+    second.publish(5, tree_of(50)).wait()
+    with pytest.raises(StepError, match=r"version 5 is of another publisher: expected 2 as"):
+        first.publish(6, tree_of(6)).wait()
+    second.publish(6, tree_of(60)).wait()
+    assert_trees_equal(cw.WeightFollower(location).update(), tree_of(60))
+
+
+def test_the_version_after_the_removal_of_one_holds_the_tree(location: str) -> None:
+    publisher, follower = cw.WeightPublisher(location), cw.WeightFollower(location)
+    for version in (1, 2, 3):
+        publisher.publish(version, tree_of(version)).wait()
+    cw.CheckpointManager(location).delete(2)
+    publisher.publish(4, tree_of(4)).wait()
+    assert_trees_equal(follower.update(), tree_of(4))
+    assert versions_at(location) == {1: True, 3: False, 4: True}
+
+
+def test_a_delta_has_no_index_for_other_readers(tmp_path: Path) -> None:
+    publisher = cw.WeightPublisher(tmp_path, full_every=2)
+    for version in (1, 2, 3):
+        publisher.publish(version, {"w": np.arange(9.0) * version}).wait()
+        cw.verify(tmp_path / f"{version}")
+    name = "model.safetensors.index.json"
+    assert [(tmp_path / f"{version}" / name).exists() for version in (1, 2, 3)] == [
+        True,
+        False,
+        True,
+    ]
+    assert list(json.loads((tmp_path / "3" / name).read_text())["weight_map"]) == ["w"]
+
+
 def test_steps_of_a_run_are_never_removed(location: str) -> None:
     with cw.CheckpointManager(location) as manager:
         for step in (1, 2):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from itertools import islice
 from typing import Any, TypeVar
@@ -175,20 +175,14 @@ class ObjectStore:
         entry = self.find(name)
         return None if entry is None else entry.size_bytes
 
-    def write(self, name: str, data: bytes | Sequence[memoryview]) -> None:
-        """Write a whole object by one request, without a condition. Raises OSError.
-
-        Args:
-            name: the object.
-            data: its bytes; several views come one after another.
-        """
+    def write(self, name: str, data: bytes | memoryview) -> None:
+        """Write a whole object by one request, without a condition. Raises OSError."""
         import obstore
 
-        parts = [data] if isinstance(data, bytes) else data
-        contents = self.bytes_to_send(parts[0]) if len(parts) == 1 else parts
-
         async def put(store: Any) -> None:
-            await obstore.put_async(store, self.key_of(name), contents, use_multipart=False)
+            await obstore.put_async(
+                store, self.key_of(name), self.bytes_to_send(data), use_multipart=False
+            )
 
         self.ask(name, put, doing="writing it")
 

@@ -33,7 +33,6 @@ from cordwood.threads.stop_check import check_stop, current_stop_check
 from cordwood.threads.thread_pool import run_tasks
 
 PART_BYTES = 8 << 20
-_ONE_REQUEST_BYTES = 2 * PART_BYTES  # an upload in parts needs two requests before and after
 _ATTEMPTS = 2
 PARTS_IN_FLIGHT = 12  # of one object
 BUFFERS = 18  # of a call, each for one part: the most memory that uploads need
@@ -132,13 +131,9 @@ class _Uploads:
 
     def _send(self, name: str, contents: HashedContents) -> None:
         size = contents.plan.size_bytes
-        if size <= _ONE_REQUEST_BYTES:
+        if size <= PART_BYTES:
             self._ready()
-            parts = [
-                self._fill(contents, at, min(at + PART_BYTES, size), self._failed.is_set)
-                for at in range(0, size, PART_BYTES)
-            ]
-            self._store.write(name, parts)
+            self._store.write(name, self._fill(contents, 0, size, self._failed.is_set))
             _advance(size)
             return
 
