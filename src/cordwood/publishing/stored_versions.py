@@ -37,7 +37,7 @@ class OpenVersion(NamedTuple):
 
 
 class ListedVersions(NamedTuple):
-    """What a listing of a location has shown.
+    """The content of a location at the time of a listing.
 
     Attributes:
         stamps: the committed versions, ascending, each with a text that changes with it.
