@@ -111,7 +111,9 @@ SIGNATURES = {
     "open_combined": [
         *["weights", "*", "select", "rename", "cast", "accumulate", "others", "prefix"],
     ],
-    "copy": ["source", "destination", "*", "verify", "progress"],
+    "copy": [
+        *["source", "destination", "*", "verify", "progress", "executor", "part", "journal"],
+    ],
     "diff": [
         *["a", "b", "*", "select", "rename", "recipe", "prefix", "strict", "values", "progress"],
     ],

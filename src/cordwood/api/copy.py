@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import time
+from concurrent.futures import Executor
 
+from cordwood.bulk.bulk_arguments import bulk_options
+from cordwood.bulk.work_journal import journal_beside
 from cordwood.copying.copy_checkpoint_or_run import copy_checkpoint_or_run
 from cordwood.copying.copy_report import CopyReport
 from cordwood.io.progress import ProgressOption
@@ -17,7 +20,7 @@ from cordwood.loading.locate_step import locate_checkpoint
 from cordwood.saving.background_saves import raise_unreported_failures, wait_for_saves
 from cordwood.saving.interrupted_saves import after_interrupted_saves
 from cordwood.storage.locations import LocalPath, Location, Url, parse_location
-from cordwood.storage.paths import is_same_path, is_within
+from cordwood.storage.paths import absolute_path, is_same_path, is_within, path_exists
 from cordwood.threads.run_in_worker import in_worker
 
 
@@ -28,6 +31,9 @@ def copy(
     *,
     verify: bool = False,
     progress: ProgressOption = None,
+    executor: Executor | None = None,
+    part: tuple[int, int] | None = None,
+    journal: str | os.PathLike[str] | None = None,
 ) -> CopyReport:
     """Copy a checkpoint, or all steps of a run, to another path or URL, byte for byte.
 
@@ -57,6 +63,15 @@ def copy(
             damaged ones again. Files of unfinished copies on a disk are always checked.
         progress: True for a bar in a terminal or a notebook; or a function that is called from
             time to time with a `cordwood.results.Progress`. None: neither.
+        executor: any executor of `concurrent.futures`, whose workers copy the data files, as for
+            `cordwood.verify`. They see both places under the same paths. A task is one data file,
+            or several of 256 MiB together. This process writes the indexes. None: this process does
+            all.
+        part: (i, n) copies the data files of part i of n, counted from 0, and no index. The call
+            without `part` copies what is missing, and writes the indexes.
+        journal: a directory that lists the tasks that are done, as for `cordwood.verify`. None:
+            with `executor` or `part`, `.NAME.cordwood-journal` beside a local destination, by which
+            any later call goes on. It is removed once all is copied. A store needs none.
 
     Returns:
         The steps, files and bytes that were copied, and those that were there.
@@ -70,7 +85,10 @@ def copy(
         UnsupportedFormatError: the source is of another format, which `convert` reads.
         IncompleteCheckpointError: no save of the source has finished.
         CorruptionError: bytes of the source do not match their digests; names file and range.
-        ValueError: one of the two is within the other.
+        ValueError: one of the two is within the other; or the source is a single file, which is
+            not divided.
+        ProcessError: the executor lost all its workers, and takes no more tasks.
+        StorageError: another call copies the same; names its process.
         Exception: other errors of `load` and `save`.
 
     >>> from cordwood import save
@@ -87,11 +105,16 @@ def copy(
                 f"{origin} cannot be copied to {target}: expected two places, neither of them "
                 "within the other"
             )
+    options = bulk_options(executor, part, journal)
+    if options.journal is None and isinstance(target, LocalPath):
+        beside = absolute_path(journal_beside(target))
+        if options.divides or path_exists(beside):
+            options = options._replace(journal=beside)
     raise_unreported_failures()
     wait_for_saves(str(origin))
     wait_for_saves(str(target))
     with after_interrupted_saves(str(target)), progress_display(progress, "copying") as report:
-        copied = copy_checkpoint_or_run(origin, target, verify=verify, report=report)
+        copied = copy_checkpoint_or_run(origin, target, options, verify=verify, report=report)
     return CopyReport(
         str(origin),
         str(target),

@@ -55,6 +55,11 @@ class WorkJournal:
         os.write(self._fd, f"{json.dumps(value)}\n".encode())
 
 
+def journal_beside(destination: LocalPath) -> LocalPath:
+    """Return the place of the journal of a call that writes to a local path."""
+    return destination.parent.child(f".{destination.name}.cordwood-journal")
+
+
 @contextmanager
 def open_journal(folder: LocalPath, *, work: str, part: WorkPart | None) -> Iterator[WorkJournal]:
     """Open the journal in a directory, which is made if there is none, for one call.

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
+from cordwood.bulk.run_bulk import BulkOptions, BulkRun, bulk_run
+from cordwood.copying.copy_in_tasks import copy_in_tasks, plan_tasks, sizes_of
 from cordwood.copying.copy_single_file import copy_single_file
 from cordwood.copying.copy_step import Copier
 from cordwood.copying.refuse_copy import is_directory_of_steps, refuse_other_step, refuse_run
@@ -13,17 +17,37 @@ from cordwood.io.progress import Report, report_progress
 from cordwood.message_text import listed
 from cordwood.storage.directories import size_on_disk
 from cordwood.storage.locations import LocalPath, Location
-from cordwood.storage.paths import kind_at
+from cordwood.storage.paths import absolute_location, kind_at
 from cordwood.threads.log import log
 from cordwood.threads.thread_counts import reading_threads
 from cordwood.threads.thread_pool import map_in_threads
 
 
 def copy_checkpoint_or_run(
-    source: Location, destination: Location, *, verify: bool, report: Report | None
+    source: Location,
+    destination: Location,
+    options: BulkOptions,
+    *,
+    verify: bool,
+    report: Report | None,
 ) -> Copier:
-    """Copy a checkpoint, or the steps of a run; return what was copied."""
-    if isinstance(source, LocalPath) and kind_at(source) == "a file":
+    """Copy a checkpoint, or the steps of a run; return what was copied.
+
+    Args:
+        source: the checkpoint, or the directory of steps.
+        destination: the place to write.
+        options: where the data files are copied, and which of them. Steps are committed by the call
+            that is for all of them.
+        verify: True also reads the files that the destination has.
+        report: receives the progress; None: nobody.
+    """
+    is_file = isinstance(source, LocalPath) and kind_at(source) == "a file"
+    if is_file and options.divides:
+        raise ValueError(
+            f"{source} is a single file, which one process copies: executor=, part= and journal= "
+            "are for directories of safetensors files"
+        )
+    if isinstance(source, LocalPath) and is_file:
         with report_progress(size_on_disk(source), report):
             return copy_single_file(source, destination)
     storage = storage_of(DEFAULT)
@@ -45,15 +69,29 @@ def copy_checkpoint_or_run(
         refuse_other_step(source, destination)
         refuse_run(source, destination, target)
     threads = reading_threads(latency_bound=root.has_pool or target.has_pool)
-    sizes = map_in_threads(copier.examine, [each[1:] for each in pairs], threads=threads)
-    if all(size is None for size in sizes):
+    steps = map_in_threads(copier.examine, [each[1:] for each in pairs], threads=threads)
+    if all(step is None for step in steps):
         raise IncompleteCheckpointError(
             f"{source}: none of its steps ({listed(names)}) is finished"
         )
-    total = sum({key: size for each in sizes for key, size in (each or {}).items()}.values())
-    with report_progress(total, report):
-        for (name, *places), size in zip(pairs, sizes, strict=True):
-            if size is None:
+    with ExitStack() as stack:
+        run: BulkRun | None = None
+        if options.divides:
+            tasks = plan_tasks([step for step in steps if step is not None], verify=verify)
+            work = f"copy {absolute_location(source)} to {absolute_location(destination)}"
+            run = stack.enter_context(bulk_run([each.task for each in tasks], options, work=work))
+            total = sum([tasks[position].task.size_bytes for position in run.positions])
+            stack.enter_context(report_progress(total, report))
+            done = copy_in_tasks(run, tasks)
+            copier.whole, copier.written = done.whole, done.copied
+            if options.part is not None:
+                copier.count_files(sizes_of(tasks))
+                return copier
+        else:
+            missing = {key: size for step in steps if step for key, size in step.missing.items()}
+            stack.enter_context(report_progress(sum(missing.values()), report))
+        for (name, *places), step in zip(pairs, steps, strict=True):
+            if step is None:
                 log.warning("%s has no index: it is not finished, and is not copied", places[0])
                 continue
             try:
@@ -64,6 +102,8 @@ def copy_checkpoint_or_run(
                 log.warning(
                     "%s was deleted while it was copied; gc removes what %s has of it", *places
                 )
+        if run is not None:
+            run.forget()
     if copier.left_out:
         log.warning("%s: %s", destination, copier.left_out)
     return copier

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
+from cordwood.copying.missing_files import missing_files
 from cordwood.copying.refuse_copy import refuse_format
-from cordwood.errors import CordwoodError, CorruptionError, FormatError, StorageError
+from cordwood.errors import CordwoodError, StorageError
 from cordwood.formats.detect_directory import format_in
 from cordwood.formats.format_protocol import StepContent
 from cordwood.formats.load_format import copier_of, storage_of, writer_of
@@ -18,12 +21,29 @@ from cordwood.storage.locations import LocalPath, Location
 from cordwood.storage.retry_reading import ReplacedError, retry_reading
 from cordwood.storage.storage_protocol import MissingDataError, Storage
 from cordwood.threads.log import log
-from cordwood.threads.thread_counts import reading_threads
-from cordwood.threads.thread_pool import map_in_threads
-
-_LOCAL_FILES_AT_ONCE = 2
 
 _ATTEMPTS = 3  # to copy a step whose files are removed at the destination before its index is there
+
+
+class StepToCopy(NamedTuple):
+    """A finished step, and what its destination has, as they were when the copy began.
+
+    Attributes:
+        source, destination: the step, and the one to write.
+        index_bytes: the index of the source.
+        content: the content to write.
+        is_there: True if the destination has the index already.
+        in_store: True if the destination is in an object store, where files are whole.
+        missing: the sizes of the files to copy, by their new names.
+    """
+
+    source: Location
+    destination: Location
+    index_bytes: bytes
+    content: StepContent
+    is_there: bool
+    in_store: bool
+    missing: Mapping[str, int]
 
 
 class Copier:
@@ -31,10 +51,14 @@ class Copier:
 
     Attributes:
         left_out: a sentence about what the copies lack; "": nothing.
+        whole: data files that were checked at the destination, as steps and names.
+        written: those among them that this copy has written.
     """
 
     def __init__(self, *, verify: bool, in_pool: bool) -> None:
         self.left_out = ""
+        self.whole: Collection[tuple[Location, str]] = ()
+        self.written: Collection[tuple[Location, str]] = ()
         self.steps: list[str] = []
         self.steps_there: list[str] = []
         self.files = 0
@@ -44,8 +68,8 @@ class Copier:
         self._in_pool = in_pool
         self._held: dict[str, tuple[Location, Source]] = {}  # by name: the step that has it
 
-    def examine(self, source: Location, destination: Location) -> dict[str, int] | None:
-        """Return the sizes of the files to copy; None if there is no finished step.
+    def examine(self, source: Location, destination: Location) -> StepToCopy | None:
+        """Return what is to be copied; None if there is no finished step.
 
         Raises FileExistsError and NotACheckpointError for something else at the destination.
         """
@@ -66,7 +90,9 @@ class Copier:
             writer_of(DEFAULT).refuse_foreign(DEFAULT, destination)
         elif not self._verify:
             names = self._missing(target, content, by_size=True)
-        return {name: content.files[name].size_bytes for name in names}
+        missing = {name: content.files[name].size_bytes for name in names}
+        is_there = current == content.index_bytes
+        return StepToCopy(source, destination, data, content, is_there, target.has_pool, missing)
 
     def copy_step(self, name: str, source: Location, destination: Location) -> None:
         """Copy a checkpoint, again if it is replaced, or its copy is removed, meanwhile."""
@@ -101,6 +127,15 @@ class Copier:
 
         retry_reading(attempt)
 
+    def count_files(self, sizes: Mapping[tuple[Location, str], int]) -> None:
+        """Count data files of a part of a copy, which commits no step, by steps and names."""
+        for key, size_bytes in sizes.items():
+            if key in self.written:
+                self.files += 1
+                self.copied_bytes += size_bytes
+            elif key in self.whole:
+                self.skipped_bytes += size_bytes
+
     def _content_of(self, data: bytes, source: Location, target: Storage) -> StepContent:
         return copier_of(DEFAULT).content_of(
             data, source, in_pool=self._in_pool, has_links=target.has_links
@@ -129,7 +164,7 @@ class Copier:
         missing = self._missing(target, content, by_size=is_there and not self._verify)
         linked = [each for each in missing if target.has_links and self._holds(each, content)]
         unshared = [each for each in missing if each not in linked]
-        copier.write_files(origin, content, destination, unshared)
+        copier.write_files(origin, _files(content, unshared), destination)
         if not is_complete or linked:
             if isinstance(destination, LocalPath):  # a copy that was killed may have left some
                 for each in content.files.keys() - set(missing):
@@ -138,18 +173,20 @@ class Copier:
                 unlinked = [
                     each for each in linked if not save.link(str(self._held[each][0]), each)
                 ]
-                copier.write_files(origin, content, destination, unlinked)
+                copier.write_files(origin, _files(content, unlinked), destination)
                 missing = [each for each in missing if each not in linked or each in unlinked]
 
                 save.commit(lambda old: _content_beside(old, content, destination).change())
-        self.files += len(missing)
+        written = {each for each in content.files if (destination, each) in self.written}
+        written.update(missing)
+        self.files += len(written)
         for each, file in content.files.items():
-            if each in missing:
+            if each in written:
                 self.copied_bytes += file.size_bytes
             elif not self._holds(each, content):
                 self.skipped_bytes += file.size_bytes
         self._held.update({each: (destination, file) for each, file in content.files.items()})
-        (self.steps_there if is_there and not missing else self.steps).append(name)
+        (self.steps_there if is_there and not written else self.steps).append(name)
 
     def _holds(self, name: str, content: StepContent) -> bool:
         """Return True if an earlier step of this call has the same file."""
@@ -165,23 +202,23 @@ class Copier:
             content: the step.
             by_size: True to compare the sizes alone, where an index refers to the files already.
         """
+        files = {
+            name: file
+            for name, file in content.files.items()
+            if not (name.startswith("../") and self._holds(name, content))
+        }
+        by_size = by_size or (target.has_pool and not self._verify)
+        checked = {n: file for n, file in files.items() if (target.location, n) in self.whole}
+        others = {name: file for name, file in files.items() if name not in checked}
+        missing = {
+            *missing_files(target, checked, by_size=True),
+            *missing_files(target, others, by_size=by_size),
+        }
+        return [name for name in files if name in missing]
 
-        def is_whole(name: str, file: Source) -> bool:
-            if name.startswith("../") and self._holds(name, content):
-                return True
-            with suppress(CorruptionError, FormatError, FileNotFoundError, NotADirectoryError):
-                (opened,) = target.open([file._replace(name=name)])
-                with opened:
-                    if by_size or (target.has_pool and not self._verify):
-                        opened.read(0, 0)  # compares its size
-                        return True
-                    return copier_of(DEFAULT).is_whole(opened, file)
-            return False
 
-        files = list(content.files.items())
-        threads = reading_threads(latency_bound=True) if target.has_pool else 1
-        whole = map_in_threads(is_whole, files, threads=threads)
-        return [name for (name, _), is_present in zip(files, whole, strict=True) if not is_present]
+def _files(content: StepContent, names: Sequence[str]) -> dict[str, Source]:
+    return {name: content.files[name] for name in names}
 
 
 def _content_beside(current: bytes | None, content: StepContent, path: Location) -> StepContent:

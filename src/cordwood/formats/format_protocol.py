@@ -443,9 +443,9 @@ class StepCopier(Protocol):
         ...
 
     def write_files(
-        self, origin: Storage, content: StepContent, destination: Location, names: Sequence[str], /
+        self, origin: Storage, files: Mapping[str, Source], destination: Location, /
     ) -> None:
-        """Copy data files by their new names; each has its name once it is whole.
+        """Copy data files, by their new names; each has its name once it is whole.
 
         Raises CorruptionError that names a file and a range, and OSError.
         """

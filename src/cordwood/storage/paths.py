@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from cordwood.errors import StorageError
-from cordwood.storage.locations import LocalPath
+from cordwood.storage.locations import LocalPath, Location
 
 # The folder beside the steps of a run in an object store, with the data objects that they share.
 # It comes before the names of steps in a listing, which can so begin after it.
@@ -96,6 +96,11 @@ def last_name(path: str | os.PathLike[str]) -> str:
 def absolute_path(path: LocalPath) -> LocalPath:
     """Return an absolute path; `..` is kept, because it depends on symbolic links."""
     return path if os.path.isabs(path) else LocalPath(os.path.join(os.getcwd(), path))
+
+
+def absolute_location(location: Location) -> Location:
+    """Return the same place for a process with another working directory."""
+    return absolute_path(location) if isinstance(location, LocalPath) else location
 
 
 def is_empty_file(path: str | os.PathLike[str]) -> bool:

@@ -23,8 +23,8 @@ from cordwood.io.progress import Report, report_progress
 from cordwood.io.verify_sample import VerifySample
 from cordwood.plan.source_ranges import group_ranges
 from cordwood.storage.directories import size_on_disk
-from cordwood.storage.locations import LocalPath, Location
-from cordwood.storage.paths import absolute_path
+from cordwood.storage.locations import Location
+from cordwood.storage.paths import absolute_location
 from cordwood.verifying.verify_one import verify_one, with_all_pieces
 from cordwood.verifying.verify_result import Verification
 from cordwood.verifying.verify_tasks import (
@@ -71,7 +71,7 @@ def verify_in_tasks(
         checks.append(check)
         tasks += check.tasks
         numbers += [number] * len(check.tasks)
-    whole = _absolute(checkpoints[0] if len(checkpoints) == 1 else checkpoints[-1].parent)
+    whole = absolute_location(checkpoints[0] if len(checkpoints) == 1 else checkpoints[-1].parent)
     with bulk_run(tasks, options, work=f"verify {whole}") as run:
         size_bytes = sum([tasks[position].size_bytes for position in run.positions])
         with report_progress(size_bytes, report):
@@ -129,7 +129,7 @@ class _Check:
         format: str | None,
         max_bytes: int | None,
     ) -> None:
-        self._location = _absolute(location)
+        self._location = absolute_location(location)
         self._choice = choice
         self._format = format
         self._max_bytes = max_bytes
@@ -229,10 +229,6 @@ def _divided(location: Location, format: Format) -> tuple[Format, DataFiles | No
     if format.name != PACKS.name:
         return format, None
     return format, data_file_lister_of(format).data_files(location)
-
-
-def _absolute(location: Location) -> Location:
-    return absolute_path(location) if isinstance(location, LocalPath) else location
 
 
 def _tuples(record: Sequence[Any]) -> list[Any]:

@@ -6,7 +6,7 @@ so each block is checked when it is read, and nothing is read twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -108,53 +108,50 @@ def is_whole(file: ReadableFile, source: Source) -> bool:
     return not check_files([(file, read_pack_digests(file, source.header_digest))])[0]
 
 
-def write_files(
-    origin: Storage, content: StepContent, destination: Location, names: Sequence[str]
-) -> None:
+def write_files(origin: Storage, files: Mapping[str, Source], destination: Location) -> None:
     """Copy data files; each has its name once it is whole.
 
     Args:
         origin: the storage of the source.
-        content: the step.
+        files: the files to copy, by their new names.
         destination: the step to write.
-        names: the new names of the files to copy.
 
     Raises CorruptionError that names a file and a range, and OSError.
     """
-    if not names:
+    if not files:
         return
     with ExitStack() as stack:
-        opened = origin.open([content.files[name] for name in names])
+        opened = origin.open(list(files.values()))
         for file in opened:
             stack.enter_context(file)
         threads = reading_threads(latency_bound=origin.has_pool)
-        pairs = [(file, content.files[n]) for n, file in zip(names, opened, strict=True)]
+        pairs = list(zip(opened, files.values(), strict=True))
         copies = map_in_threads(
             partial(_FileCopy, counts=isinstance(destination, LocalPath)), pairs, threads=threads
         )
         leaves = Leaves([each.leaf() for each in copies])
         plans = [each.plan(number) for number, each in enumerate(copies)]
         if isinstance(destination, LocalPath):
-            paths = [f"{destination}/{name}" for name in names]
+            paths = [f"{destination}/{name}" for name in files]
             arguments = [(path, plan, leaves) for path, plan in zip(paths, plans, strict=True)]
             map_in_threads(write_file, arguments, threads=_LOCAL_FILES_AT_ONCE)
             return
         from cordwood.storage.object_stores.object_store_client import ObjectStore
         from cordwood.storage.object_stores.object_uploads import upload_objects
 
-        files = [*map(NewDataFile, names, plans), *_lists_of_cells(origin, content, names)]
-        upload_objects(ObjectStore(destination), files, leaves, max_buffers=_BUFFERS, are_new=False)
+        new_files = [*map(NewDataFile, files, plans), *_lists_of_cells(origin, files)]
+        upload_objects(
+            ObjectStore(destination), new_files, leaves, max_buffers=_BUFFERS, are_new=False
+        )
         for each in copies:
             each.raise_failure()
 
 
-def _lists_of_cells(
-    origin: Storage, content: StepContent, names: Sequence[str]
-) -> list[NewDataFile]:
+def _lists_of_cells(origin: Storage, files: Mapping[str, Source]) -> list[NewDataFile]:
     """Return the small objects beside data objects of a pool, by which later saves compare."""
     found = set()
-    for name in names:
-        match = PACK_NAME.fullmatch(content.files[name].name)
+    for name, source in files.items():
+        match = PACK_NAME.fullmatch(source.name)
         if name.startswith("../") and match is not None and match["pool"]:
             found.add(f"{match['pool']}cells-{match['process']}.json")
     contents = {name: origin.read_sidecar(name) for name in sorted(found)}
