@@ -98,6 +98,7 @@ bench: $(STAMP) $(MINILM)
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/parts.py
 	$(BIN)/python benchmarks/convert.py
+	$(BIN)/python benchmarks/orbax_index.py
 	$(BIN)/python benchmarks/recipes.py
 	$(BIN)/python benchmarks/verify.py
 	$(BIN)/python benchmarks/publish.py

@@ -57,6 +57,7 @@ SCRIPTS = [
     Script("manager.py", "--case smoke --json --folder FOLDER", NAMES),
     Script("object_clients.py", "--size 5 --rounds 1", ("| small writes, TensorStore |",)),
     Script("object_store.py", "--mib 2 --rounds 1", ("| load cordwood |", "| load obstore |")),
+    Script("orbax_index.py", "--tree smoke --rounds 1 --folder FOLDER", (f"| {ORBAX} |",)),
     Script(  # ranges and MiB that a load reads, which depend on no machine
         "parts.py",
         "--mib 16",

@@ -11,7 +11,7 @@ import numpy as np
 
 from cordwood.compat.orbax import args as arguments
 from cordwood.compat.orbax.handlers import CheckpointHandler
-from cordwood.formats.orbax.encode_tree import encode_tree
+from cordwood.formats.orbax.encode_tree import leaf_names
 from cordwood.manager.items.stateful import is_stateful
 from cordwood.storage.scratch_directory import files_in_scratch
 from cordwood.tree.flatten import flatten
@@ -129,7 +129,7 @@ def require_storable(items: ItemsToStore, *, orbax: bool) -> None:
         pairs = zip(flat.paths, flat.leaves, strict=True)
         specs = [describe_leaf(path, leaf, allow_remote=True) for path, leaf in pairs]
         if orbax:
-            encode_tree(flat.structure, specs, use_ocdbt=True)
+            leaf_names(flat.structure, specs)
 
 
 def refuse_custom_metadata(custom_metadata: object) -> None:

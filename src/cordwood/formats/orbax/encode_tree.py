@@ -9,6 +9,7 @@ import base64
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from json.encoder import encode_basestring_ascii as _quoted  # type: ignore[attr-defined, unused-ignore]
 from typing import Any, NamedTuple
 
 from cordwood.errors import UnsupportedLeafError
@@ -19,7 +20,7 @@ from cordwood.formats.orbax.tree_metadata import MAPPING, SEQUENCE, STORES_ZEROS
 from cordwood.formats.zarr.metadata_v2 import METADATA_NAME, encode_metadata
 from cordwood.formats.zarr.zarr_dtypes import stored_as
 from cordwood.index import ARRAY_KINDS, LeafKind, LeafSpec, Node, Structure
-from cordwood.keypath import DictKey, Key, KeyPath, path_label
+from cordwood.keypath import DictKey, KeyPath, path_label
 
 # The dtypes in which Orbax stores Python numbers, with their codes in `struct`.
 _NUMBERS: Mapping[LeafKind, tuple[str, str]] = {
@@ -28,6 +29,7 @@ _NUMBERS: Mapping[LeafKind, tuple[str, str]] = {
     "float": ("float64", "<d"),
 }
 _INT64 = range(-(1 << 63), 1 << 63)
+# The types of values, as Orbax calls them. For a "jax.Array" without a sharding it needs a target.
 _EMPTY = {
     "none": "None",
     "dict": "Dict",
@@ -36,6 +38,8 @@ _EMPTY = {
     "namedtuple": "NamedTuple",
     "object": "Dict",
 }
+_ARRAY = "np.ndarray"
+_STORED = {**dict.fromkeys(_NUMBERS, "scalar"), "str": "string", "prng_key": "jax.Array"}
 # Without a target, Orbax returns PRNG keys as keys only where their sharding is recorded.
 _ON_FIRST_DEVICE = json.dumps(
     {
@@ -63,7 +67,8 @@ class EncodedTree(NamedTuple):
 class _Slot(NamedTuple):
     """A leaf, or a container without elements."""
 
-    keys: tuple[tuple[str, int], ...]  # each with its key_type
+    keys: tuple[str, ...]
+    key_metadata: str  # the same keys with their types, as the elements of a list in JSON
     kind: str  # of the node
 
 
@@ -80,45 +85,47 @@ def encode_tree(
     Raises:
         UnsupportedLeafError: Orbax has no place for a leaf, or would confuse it with another one.
     """
-    entries: dict[str, object] = {}
-    names: dict[str, KeyPath] = {}
+    slots = _slots(structure)
+    names = _names(slots, specs)
     leaves = iter(specs)
-    for slot in _slots(structure):
-        texts = tuple([text for text, _ in slot.keys])
-        value_type, is_empty = _EMPTY.get(slot.kind, ""), slot.kind != "leaf"
-        if not is_empty:
-            leaf = next(leaves)
-            name = ".".join(texts)
-            if name in names:
-                other = path_label(names[name])
-                raise unsupported(leaf.key_path, f"Orbax has one name for it and {other}: {name!r}")
-            names[name] = leaf.key_path
-            value_type = _value_type(leaf)
-        entries[repr(texts)] = {
-            "key_metadata": [{"key": text, "key_type": kind} for text, kind in slot.keys],
-            "value_metadata": {"value_type": value_type, "skip_deserialize": is_empty},
-        }
-    members = {
-        "tree_metadata": entries,
+    entries: list[str] = []
+    for keys, key_metadata, kind in slots:
+        if kind == "leaf":
+            value_type, is_empty = _STORED.get(next(leaves).kind, _ARRAY), "false"
+        else:
+            value_type, is_empty = _EMPTY[kind], "true"
+        # The label is the repr of a tuple, as Orbax writes it: scripts of its users parse it.
+        entries.append(
+            f'{_quoted(repr(keys))}:{{"key_metadata":[{key_metadata}],"value_metadata":'
+            f'{{"value_type":"{value_type}","skip_deserialize":{is_empty}}}}}'
+        )
+    others = {
         "use_ocdbt": use_ocdbt,
         "use_zarr3": False,
         STORES_ZEROS: True,
         "custom_metadata": None,
     }
+    tree_json = ",".join(entries).encode()
+    files = {TREE_NAME: b'{"tree_metadata":{%b},%b' % (tree_json, _encoded(others)[1:])}
     named = list(zip(names, specs, strict=True))
     strings = {name: leaf.value for name, leaf in named if leaf.kind == "str"}
-    keys = [(name, leaf) for name, leaf in named if leaf.kind == "prng_key"]
-    files = {TREE_NAME: _encoded(members)}
+    keys_of_prng = [(name, leaf) for name, leaf in named if leaf.kind == "prng_key"]
     if strings:
         files[STRINGS_NAME] = _encoded(strings)
-    if keys:
-        implementations = [_key_metadata(name, leaf) for name, leaf in keys]
+    if keys_of_prng:
+        implementations = [_key_metadata(name, leaf) for name, leaf in keys_of_prng]
         files[f"{KEYS_FOLDER}/process_0"] = _encoded({"array_metadatas": implementations})
         in_base64 = [
-            base64.b64encode(name.encode(errors="surrogatepass")).decode() for name, _ in keys
+            base64.b64encode(name.encode(errors="surrogatepass")).decode()
+            for name, _ in keys_of_prng
         ]
         files[SHARDINGS_NAME] = _encoded(dict.fromkeys(in_base64, _ON_FIRST_DEVICE))
-    return EncodedTree(list(names), files)
+    return EncodedTree(names, files)
+
+
+def leaf_names(structure: Structure, specs: Sequence[LeafSpec]) -> Sequence[str]:
+    """Return the names by which Orbax calls the leaves. Raises as `encode_tree`."""
+    return _names(_slots(structure), specs)
 
 
 def number_files(name: str, spec: LeafSpec) -> Mapping[str, bytes]:
@@ -143,48 +150,64 @@ def _encoded(members: Mapping[str, object]) -> bytes:
     return json.dumps(members, separators=(",", ":")).encode()
 
 
-def _slots(structure: Structure) -> Iterator[_Slot]:
+def _slots(structure: Structure) -> list[_Slot]:
     """Return the leaves and the empty containers of a structure, in order."""
-    stack: list[Iterator[tuple[tuple[str, int], ...]]] = [iter([()])]
+    slots: list[_Slot] = []
     nodes = iter(structure)
+    stack: list[Iterator[tuple[tuple[str, ...], str]]] = [iter([((), "")])]
     while stack:
-        path = next(stack[-1], None)
-        if path is None:
-            stack.pop()
-            continue
-        node = next(nodes)
-        if node.size:
-            stack.append(iter([(*path, key) for key in _keys_of(node, path)]))
+        for keys, key_metadata in stack[-1]:
+            node = next(nodes)
+            if node.size:
+                stack.append(iter(_places_in(node, keys, key_metadata)))
+                break
+            slots.append(_Slot(keys, key_metadata, node.kind))
         else:
-            yield _Slot(path, node.kind)
+            stack.pop()
+    return slots
 
 
-def _keys_of(node: Node, path: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    if not node.keys:
-        return [(str(position), SEQUENCE) for position in range(node.size)]
-    texts: dict[str, Key] = {}
-    for key in node.keys:
-        text = str(key.value if isinstance(key, DictKey) else key)
-        if text in texts:
-            where = tuple([text for text, _ in path])
-            raise unsupported((*where, key), f"Orbax has one name for two keys: {text!r}")
-        texts[text] = key
-    return [(text, MAPPING) for text in texts]
+def _places_in(
+    node: Node, keys: tuple[str, ...], key_metadata: str
+) -> list[tuple[tuple[str, ...], str]]:
+    """Return of each child the keys, and their JSON."""
+    before = f"{key_metadata}," if key_metadata else ""
+    key_type = MAPPING if node.keys else SEQUENCE
+    texts = [str(key.value if isinstance(key, DictKey) else key) for key in node.keys]
+    if len(set(texts)) < len(texts):
+        place = next(i for i, text in enumerate(texts) if text in texts[:i])
+        problem = f"Orbax has one name for two keys: {texts[place]!r}"
+        raise unsupported((*keys, node.keys[place]), problem)
+    return [
+        ((*keys, text), f'{before}{{"key":{_quoted(text)},"key_type":{key_type}}}')
+        for text in texts or map(str, range(node.size))
+    ]
 
 
-def _value_type(leaf: LeafSpec) -> str:
+def _names(slots: Sequence[_Slot], specs: Sequence[LeafSpec]) -> list[str]:
+    """Return the names of the leaves, and check that Orbax has a place for each."""
+    names: dict[str, KeyPath] = {}
+    slots_of_leaves = [slot for slot in slots if slot.kind == "leaf"]
+    for slot, leaf in zip(slots_of_leaves, specs, strict=True):
+        name = ".".join(slot.keys)
+        if name in names:
+            other = path_label(names[name])
+            raise unsupported(leaf.key_path, f"Orbax has one name for it and {other}: {name!r}")
+        names[name] = leaf.key_path
+        _require_storable(leaf)
+    return list(names)
+
+
+def _require_storable(leaf: LeafSpec) -> None:
+    """Raise UnsupportedLeafError for a leaf that Orbax cannot hold."""
     if leaf.kind in _NUMBERS:
         if leaf.kind == "int" and leaf.value not in _INT64:
             raise unsupported(leaf.key_path, "Orbax stores integers of 64 bits")
-        return "scalar"
-    if leaf.kind == "str":
-        return "string"
-    if leaf.kind not in ARRAY_KINDS:
+    elif leaf.kind in ARRAY_KINDS:
+        if stored_as(leaf.dtype).disguised:
+            raise unsupported(leaf.key_path, f"Orbax stores no arrays of {leaf.dtype}")
+    elif leaf.kind != "str":
         raise unsupported(leaf.key_path, f"Orbax stores no {leaf.kind}")
-    if stored_as(leaf.dtype).disguised:
-        raise unsupported(leaf.key_path, f"Orbax stores no arrays of {leaf.dtype}")
-    # For a "jax.Array" without a sharding, Orbax needs a target.
-    return "jax.Array" if leaf.kind == "prng_key" else "np.ndarray"
 
 
 def _key_metadata(name: str, leaf: LeafSpec) -> dict[str, Any]:

@@ -7,12 +7,19 @@ of Orbax since 0.6 read this layout.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from cordwood.formats.format_losses import unstorable_error
 from cordwood.formats.ocdbt.encode_database import FileRange, encode_database
 from cordwood.formats.ocdbt.manifest import MANIFEST_NAME
-from cordwood.formats.orbax.encode_tree import encode_tree, number_files, unsupported
+from cordwood.formats.orbax.encode_tree import (
+    encode_tree,
+    leaf_names,
+    number_files,
+    unsupported,
+)
 from cordwood.formats.orbax.prng_keys import KEYS_FOLDER
 from cordwood.formats.orbax.shardings import SHARDINGS_NAME
 from cordwood.formats.orbax.string_leaves import STRINGS_NAME
@@ -22,13 +29,22 @@ from cordwood.formats.zarr.array_metadata import MAX_DIMS
 from cordwood.formats.zarr.metadata_v2 import METADATA_NAME, encode_metadata
 from cordwood.index import ARRAY_KINDS, Box, Index, Inline, Leaf, LeafSpec, Pieces, Structure
 from cordwood.sharding.boxes import whole_box
+from cordwood.threads.garbage_collector import gc_paused
 
 # All files that may describe a tree.
 NAMES = (
     *(TREE_NAME, MANIFEST_NAME, ORBAX_NODES_NAME, STRINGS_NAME, SHARDINGS_NAME),
     f"{KEYS_FOLDER}/process_0",
 )
+_SURROGATE = re.compile("[\ud800-\udfff]")
 MAX_CHUNKS = 1 << 16  # of one array, if its parts have to be cut: each is a key of the database
+
+
+class _ChunkLayout(NamedTuple):
+    """How an array is divided into chunks, which leaves that are alike have in common."""
+
+    zarray: bytes
+    names: Sequence[Sequence[str]]  # of the chunks in each piece, in the order of their elements
 
 
 def encode_tree_in_place(index: Index) -> dict[str, bytes]:
@@ -39,59 +55,56 @@ def encode_tree_in_place(index: Index) -> dict[str, bytes]:
     Raises:
         UnsupportedLeafError: Orbax cannot read a leaf from where it is; names its key path.
     """
-    specs = [_spec(leaf) for leaf in index.leaves]
-    encoded = encode_tree(index.structure, specs, use_ocdbt=True)
-    sources = [source.name for source in index.sources]
-    values: dict[str, bytes | FileRange] = {}
-    zarrays: dict[tuple[object, ...], bytes] = {}
-    chunk_shapes: dict[tuple[object, ...], tuple[int, ...]] = {}
-    for name, spec, leaf in zip(encoded.names, specs, index.leaves, strict=True):
-        _require_text(name, spec)
-        prefix = f"{name}/" if name else ""
-        if isinstance(leaf.storage, Inline):
-            if leaf.kind != "str":
-                values.update(number_files(name, spec))
-            continue
-        boxes = _boxes(leaf, leaf.storage)
-        chunk = chunk_shapes.get((leaf.shape, boxes))
-        if chunk is None:
-            chunk = chunk_shapes[leaf.shape, boxes] = chunk_shape(spec, boxes)
-        alike = leaf.shape, chunk, leaf.dtype
-        if alike not in zarrays:
-            zarrays[alike] = encode_metadata(*alike, None, marked=False)
-        values[prefix + METADATA_NAME] = zarrays[alike]
-        for piece, box in zip(leaf.storage.pieces, boxes, strict=True):
-            names = _chunk_names(box, chunk)
-            size = piece.length // len(names) if names else 0
-            file = sources[piece.source]
-            for number, chunk_name in enumerate(names):
-                offset = piece.offset + number * size
-                values[prefix + chunk_name] = FileRange(file, offset, size)
-    database = encode_database(values, node_file=ORBAX_NODES_NAME)
+    with gc_paused():
+        specs = [_spec(leaf) for leaf in index.leaves]
+        encoded = encode_tree(index.structure, specs, use_ocdbt=True)
+        sources = [source.name for source in index.sources]
+        values: dict[str, bytes | FileRange] = {}
+        layouts: dict[tuple[object, ...], _ChunkLayout] = {}
+        _require_text(encoded.names, specs)
+        for name, spec, leaf in zip(encoded.names, specs, index.leaves, strict=True):
+            prefix, storage = f"{name}/" if name else "", leaf.storage
+            if isinstance(storage, Inline):
+                if leaf.kind != "str":
+                    values.update(number_files(name, spec))
+                continue
+            if not isinstance(storage, Pieces) or storage.encoding != "raw":
+                raise unsupported(leaf.key_path, "it is stored encoded")
+            places = tuple([piece.where for piece in storage.pieces])
+            alike = leaf.kind, leaf.shape, leaf.dtype, places
+            layout = layouts.get(alike)
+            if layout is None:
+                layout = layouts[alike] = _chunk_layout(spec, places)
+            values[prefix + METADATA_NAME] = layout.zarray
+            for piece, names in zip(storage.pieces, layout.names, strict=True):
+                _, source, offset, length = piece
+                size = length // len(names) if names else 0
+                for number, chunk_name in enumerate(names):
+                    values[prefix + chunk_name] = FileRange(
+                        sources[source], offset + number * size, size
+                    )
+        database = encode_database(values, node_file=ORBAX_NODES_NAME)
     return {**encoded.files, ORBAX_NODES_NAME: database.nodes, MANIFEST_NAME: database.manifest}
 
 
 def require_describable(
-    structure: Structure, specs: Sequence[LeafSpec], boxes: Mapping[int, Sequence[Box]]
+    structure: Structure,
+    specs: Sequence[LeafSpec],
+    stored: Iterable[tuple[LeafSpec, Sequence[Box]]],
 ) -> None:
     """Raise UnsupportedLeafError unless a tree can be described where it will be stored.
 
     Args:
         structure: the structure.
         specs: its leaves.
-        boxes: the parts of each leaf whose elements will be in files, by leaf.
+        stored: leaves whose elements will be in files, with the boxes that their parts are: one of
+            each kind, shape and division into parts.
     """
-    encoded = encode_tree(structure, specs, use_ocdbt=True)
-    seen: set[tuple[object, ...]] = set()
-    for leaf, (name, spec) in enumerate(zip(encoded.names, specs, strict=True)):
-        _require_text(name, spec)
-        if leaf not in boxes:
-            continue
+    with gc_paused():
+        _require_text(leaf_names(structure, specs), specs)
+    for spec, boxes in stored:
         _require_array(spec)
-        alike = spec.shape, *boxes[leaf]
-        if alike not in seen:
-            seen.add(alike)
-            chunk_shape(spec, boxes[leaf])
+        chunk_shape(spec, boxes)
 
 
 def chunk_shape(spec: LeafSpec, boxes: Sequence[Box]) -> tuple[int, ...]:
@@ -122,22 +135,22 @@ def chunk_shape(spec: LeafSpec, boxes: Sequence[Box]) -> tuple[int, ...]:
 
 
 def _spec(leaf: Leaf) -> LeafSpec:
-    value = leaf.storage.value if isinstance(leaf.storage, Inline) else None
-    spec = LeafSpec(leaf.key_path, leaf.kind, leaf.shape, leaf.dtype, value=value)
-    return spec._replace(prng_impl=leaf.prng_impl)
+    path, kind, shape, dtype, storage, weak_type, prng_impl = leaf
+    value = storage.value if isinstance(storage, Inline) else None
+    return LeafSpec(path, kind, shape, dtype, weak_type, prng_impl, value)
 
 
-def _boxes(leaf: Leaf, storage: object) -> tuple[Box, ...]:
-    """Return the boxes of the pieces of a leaf."""
-    _require_array(_spec(leaf))
-    if not isinstance(storage, Pieces) or storage.encoding != "raw":
-        raise unsupported(leaf.key_path, "it is stored encoded")
-    if len(storage.pieces) == 1:
-        return (whole_box(leaf.shape),)
-    boxes = tuple([piece.where for piece in storage.pieces if isinstance(piece.where, Box)])
-    if len(boxes) != len(storage.pieces):
-        raise unsupported(leaf.key_path, "it is stored in several ranges")
-    return boxes
+def _chunk_layout(spec: LeafSpec, places: Sequence[object]) -> _ChunkLayout:
+    """Return the layout of the chunks of a leaf, given where its pieces are in it."""
+    _require_array(spec)
+    boxes = [place for place in places if isinstance(place, Box)]
+    if len(places) == 1:
+        boxes = [whole_box(spec.shape)]
+    if len(boxes) != len(places):
+        raise unsupported(spec.key_path, "it is stored in several ranges")
+    chunk = chunk_shape(spec, boxes)
+    zarray = encode_metadata(spec.shape, chunk, spec.dtype, None, marked=False)
+    return _ChunkLayout(zarray, [_chunk_names(box, chunk) for box in boxes])
 
 
 def _require_array(spec: LeafSpec) -> None:
@@ -148,12 +161,13 @@ def _require_array(spec: LeafSpec) -> None:
         raise unstorable_error(spec, MAX_DIMS, "Orbax takes")
 
 
-def _require_text(name: str, spec: LeafSpec) -> None:
+def _require_text(names: Sequence[str], specs: Sequence[LeafSpec]) -> None:
     """Raise UnsupportedLeafError for a name that is no key of a database."""
-    try:
-        name.encode()
-    except UnicodeEncodeError as e:
-        raise unsupported(spec.key_path, "its name for Orbax holds a lone surrogate") from e
+    if any(map(_SURROGATE.search, names)):
+        spec = next(
+            spec for name, spec in zip(names, specs, strict=True) if _SURROGATE.search(name)
+        )
+        raise unsupported(spec.key_path, "its name for Orbax holds a lone surrogate")
 
 
 def _chunk_names(box: Box, chunk: Sequence[int]) -> list[str]:

@@ -117,13 +117,18 @@ def require_orbax(trees: Sequence[PackedTree]) -> None:
     """
     require_folders({tree.prefix: tree.metadata for tree in trees})
     for tree in trees:
-        boxes = {
-            leaf: [grid.box(cell) for cell in range(grid.cell_count)]
-            for leaf, grid in enumerate(tree.grids)
+        structure, specs = tree.described.structure, tree.described.specs
+        stored = {
+            (spec.kind, grid): spec
+            for spec, grid in zip(specs, tree.grids, strict=True)
             if grid is not None
         }
+        boxes = [
+            (spec, [grid.box(cell) for cell in range(grid.cell_count)])
+            for (_, grid), spec in stored.items()
+        ]
         try:
-            require_describable(tree.described.structure, tree.described.specs, boxes)
+            require_describable(structure, specs, boxes)
         except UnsupportedLeafError as e:
             raise UnsupportedLeafError(f"{tree.prefix}: {e}" if tree.prefix else str(e)) from e
 
