@@ -46,7 +46,6 @@ ARGUMENTS: Mapping[str, str] = {
     "keep_period": "keep=KeepLast(3) | KeepEvery(1000)",
     "keep_time_interval": "keep=KeepLast(3) | KeepWithin(3600)",
     "max_to_keep": "keep=3",
-    "overwrite": "delete(step), then save",
     "options": "arguments of CheckpointManager itself: save=100, keep=3",
     "path": "root",
     "restore_args": "like= and shardings=",

@@ -215,13 +215,14 @@ class CheckpointManager(StepReader):
         items: Items = None,
         prefix: str | None = None,
         force: bool = False,
+        overwrite: bool = False,
     ) -> PendingSave | None:
         """Save a step with the tree as it is now, if the policy asks for it.
 
         Only one save runs at a time: this call waits for the save before.
 
         Args:
-            step: its number, greater than that of any existing step.
+            step: its number, greater than that of any existing step, or with `overwrite` equal.
             tree: as `cordwood.save` takes it; it may be changed, donated or deleted afterwards.
             metrics: numbers by name, for `KeepBest` and `best`.
             extras: any values that JSON holds, which `restore` returns.
@@ -233,11 +234,13 @@ class CheckpointManager(StepReader):
             prefix: a name by which `restore(prefix=...)` finds the tree too, as that of a tree in
                 a step of another tool; None: the one by which this manager has restored a step.
             force: save whatever the policy says.
+            overwrite: save whatever the policy says, and replace the newest step if it has that
+                number and was saved by cordwood. It is complete until the new one is.
 
         Returns:
             The save, which runs in the background. If this manager has just saved that step, and
             the step still exists, that save: then this call saves nothing, also with `force`, and
-            the log says so (INFO); to replace the step, delete it first. None if the policy does
+            the log says so (INFO); `overwrite` replaces the step. None if the policy does
             not ask for this step, or if this manager has just restored it and it still exists.
 
         Raises:
@@ -255,12 +258,15 @@ class CheckpointManager(StepReader):
                 "block, or make another CheckpointManager"
             )
         number = step_number(step)
+        force = force or overwrite
         received_before = self._decider.notice.received_at is not None
         pending = None
         if not force and self._decider.skips(number):
             log.debug(NOT_SAVED, self.root, number)
         else:
-            request = StepToSave(number, tree, metrics, extras, items, prefix, force, called)
+            request = StepToSave(
+                number, tree, metrics, extras, items, prefix, force, overwrite, called
+            )
             pending = self._alone(lambda: self._saver.save(request))
             if pending is not None:
                 pending._let_begin()

@@ -8,10 +8,11 @@ from cordwood.manager.steps import Steps
 from cordwood.threads.log import log
 
 
-def require_newer(steps: Steps, number: int) -> Step | None:
+def require_newer(steps: Steps, number: int, *, overwrite: bool) -> Step | None:
     """Raise StepError if an existing step does not allow a save; hide an unreadable index.
 
-    The commit itself replaces other damaged files.
+    The commit itself replaces other damaged files, and with `overwrite` a step of that number that
+    cordwood has saved.
 
     Returns the newest step before it that a manager has saved; None if there is none.
     """
@@ -23,7 +24,12 @@ def require_newer(steps: Steps, number: int) -> Step | None:
     if whole and whole[-1] == number:
         existing = [each for each in entries if each.step == number and each.whole]
         commands = [each.removal_command for each in existing if each.is_of_another_tool]
+        replaceable = all(each.is_replaceable for each in existing)
+        if overwrite and replaceable:
+            return newest
         replace = f"call manager.delete({number}) first"
+        if replaceable:
+            replace = "pass overwrite=True to save"
         if commands:
             replace = f"remove what another tool saved first: {'; '.join(commands)}"
         raise StepError(

@@ -168,6 +168,7 @@ class SaveQueue:
         why: str,
         called: float,
         prefix: str | None,
+        overwrite: bool,
     ) -> PendingSave:
         """Begin a save. The save before must have ended.
 
@@ -179,13 +180,14 @@ class SaveQueue:
             why: the reason for the save.
             called: when the caller asked for it, by the monotonic clock.
             prefix: the prefix by which this job has restored the tree; None: none.
+            overwrite: True if a step of that number is replaced.
         """
         location = self._steps.storage.location_of(step_name(record.step))
         saved_format = format_for_saving(location, format=DEFAULT.name, prefix=None)
         if self.last is not None:
             self.last_good = self.last.step
         is_first = self._group.index == 0
-        base = self._prepare(record.step) if is_first else None
+        base = self._prepare(record.step, overwrite=overwrite) if is_first else None
         if base is not None and base.record is not None:
             record = record._replace(chain=base.record.chain + 1)
         strings = {KEY: encode_record(record)}
@@ -217,7 +219,10 @@ class SaveQueue:
                 total_seconds=time.monotonic() - called,
             )
             self.last_seconds = report.total_seconds
-            self.post_commit.run(pending, lambda: self._report_and_clean(report, is_first=is_first))
+            self.post_commit.run(
+                pending,
+                lambda: self._report_and_clean(report, is_first=is_first, overwrite=overwrite),
+            )
 
         pending = save.start(str(location), work)
         pending._has_owner = True
@@ -289,12 +294,12 @@ class SaveQueue:
         if self.last is failed:  # not a save that a signal handler has begun meanwhile
             self.last = None
 
-    def _prepare(self, number: int) -> Step | None:
+    def _prepare(self, number: int, *, overwrite: bool) -> Step | None:
         """Require that a step may be saved, and make room for it, on process 0.
 
         Returns the step whose files the save may link; None to write everything. Raises StepError.
         """
-        newest = require_newer(self._steps, number)
+        newest = require_newer(self._steps, number, overwrite=overwrite)
         self._cleaner.make_room()
         if newest is None or newest.record is None or newest.is_link:
             return None
@@ -302,7 +307,7 @@ class SaveQueue:
             return newest if self._rewrite_every > 1 else None
         return newest if newest.record.chain + 1 < self._rewrite_every else None
 
-    def _report_and_clean(self, report: SaveReport, *, is_first: bool) -> None:
+    def _report_and_clean(self, report: SaveReport, *, is_first: bool, overwrite: bool) -> None:
         """Report a committed step and delete old steps; an error here is not one of the save."""
         (log.info if is_first else log.debug)("%s", report)
         try:
@@ -318,5 +323,16 @@ class SaveQueue:
             log.warning("%s: steps could not be deleted: %s", self._steps.root, e)
         except Exception:  # noqa: BLE001  (of a policy; it is logged with its traceback)
             log.exception("%s: keep failed, and no step was deleted", self._steps.root)
-        if self._copies is not None:
-            self._copies.request(report.step)
+        if self._copies is None:
+            return
+        try:
+            if overwrite:  # a copy replaces nothing
+                self._copies.delete(report.step, report.step + 1)
+        except (OSError, CordwoodError) as e:
+            log.warning(
+                "%s: step %d was replaced, but not in the mirror: %s",
+                self._steps.root,
+                report.step,
+                e,
+            )
+        self._copies.request(report.step)

@@ -36,6 +36,7 @@ class StepToSave(NamedTuple):
     items: Mapping[str, Any] | None
     prefix: str | None
     force: bool
+    overwrite: bool
     called: float  # by the monotonic clock
 
 
@@ -83,7 +84,7 @@ class StepSaver:
             if why is None:
                 log.debug(NOT_SAVED, self._steps.root, number)
             else:
-                failure = self._finish_before(number, preempted=preempted)
+                failure = self._finish_before(step, preempted=preempted)
                 beside = as_metrics(step.metrics), as_json(step.extras, "extras")
                 record = Record(number, time.time(), *beside, {})
                 pending = self._begin(
@@ -110,18 +111,18 @@ class StepSaver:
                 raise
             log.warning("the job has been told to end, and %s", e)
 
-    def _finish_before(self, number: int, *, preempted: bool) -> PendingSaveError | None:
+    def _finish_before(self, step: StepToSave, *, preempted: bool) -> PendingSaveError | None:
         """Wait for the save before, and return its failure if the next one begins all the same."""
         several = self._group.count > 1
         try:
-            if several or self._queue.step != number:
+            if several or step.overwrite or self._queue.step != step.number:
                 self._queue.finish(go_on=preempted or several)
         except PendingSaveError as e:
             if not preempted and not several:
                 raise
             message = str(e).removesuffix(SAVE_STARTED_ANYWAY)
             reason = ": the job is to end" if preempted else ""
-            log.error("%sstep %d is saved all the same%s", message, number, reason)
+            log.error("%sstep %d is saved all the same%s", message, step.number, reason)
             return e
         return None
 
@@ -138,13 +139,14 @@ class StepSaver:
         """Begin a save unless the step exists; return None if the manager has only restored it."""
         queue, number, root = self._queue, step.number, self._steps.root
         last = queue.last
-        if last is not None and last.step == number and self._exists(number):
+        if not step.overwrite and last is not None and last.step == number and self._exists(number):
             assert last.record is not None
             _require_same(last.record, record, root=root)
             text = "%s: step %d was already passed to save; this call saves nothing"
             log.info(text, root, number)
             return last.pending
-        if last is None and self.restored == number and self._exists(number):
+        is_restored = not step.overwrite and last is None and self.restored == number
+        if is_restored and self._exists(number):
             log.info("%s: step %d was restored, and is not saved again", root, number)
             return None
         trees: Mapping[str, Any] = {}
@@ -165,6 +167,7 @@ class StepSaver:
             rendezvous,
             why=why,
             called=step.called,
+            overwrite=step.overwrite,
             prefix=self.prefix if step.prefix is None else step.prefix,
         )
 

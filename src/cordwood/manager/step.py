@@ -94,6 +94,12 @@ class Step(NamedTuple):
             return "it is a symbolic link, and is not written through: move it away"
         return ""
 
+    @property
+    def is_replaceable(self) -> bool:
+        """True if a manager saved it here, and this version can save it again in its place."""
+        at_home = self.entry == step_name(self.step) and not self.in_the_way
+        return at_home and self.record is not None and self.record.step == self.step
+
     def require_known(self) -> None:
         """Raise an error unless this is the step that its name says.
 

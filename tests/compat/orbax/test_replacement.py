@@ -161,7 +161,7 @@ def test_version_1_overwrites_the_newest_step_or_none(force: bool, tmp_path: Pat
         for step in (10, 20):
             checkpointer.save(step, {"w": np.ones(1)})
         checkpointer.save(25, {"w": np.ones(1)}, force=True)
-        with pytest.raises(StepError, match="step 10 is not overwritten, because step 25 is newer"):
+        with pytest.raises(StepError, match="step 10 is not newer than step 25"):
             checkpointer.save(10, {"w": np.zeros(1)}, overwrite=True, force=force)
         with pytest.raises(UnsupportedLeafError):
             checkpointer.save(25, {"w": object()}, overwrite=True, force=force)

@@ -18,7 +18,6 @@ from cordwood.compat.orbax.items_to_store import (
     NO_TREE,
     items_to_store,
     refuse_custom_metadata,
-    require_storable,
 )
 from cordwood.compat.orbax.preservation_policy import OrbaxKeepPolicy
 from cordwood.compat.orbax.save_decision_policy import OrbaxSavePolicy
@@ -176,10 +175,6 @@ class CheckpointManager:
         if existing is not None and existing.whole:
             raise StepAlreadyExistsError(f"Checkpoint for step {number} already exists.")
         stored = items_to_store(by_name, self._handlers)
-        if overwrite:
-            self._require_newest(number)
-            require_storable(stored, orbax=isinstance(self._root, LocalPath))
-            self.delete(number)
         (name, tree), *others = stored.trees.items() or [(NO_TREE, {})]
         self._pending = self._manager.save(
             number,
@@ -189,16 +184,8 @@ class CheckpointManager:
             extras=dict(stored.json) or None,
             items={**dict(others), **stored.states} or None,
             force=True,
+            overwrite=overwrite,
         )
-
-    def _require_newest(self, number: int) -> None:
-        """Raise StepError if there is a newer step than the one of that number."""
-        latest = self._manager.latest()
-        if latest is not None and latest > number:
-            raise StepError(
-                f"{self._manager.root}: step {number} is not overwritten, because step {latest} is "
-                "newer; delete the newer steps first"
-            )
 
     def restore(
         self,
