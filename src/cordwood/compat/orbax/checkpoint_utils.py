@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cordwood.compat.orbax.item_metadata import ArrayMetadata, ScalarMetadata, StringMetadata
+from cordwood.compat.orbax.leaf_metadata import ArrayMetadata, ScalarMetadata, StringMetadata
 from cordwood.compat.orbax.restore_arguments import ArrayRestoreArgs, RestoreArgs
 from cordwood.manager.step_reader import StepReader
 

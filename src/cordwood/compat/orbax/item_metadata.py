@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,68 +12,18 @@ import numpy as np
 from cordwood import dtypes
 from cordwood.compat.orbax.args import Composite
 from cordwood.compat.orbax.items_to_store import DEFAULT_ITEM
+from cordwood.compat.orbax.leaf_metadata import (
+    ArrayMetadata,
+    ScalarMetadata,
+    StringMetadata,
+    TreeMetadata,
+)
 from cordwood.compat.orbax.restore_tree import rebuild, stored_name
 from cordwood.compat.orbax.stored_items import StoredItems
 from cordwood.index import ARRAY_KINDS, Leaf
 from cordwood.loading.checkpoint import open_at
 
 _NUMBER_DTYPES = {"bool": "bool", "int": "int64", "float": "float64", "complex": "complex128"}
-
-
-@dataclass
-class ArrayMetadata:
-    """The shape and dtype of a stored array. Its sharding is not recorded: None."""
-
-    name: str
-    directory: str
-    shape: tuple[int, ...]
-    sharding: Any
-    dtype: Any
-    storage: Any = None
-
-
-@dataclass
-class ScalarMetadata(ArrayMetadata):
-    """The dtype of a stored number."""
-
-
-@dataclass
-class StringMetadata:
-    """A stored text, bytes, or another value that is no number."""
-
-    name: str
-    directory: str
-    shape: Any = None
-    sharding: Any = None
-    dtype: Any = None
-
-
-class TreeMetadata:
-    """The metadata of a tree: `tree` has that of each leaf, and so have its keys."""
-
-    def __init__(self, tree: Any, custom_metadata: Any = None) -> None:
-        self.tree = tree
-        self.custom_metadata = custom_metadata
-
-    def __getitem__(self, key: Any) -> Any:
-        return self.tree[key]
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.tree
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.tree)
-
-    def __len__(self) -> int:
-        return len(self.tree)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("keys", "values", "items", "get"):
-            return getattr(self.tree, name)
-        raise AttributeError(f"'TreeMetadata' object has no attribute {name!r}")
-
-    def __repr__(self) -> str:
-        return f"TreeMetadata({self.tree!r})"
 
 
 @dataclass
@@ -107,7 +56,6 @@ def metadata_of_items(items: StoredItems, *, single: bool) -> Any:
 def _metadata_of(items: StoredItems, name: str) -> TreeMetadata | None:
     if name not in items.trees:
         return None
-    _register(TreeMetadata)
     with closing(open_at(items.location, prefix=items.trees[name])) as checkpoint:
         index = checkpoint.index
     directory = str(items.location)
@@ -122,18 +70,3 @@ def _of_leaf(leaf: Leaf, directory: str) -> ArrayMetadata | StringMetadata:
     if leaf.kind not in ARRAY_KINDS:
         return StringMetadata(name, directory)
     return ArrayMetadata(name, directory, leaf.shape, None, np.dtype(dtypes.to_numpy(leaf.dtype)))
-
-
-_registered: list[type] = []
-
-
-def _register(cls: type[TreeMetadata]) -> None:
-    """Let jax.tree map over metadata, once jax is there."""
-    jax = sys.modules.get("jax")
-    if jax is not None and cls not in _registered:
-        _registered.append(cls)
-        jax.tree_util.register_pytree_node(
-            cls,
-            lambda metadata: ((metadata.tree,), metadata.custom_metadata),
-            lambda custom, children: cls(children[0], custom),
-        )

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cordwood import dtypes
+from cordwood.compat.orbax.leaf_metadata import ScalarMetadata, StringMetadata
 from cordwood.errors import MismatchError
 from cordwood.index import ARRAY_KINDS, Inline, Leaf, LeafKind
 from cordwood.keypath import format_path
@@ -67,6 +68,8 @@ def request_of_leaf(leaf: Any, *, strict: bool, fallback: Any) -> LeafRequest:
     """
     import jax
 
+    if isinstance(leaf, ScalarMetadata | StringMetadata):
+        return LeafRequest()
     if isinstance(leaf, bool | int | float | complex | str | bytes):
         return LeafRequest(type(leaf))
     if isinstance(leaf, jax.Array):

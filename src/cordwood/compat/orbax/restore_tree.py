@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from cordwood.compat.orbax.leaf_metadata import TreeMetadata
 from cordwood.compat.orbax.leaf_requests import LeafRequest, differs, target_of
 from cordwood.errors import CordwoodError, MismatchError
 from cordwood.formats.format_protocol import OpenOptions
@@ -49,6 +50,7 @@ def named_leaves(tree: Any, is_leaf: Any = None) -> tuple[dict[Name, Any], Any]:
     """Return the leaves of a tree by their names, and its structure."""
     import jax
 
+    tree = tree.tree if isinstance(tree, TreeMetadata) else tree
     leaves, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)
     return {tuple([_text_of(key) for key in path]): leaf for path, leaf in leaves}, structure
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from cordwood.compat.orbax.leaf_metadata import StringMetadata
+
 __all__ = ["to_shape_dtype_struct"]
 
 
@@ -19,7 +21,7 @@ def to_shape_dtype_struct(x: Any, dtype: Any = None, scalar_dtype: Any = None) -
 
     if isinstance(x, bool | int | float | complex):
         return x if scalar_dtype is None else scalar_dtype(x)
-    if isinstance(x, str):
+    if isinstance(x, str | StringMetadata):
         return x
     shape = getattr(x, "shape", None)
     if shape is None:
