@@ -41,7 +41,7 @@ MAX_CHUNKS = 1 << 16  # of one array, if its parts have to be cut: each is a key
 
 
 class _ChunkLayout(NamedTuple):
-    """How an array is divided into chunks, which leaves that are alike have in common."""
+    """The division of an array into chunks; leaves that are alike have it in common."""
 
     zarray: bytes
     names: Sequence[Sequence[str]]  # of the chunks in each piece, in the order of their elements
