@@ -110,6 +110,10 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("cordwood view --help",),
     ),
     (
+        "Serve to other machines",
+        ("cordwood serve --help",),
+    ),
+    (
         "Convert to another format",
         (
             "cordwood convert run/100 params.safetensors --select params --cast bf16",

@@ -216,7 +216,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 }
 
 
-LOCAL_COMMANDS = {"index": ("{}/ckpt", "--orbax")}
+LOCAL_COMMANDS = {"index": ("{}/ckpt", "--orbax"), "serve": ("{}/ckpt",)}
 
 
 def _name(row: object) -> str:

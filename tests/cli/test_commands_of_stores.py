@@ -32,6 +32,7 @@ OWN_TESTS = {
     "delta",
     "index",
     "rm",
+    "serve",
 }  # commands whose tests with URLs are in modules of their own
 A = np.arange(600.0).reshape(20, 30)
 

@@ -28,6 +28,7 @@ COMMANDS = {  # in the order of the help, each with its module
     "index": "index_command",
     "steps": "list_commands",
     "view": "view_command",
+    "serve": "serve_command",
     "gc": "maintenance_commands",
     "rm": "remove_command",
     "doctor": "maintenance_commands",

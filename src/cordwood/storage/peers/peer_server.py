@@ -44,7 +44,7 @@ class ServerLimits(NamedTuple):
         stall_seconds: for a client to take some bytes of an answer.
     """
 
-    connections: int = 512
+    connections: int = 256
     answers: int = 64
     request_seconds: float = 10.0
     idle_seconds: float = 60.0
@@ -91,6 +91,10 @@ class PeerServer:
             daemon=True,
         )
         self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until the server is closed."""
+        self._thread.join()
 
     def close(self) -> None:
         """Stop the server, and end the answers that it sends."""
