@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from contextlib import suppress
+from typing import BinaryIO
 
 import click
 
@@ -39,7 +40,7 @@ Examples:
 )
 @json_option
 def serve_command(
-    root: str, host: str, port: int, token_file: click.utils.LazyFile | None, as_json: bool
+    root: str, host: str, port: int, token_file: BinaryIO | None, as_json: bool
 ) -> None:
     """Serve the checkpoints below the directory ROOT by HTTP, to readers that send the token.
 
@@ -69,7 +70,7 @@ def serve_command(
         server.wait()
 
 
-def _token_in(file: click.utils.LazyFile) -> str:
+def _token_in(file: BinaryIO) -> str:
     data = file.read(_MAX_TOKEN_BYTES).strip()
     if not data or not all(0x21 <= byte <= 0x7E for byte in data):
         raise click.UsageError(

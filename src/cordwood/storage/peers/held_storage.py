@@ -94,8 +94,9 @@ class HeldStorage:
         others_commit: bool,
         timeout_seconds: float | None = None,
         page_cache: bool = False,
+        staged: bool = False,
     ) -> AbstractContextManager[StorageTransaction]:
-        del others_commit, timeout_seconds, page_cache
+        del others_commit, timeout_seconds, page_cache, staged
         raise held_is_read_only(self.location)
 
     def flush(self) -> None:
