@@ -68,6 +68,7 @@ SCRIPTS = [
             "| 16 | 2 | 1 | 2 | 1 | 2 |",
         ),
     ),
+    Script("peer_plans.py", "--processes 32", ("| both holders of a file |", "| met |")),
     Script(
         "publish.py", "--mib 4 --rounds 1 --folder FOLDER", ("| float32 masters |", "| a store")
     ),
