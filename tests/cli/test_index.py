@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,17 @@ def test_all_steps_of_a_run_but_those_of_other_tools(run: Run, tmp_path: Path) -
         assert manager.metrics(3) == {"loss": 1 / 3}
         assert manager.restore(3)["step"] == 3
     assert "no damage" in run("verify", tmp_path).out
+
+
+def test_a_run_names_the_command_for_all_its_steps(run: Run, tmp_path: Path) -> None:
+    save_steps(tmp_path / "my run", 1, 2)
+    code, _, err = run("index", tmp_path / "my run", "--orbax", "--item", "state")
+    assert code == 3
+    assert "is a run, with 2 steps that cordwood saved. To index all of them: " in err
+    remedy = shlex.split(err.strip().rpartition(": ")[2])
+    assert remedy[:2] == ["cordwood", "index"]
+    assert run(*remedy[1:]).code == 0
+    assert all((tmp_path / "my run" / step / "state").is_dir() for step in ("1", "2"))
 
 
 def test_the_item_can_be_named_and_renamed(run: Run, tmp_path: Path) -> None:

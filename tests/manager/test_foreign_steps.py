@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import datetime
 import os
+import shlex
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -158,3 +161,26 @@ def test_numbers_of_orbax_that_no_float_holds(tmp_path: Path, name: str) -> None
     assert reader.steps() == [1]
     assert reader.metrics(1) == ({"acc": 2.0} if name == "metrics/metrics" else {"loss": 0.5})
     assert reader.restore(1).step == 1
+
+
+def test_a_manager_warns_once_that_keep_does_not_count_the_steps_of_another_tool(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_with_orbax(tmp_path, [90, 100])
+
+    def warnings_of(steps: range, keep: int | None) -> list[str]:
+        caplog.clear()
+        with CheckpointManager(tmp_path, keep=keep) as manager:
+            for step in steps:
+                manager.save(step, tree_of(step))
+        return [each.message for each in caplog.records if "keep= does not count" in each.message]
+
+    assert warnings_of(range(101, 103), None) == []  # nothing is deleted
+    (text,) = warnings_of(range(103, 106), 2)
+    assert "the steps that orbax saved (90, 100), and never deletes them" in text
+    subprocess.run(
+        [sys.executable, "-m", *shlex.split(text.partition("them: ")[2])[:-2], "--yes"],
+        check=True,
+        capture_output=True,
+    )
+    assert CheckpointManager(tmp_path).steps() == [100, 104, 105]

@@ -24,6 +24,8 @@ def save(root: Path, **options: Any) -> None:
 READ: dict[str, dict[str, Any]] = {
     "00000100": {"step_format_fixed_length": 8},
     "checkpoint_100": {"step_prefix": "checkpoint"},
+    "step_100": {"step_prefix": "step"},
+    "ckpt_00000100": {"step_prefix": "ckpt", "step_format_fixed_length": 8},
     "checkpoint_00000100": {"step_prefix": "checkpoint", "step_format_fixed_length": 8},
 }
 
@@ -48,7 +50,7 @@ def test_padded_steps_are_restored_and_not_replaced(tmp_path: Path, name: str) -
     assert before <= set(tmp_path.rglob("*"))
 
 
-@pytest.mark.parametrize("prefix", ["ckpt", "model"])
+@pytest.mark.parametrize("prefix", ["weights", "model"])
 def test_steps_of_another_prefix_are_named_and_stay(tmp_path: Path, prefix: str) -> None:
     save(tmp_path, step_prefix=prefix)
     before = set(tmp_path.rglob("*"))

@@ -58,7 +58,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
 @pytest.mark.parametrize(
     ("name", "tool", "description"),
     [
-        ("ckpt_4", "orbax", "an Orbax checkpoint"),
+        ("ckpt-4", "orbax", "an Orbax checkpoint"),
         ("model_7", "flax", "a file of msgpack"),
         ("model-3", "packs", "a directory of safetensors files with cordwood's index"),
         ("params_3", "flax", ""),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
 from cordwood.cli.arguments import SOURCE
 from cordwood.cli.output import json_option, print_answer
-from cordwood.errors import CordwoodError
+from cordwood.errors import CordwoodError, IncompleteCheckpointError
 from cordwood.message_text import counted, size_text
 
 EXAMPLES = """
@@ -46,6 +48,18 @@ def index_command(path: str, orbax: bool, item: str | None, is_run: bool, as_jso
             raise click.UsageError(f"{path} has no steps that cordwood saved")
     try:
         indexes = [add_orbax_index(each, item) for each in checkpoints]
+    except IncompleteCheckpointError as e:
+        steps = []
+        if isinstance(location, LocalPath) and not is_run:
+            steps = steps_to_index(location)
+        if not steps:
+            raise
+        options = [] if item is None else ["--item", item]
+        command = shlex.join(["cordwood", "index", path, "--orbax", "--all", *options])
+        raise IncompleteCheckpointError(
+            f"{path} is a run, with {counted(len(steps), 'step')} that cordwood saved. To index "
+            f"all of them: {command}"
+        ) from e
     except ValueError as e:
         if isinstance(e, CordwoodError):
             raise

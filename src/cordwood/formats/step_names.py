@@ -28,11 +28,13 @@ class StepName(NamedTuple):
         word: the part before the number, such as `checkpoint_`; "" for none.
         number: the number of the step.
         is_entry: True for the names that a manager reads: `100`, `checkpoint_100`, `run-100`.
+        has_prefix: True for names such as `ckpt_100`, which Orbax gives by its `step_prefix`.
     """
 
     word: str
     number: int
     is_entry: bool
+    has_prefix: bool
 
 
 @lru_cache(_CACHED_NAMES)
@@ -40,12 +42,13 @@ def parse_step_name(name: str) -> StepName | None:
     """Return the parts of the name of a step, with or without a suffix; None for another name.
 
     >>> [parse_step_name(name) for name in ("run-0100", "best")]
-    [StepName(word='run-', number=100, is_entry=True), None]
+    [StepName(word='run-', number=100, is_entry=True, has_prefix=False), None]
     """
     match = _STEP.fullmatch(name)
     is_entry = match is not None and match[1] in _ENTRY_WORDS
+    has_prefix = match is not None and match[1].endswith("_")
     match = match or _STEP.fullmatch(name.removesuffix(suffix_of(name)))
-    return None if match is None else StepName(match[1], int(match[2]), is_entry)
+    return None if match is None else StepName(match[1], int(match[2]), is_entry, has_prefix)
 
 
 def number_in_name(name: str) -> int | None:
@@ -66,6 +69,18 @@ def step_in_name(name: str) -> int | None:
     """
     step = parse_step_name(name)
     return step.number if step is not None and step.is_entry else None
+
+
+def possible_step(name: str) -> int | None:
+    """Return the number that an entry of a root has as a step; None if none has such a name.
+
+    Of those that `step_in_name` does not know, only the steps of Orbax are steps.
+
+    >>> [possible_step(name) for name in ("100", "ckpt_0100", "step-100", "weights_100")]
+    [100, 100, None, None]
+    """
+    step = parse_step_name(name)
+    return step.number if step is not None and (step.is_entry or step.has_prefix) else None
 
 
 def is_named_step(name: str) -> bool:

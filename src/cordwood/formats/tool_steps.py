@@ -11,7 +11,7 @@ from cordwood.formats.load_format import is_unfinished, saved_metrics
 from cordwood.formats.packs.packs_storage import RULES
 from cordwood.formats.place import Place
 from cordwood.formats.step_names import parse_step_name
-from cordwood.formats.table import PACKS, ZARR
+from cordwood.formats.table import ORBAX, PACKS, ZARR
 from cordwood.storage.locations import Url
 
 CORDWOOD_SAVE = "cordwood.save"  # the tool of steps that no manager saved, and cordwood wrote
@@ -39,7 +39,8 @@ class ToolStep(NamedTuple):
 def step_of_tool(name: str, place: Place, *, is_file: bool) -> ToolStep | None:
     """Return the step of another tool that an entry named as a step is; None if it is none.
 
-    `100` is of Orbax, or of `cordwood.save`; `checkpoint_100` of Flax, `run-100` of eFormer.
+    `100` is of Orbax, or of `cordwood.save`; `checkpoint_100` of Flax, `run-100` of eFormer. A name
+    such as `ckpt_100` is that of a step only if Orbax wrote it.
 
     Args:
         name: the name of the entry.
@@ -47,7 +48,7 @@ def step_of_tool(name: str, place: Place, *, is_file: bool) -> ToolStep | None:
         is_file: True for a file, False for a directory.
     """
     parsed = parse_step_name(name)
-    if parsed is None or not parsed.is_entry:
+    if parsed is None or not (parsed.is_entry or parsed.has_prefix):
         return None
     if is_file:
         is_flax = parsed.word == "checkpoint_"
@@ -58,7 +59,7 @@ def step_of_tool(name: str, place: Place, *, is_file: bool) -> ToolStep | None:
         # A deletion that was interrupted leaves the index for other readers alone.
         has_content = not {*RULES.sidecars}.issuperset(place.names)
         format = format_in(place) if has_content else None
-        if format is None:
+        if format is None or not (parsed.is_entry or format is ORBAX):
             return None
         is_finished = not is_unfinished(format, place)
         metrics = saved_metrics(format, place) if is_finished else None

@@ -104,6 +104,9 @@ def _log_deleted(root: str, steps: Sequence[int], why: str) -> None:
         log.info("%s: deleted %s %s: %s", root, noun, listed([*map(str, steps)]), why)
 
 
+_OTHER_TOOLS = "steps of other tools"  # the key of a warning
+
+
 class StepCleaner:
     """Deletes steps and leftovers in the root of one manager."""
 
@@ -144,6 +147,8 @@ class StepCleaner:
             if problem not in self._warned and (has_metrics or plan.deleted):
                 self._warned.add(problem)
                 log.warning("%s: keep: %s", self._steps.root, printable(problem))
+        if plan.deleted:
+            self._warn_of_other_tools(steps)
         entries = {each.step: each.entry for each in steps}
         result = self._storage.remove([entries[number] for number in plan.deleted], partly=True)
         removed = result.removed
@@ -157,6 +162,20 @@ class StepCleaner:
         self._steps.store_records()
         if isinstance(self._steps.location, LocalPath):
             self._tidy([each for each in steps if each.entry not in removed])
+
+    def _warn_of_other_tools(self, steps: Sequence[Step]) -> None:
+        """Log a warning, once, that steps of other tools stay, whatever the policy says."""
+        others = [each for each in steps if each.is_of_another_tool and each.whole]
+        if others and not self._policy.counts_every_tool and _OTHER_TOOLS not in self._warned:
+            self._warned.add(_OTHER_TOOLS)
+            log.warning(
+                "%s: keep= does not count the steps that %s saved (%s), and never deletes them: "
+                "%s removes one",
+                self._steps.root,
+                " and ".join(sorted({each.tool for each in others})),
+                listed([str(each.step) for each in others]),
+                others[0].removal_command,
+            )
 
     def _warn_of_what_stays(self, result: Removal) -> None:
         """Log a warning about each step that could not be deleted, or not as a whole, once."""

@@ -10,6 +10,7 @@ from cordwood.formats.load_format import storage_of
 from cordwood.formats.step_names import number_in_name
 from cordwood.formats.table import DEFAULT
 from cordwood.loading.detect_checkpoint import detect_checkpoint
+from cordwood.manager.step import best_of_each
 from cordwood.manager.steps import Steps
 from cordwood.storage.directories import modified_seconds, size_on_disk
 from cordwood.storage.locations import Location, Url
@@ -44,7 +45,9 @@ def summarize_steps(root: Location, names: Sequence[str]) -> list[StepSummary]:
     """
     is_url = isinstance(root, Url)
     storage = open_step_storage(root, storage_of(DEFAULT).RULES)
-    entries = {each.entry: each for each in Steps(storage).entries(start=0) if each.finished}
+    finished = [each for each in Steps(storage).entries(start=0) if each.finished]
+    entries = {each.entry: each for each in finished}
+    best = {each.step: each.entry for each in best_of_each(finished)}
     steps = []
     for name in names:
         child = root.child(name)
@@ -58,6 +61,8 @@ def summarize_steps(root: Location, names: Sequence[str]) -> list[StepSummary]:
             if saved is not None:
                 time, metrics = saved.time or time, dict(saved.metrics)
             note = "" if entry.counts else f"{entry.problem}: no policy deletes it"
+            if entry.whole and best[entry.step] != name:
+                note = f"{best[entry.step]} is step {entry.step}, too, and is the one that counts"
             if entry.damaged:
                 problem, note, state = entry.problem, "", "damaged"
         try:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from cordwood.errors import CordwoodError
 from cordwood.formats.load_format import collector_of
 from cordwood.formats.place import Place
-from cordwood.formats.step_names import is_named_step, step_in_name, step_name
+from cordwood.formats.step_names import (
+    is_named_step,
+    possible_step,
+    step_in_name,
+    step_name,
+)
 from cordwood.formats.step_record import encode_record
 from cordwood.formats.table import DEFAULT
 from cordwood.formats.tool_steps import step_of_tool
@@ -18,6 +23,7 @@ from cordwood.manager.step import Fault, Step, best_of_each, rank
 from cordwood.policies.saved_step import SavedStep
 from cordwood.storage.locations import LocalPath, Url
 from cordwood.storage.step_storage import StepEntry, StepStorage, StoredRecord
+from cordwood.threads.log import log
 from cordwood.threads.thread_counts import reading_threads
 from cordwood.threads.thread_pool import run_tasks
 
@@ -44,6 +50,7 @@ class Steps:
         self.location = storage.location
         self.root = str(storage.location)
         self._steps: dict[str, Step] = {}
+        self._warned: set[int] = set()  # numbers that two entries have
         self._damaged: dict[tuple[str, Hashable | None], str] = {}
         self._stored_records: Mapping[str, StoredRecord] = {}  # as last read or written
 
@@ -91,7 +98,7 @@ class Steps:
         """
 
         def is_wanted(name: str) -> bool:
-            number = step_in_name(name)
+            number = possible_step(name)
             if number is None and is_named_step(name):
                 self.unread.add(name)
             return number is not None and number >= start and (stop is None or number < stop)
@@ -217,8 +224,23 @@ class Steps:
             steps = [step for step in looked if step is not None]
             for step in steps:
                 self._steps[step.entry] = step
+            if sum(step.whole for step in steps) > 1:
+                self._warn_of_two_names(steps)
             if steps:
                 yield [self._with_damage(step) for step in steps]
+
+    def _warn_of_two_names(self, steps: Sequence[Step]) -> None:
+        """Log a warning, once for each number, about several entries that are one step."""
+        (best,) = best_of_each(steps)
+        if best.step not in self._warned:
+            self._warned.add(best.step)
+            log.warning(
+                "%s: %s are all step %d: %s is taken for it; rename the other, or remove it",
+                self.root,
+                " and ".join(sorted(step.entry for step in steps if step.whole)),
+                best.step,
+                best.entry,
+            )
 
     def _with_damage(self, step: Step) -> Step:
         damage = self._damaged.get((step.entry, step.stamp))
@@ -232,6 +254,8 @@ class Steps:
         is_ours = name == step_name(number)
         if not is_ours or entry.stamp is None:
             foreign = self._foreign(name, entry)
+            if foreign is None and step_in_name(name) is None:
+                self.unread.add(name)
             if foreign is not None or not is_ours or entry.is_file:
                 return foreign
         location = self.storage.location_of(name)
@@ -271,6 +295,6 @@ class Steps:
 
 def _number_in(name: str) -> int:
     """Return the number in the name of an entry that is named as a step."""
-    number = step_in_name(name)
+    number = possible_step(name)
     assert number is not None
     return number

@@ -285,7 +285,7 @@ def test_iterators_continue(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: UNTYPED.CheckpointManagerOptions(step_prefix="ckpt"), "steps to their numbers"),
+        (lambda: UNTYPED.CheckpointManagerOptions(step_prefix="ckpt"), "named by their numbers"),
         (lambda: UNTYPED.CheckpointManagerOptions(max_to_kep=3), "did you mean 'max_to_keep'"),
         (lambda: UNTYPED.CheckpointManagerOptions(todelete_subdir="x"), "cordwood copy"),
         (lambda: UNTYPED.CheckpointManager("run", metadata={"a": 1}), "args.JsonSave"),

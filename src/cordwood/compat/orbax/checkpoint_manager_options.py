@@ -26,9 +26,12 @@ _OTHER_FIELDS = {
     "prevent_write_metrics": "leave metrics= of save out",
     "save_root_metadata": "leave it out: a root has no metadata of its own",
     "single_host_load_and_broadcast": "leave it out: each process reads what its devices need",
-    "step_format_fixed_length": "leave it out, and rename steps to their numbers (0100 to 100)",
+    "step_format_fixed_length": "leave it out: 0100 is read, and new steps are named 100",
     "step_name_format": "leave it out, and rename steps to their numbers",
-    "step_prefix": "leave it out, and rename steps to their numbers (ckpt_100 to 100)",
+    "step_prefix": (
+        "leave it out: new steps are named by their numbers, and ckpt_100 and step_100 are read; "
+        "rename steps of another prefix"
+    ),
     "temporary_path_class": "leave it out: every step is committed atomically",
     "todelete_full_path": "use cordwood copy before a step is deleted",
     "todelete_subdir": "use cordwood copy before a step is deleted",
