@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -155,7 +156,7 @@ def test_trees_with_other_leaves_have_no_delta(tmp_path: Path) -> None:
     cordwood.save(tmp_path / "0", {"w": np.zeros(10), "b": np.zeros(3), "n": 1})
     cordwood.save(tmp_path / "1", {"w": np.ones((5, 2)), "b": np.zeros(3), "n": "1"})
     with pytest.raises(
-        MismatchError, match=r"(?s)w: numpy float64\[10\] -> .*\[5,2\].*n: int -> str"
+        MismatchError, match=r"(?s)w: array float64\[10\] -> .*\[5,2\].*n: int -> str"
     ):
         cordwood.delta(tmp_path / "0", tmp_path / "1", tmp_path / "delta")
     assert not (tmp_path / "delta").exists()
@@ -164,7 +165,7 @@ def test_trees_with_other_leaves_have_no_delta(tmp_path: Path) -> None:
 def test_what_is_at_the_destination_stays(tmp_path: Path) -> None:
     cordwood.save(tmp_path / "0", {"w": np.zeros(10)})
     cordwood.save(tmp_path / "1", {"w": np.ones(10)})
-    with pytest.raises(FileExistsError):
+    with pytest.raises(FileExistsError, match=r"to replace it, or write to another path"):
         cordwood.delta(tmp_path / "0", tmp_path / "1", tmp_path / "1")
     assert_trees_equal(cordwood.load(tmp_path / "1"), {"w": np.ones(10)})
     cordwood.delta(tmp_path / "0", tmp_path / "1", tmp_path / "d")
@@ -239,7 +240,8 @@ def test_no_damage_of_a_delta_is_applied(tmp_path: Path) -> None:
     damages = 0
     for path in [("digests",), ("sizes",), ("tree", "w")]:
         for position in range(len(_at(tree, path).reshape(-1).view(np.uint8))):
-            other = cordwood.load(delta)
+            with cordwood.open(delta) as checkpoint:
+                other = checkpoint.load()
             _at(other, path).reshape(-1).view(np.uint8)[position] ^= 16
             cordwood.save(delta, other, metadata=metadata)
             try:  # a few bits of a frame mean nothing
@@ -298,7 +300,9 @@ def test_hostile_records_are_refused(tmp_path: Path, what: str) -> None:
     cordwood.save(tmp_path / "1", {"w": np.ones(9)})
     cordwood.delta(tmp_path / "0", tmp_path / "1", tmp_path / "delta")
     metadata = {"cordwood-version": json.dumps(HOSTILE_RECORDS[what])}
-    cordwood.save(tmp_path / "delta", cordwood.load(tmp_path / "delta"), metadata=metadata)
+    with cordwood.open(tmp_path / "delta") as delta:
+        tree = delta.load()
+    cordwood.save(tmp_path / "delta", tree, metadata=metadata)
     with pytest.raises((FormatError, MismatchError)):
         cordwood.apply_delta(tmp_path / "0", tmp_path / "delta", tmp_path / "made")
 
@@ -350,3 +354,15 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert applied.exit_code == 0, applied.output
     assert cordwood.diff("new.safetensors", "made.safetensors").equal
+
+
+def test_arrays_of_numpy_and_of_jax_take_each_others_place(tmp_path: Path) -> None:
+    values = np.arange(12, dtype=np.float32)
+    cordwood.save(tmp_path / "numpy", {"w": values})
+    cordwood.save(tmp_path / "jax", {"w": jnp.asarray(values * 2)})
+    cordwood.delta(tmp_path / "numpy", tmp_path / "jax", tmp_path / "change")
+    cordwood.apply_delta(tmp_path / "numpy", tmp_path / "change", tmp_path / "made")
+    assert_trees_equal(cordwood.load(tmp_path / "made"), {"w": values * 2})
+    cordwood.delta(tmp_path / "jax", tmp_path / "numpy", tmp_path / "back")
+    cordwood.apply_delta(tmp_path / "jax", tmp_path / "back", tmp_path / "made-back")
+    assert_trees_equal(cordwood.load(tmp_path / "made-back"), {"w": jnp.asarray(values)})

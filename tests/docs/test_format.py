@@ -60,7 +60,7 @@ def test_the_format_page_states_the_limits_of_the_code() -> None:
     assert f"more than {plan_file.INLINE_BYTES} bytes" in TEXT
     assert f"`{HEADER_START}`" in TEXT
     assert f"{tile_grid.TILE_BYTES >> 20} MiB (`TILE_BYTES`;" in TEXT
-    assert tile_grid.MAX_TILES == 2**24
+    assert tile_grid.MAX_TILES == 2**20
     assert f"{tile_encoding.MAX_TILE_BYTES >> 20} MiB (`MAX_TILE_BYTES`)" in TEXT
     assert f"bytes {8 + len(HEADER_START)} to {40 + len(HEADER_START)}" in TEXT
     assert f"At most {MAX_DEPTH} levels" in TEXT

@@ -36,7 +36,7 @@ def test_any_range_is_read_across_the_end_of_the_first_bytes(head_bytes: int) ->
         for stop in range(start, 101, 5):
             assert file.read(start, stop - start) == DATA[start:stop]
             cuts = [bytearray((stop - start) // 2), bytearray(), bytearray(-(-(stop - start) // 2))]
-            file.read_into(start, list(map(memoryview, cuts)))
+            file.read_into(start, [memoryview(cut) for cut in cuts])
             assert b"".join(cuts) == DATA[start:stop]
 
 

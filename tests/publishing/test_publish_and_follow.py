@@ -17,8 +17,10 @@ import pytest
 
 import cordwood as cw
 from cordwood.errors import CorruptionError, MismatchError, PendingSaveError, StepError
+from cordwood.manager.step_summaries import summarize_steps
 from cordwood.publishing.held_version import HeldVersion
 from cordwood.publishing.stored_versions import StoredVersions
+from cordwood.removing.remove_checkpoint import plan_removal, remove
 from cordwood.storage import syscalls
 from cordwood.storage.locations import LocalPath
 from cordwood.testing import assert_trees_equal
@@ -397,9 +399,12 @@ def test_a_missing_version_in_between(tmp_path: Path) -> None:
             behind.update()
     shutil.rmtree(tmp_path / "2")
     assert_trees_equal(follower.update(), tree_of(3))
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=r"version 3 is made from it.*wait_for\(4\)"):
         behind.update()
     assert behind.version == 1
+    publisher.publish(4, tree_of(4)).wait()
+    behind.wait_for(4)
+    assert_trees_equal(behind.update(), tree_of(4))
 
 
 def test_a_like_that_does_not_fit(tmp_path: Path) -> None:
@@ -441,3 +446,39 @@ def test_a_follower_writes_nothing(tmp_path: Path) -> None:
         with syscalls.override(recorder):
             follower.update()
     assert recorder.trace.effects == []
+
+
+def test_a_delta_is_not_loaded_as_a_tree(location: str) -> None:
+    publisher = cw.WeightPublisher(location)
+    for version in (1, 2):
+        publisher.publish(version, tree_of(version)).wait()
+    message = "is a delta: expected a tree, found the changes of version 1"
+    with pytest.raises(MismatchError, match=message) as caught:
+        cw.load(f"{location}/2")
+    remedy = str(caught.value).partition("found the changes of version 1. ")[2].partition(" ")[0]
+    assert_trees_equal(eval(remedy, {"cordwood": cw}), tree_of(2))
+
+
+def test_misspelt_options_of_a_follower_name_the_right_one(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"slect": "w/**"}
+    with pytest.raises(TypeError, match=r"WeightFollower\(\) .* 'slect'; did you mean 'select'"):
+        cw.WeightFollower(tmp_path, **options)
+
+
+def test_a_version_that_newer_ones_need_is_not_removed(location: str) -> None:
+    publisher = cw.WeightPublisher(location, full_every=3)
+    for version in (1, 2, 3, 4):
+        publisher.publish(version, tree_of(version)).wait()
+    assert versions_at(location) == {1: True, 2: False, 3: False, 4: True}
+    for version in (1, 2):
+        with pytest.raises(StepError, match=rf"version {version + 1} holds only .* first \(4\)"):
+            plan_removal(f"{location}/{version}")
+    for version in (4, 3, 2, 1):
+        remove(plan_removal(f"{location}/{version}"))
+    assert versions_at(location) == {}
+
+
+def test_steps_says_who_removes_versions(tmp_path: Path) -> None:
+    cw.WeightPublisher(tmp_path).publish(1, tree_of(1)).wait()
+    (summary,) = summarize_steps(LocalPath(str(tmp_path)), ["1"])
+    assert summary.note == "a version of weights: its WeightPublisher deletes it"

@@ -82,7 +82,9 @@ def delta(
     with ExitStack() as stack, gc_paused():
         stack.enter_context(after_interrupted_saves(str(location)))
         writer_of(to_format).refuse_foreign(to_format, location)
-        refuse_existing(location, to_format, [""], beside=False, overwrite=overwrite)
+        refuse_existing(
+            location, to_format, [""], beside=False, overwrite=overwrite, has_to_prefix=False
+        )
         old = stack.enter_context(open_at(parse_location(base), prefix=prefix))
         new = stack.enter_context(open_at(parse_location(target), prefix=prefix))
         if any(is_same_path(each.path, str(location)) for each in (old, new)):

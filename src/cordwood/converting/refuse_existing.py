@@ -43,6 +43,7 @@ def refuse_existing(
     *,
     beside: bool,
     overwrite: bool,
+    has_to_prefix: bool = True,
 ) -> None:
     """Raise FileExistsError unless the trees of these prefixes may be written to a location.
 
@@ -52,20 +53,21 @@ def refuse_existing(
         prefixes: the prefixes of the trees to write; "" for a tree without one.
         beside: the caller has named the tree, so trees of other prefixes may stay beside it.
         overwrite: trees of these prefixes may be replaced.
+        has_to_prefix: the call has `to_prefix=`, which an error may advise.
     """
     existing = _prefixes_at(location, format)
     if existing is None:
         return
     text = str(location)
+    to_another = f"{'convert' if has_to_prefix else 'write'} to another path"
     if overwrite:
         others = sorted(set(existing) - set(prefixes))
         if others and not beside:
-            what = f"it holds {_tree(others[0])}, which would stay beside what is converted"
+            written = "converted" if has_to_prefix else "written"
+            what = f"it holds {_tree(others[0])}, which would stay beside what is {written}"
+            name = "name the tree to write with to_prefix= (--to-prefix), " if has_to_prefix else ""
             raise FileExistsError(
-                errno.EEXIST,
-                f"{what}: remove the directory, name the tree to write with to_prefix= "
-                "(--to-prefix), or convert to another path",
-                text,
+                errno.EEXIST, f"{what}: remove the directory, {name}or {to_another}", text
             )
         return
     step = _step_at(location) if format.is_directory else None
@@ -79,12 +81,12 @@ def refuse_existing(
     elif beside:
         what += f", with {_tree(next(iter(prefixes)))}"
     hint = ""
-    if format.is_directory and not beside and step is None:
+    if has_to_prefix and format.is_directory and not beside and step is None:
         hint = ", pass to_prefix= (--to-prefix) to write a tree beside it"
     raise FileExistsError(
         errno.EEXIST,
         f"the destination is already {what}: pass overwrite=True (--force) to replace it{hint}, or "
-        "convert to another path",
+        f"{to_another}",
         text,
     )
 

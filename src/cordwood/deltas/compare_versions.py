@@ -22,6 +22,7 @@ from cordwood.sharding.boxes import element_count
 
 _GROUP_BYTES = 32 << 20  # of tiles of each version, read at a time
 _MAX_SHOWN = 10
+_SAME_KINDS = ("jax", "numpy")  # of arrays with the same elements
 
 
 class ComparedVersions(NamedTuple):
@@ -43,6 +44,8 @@ def compare_versions(
 ) -> ComparedVersions:
     """Return the delta from one open checkpoint to another.
 
+    Arrays of numpy and of jax may take each other's place: what the delta makes has the base's.
+
     Raises MismatchError unless they have the same leaves, of the same kinds, shapes and dtypes.
     """
     require_tree(base)
@@ -50,7 +53,11 @@ def compare_versions(
     old_leaves, new_leaves = base.index.leaves, target.index.leaves
     old_specs, new_specs = stored_specs(base, old_leaves), stored_specs(target, new_leaves)
     require_same_types(base.path, old_specs, target.path, new_specs)
-    tree = tile_tree(target.index.structure, new_specs, {})
+    kinds = [
+        new._replace(kind=old.kind) if new.kind in _SAME_KINDS else new
+        for old, new in zip(old_specs, new_specs, strict=True)
+    ]
+    tree = tile_tree(target.index.structure, kinds, {})
     tiles: list[EncodedTile] = []
     old_digests: list[bytes] = []
     for boxes in _groups(tree):
@@ -91,7 +98,8 @@ def require_same_types(
 def _type_text(spec: LeafSpec) -> str:
     if spec.kind not in ARRAY_KINDS:
         return spec.kind
-    return f"{spec.kind} {leaf_text(spec)}{' (weak type)' if spec.weak_type else ''}"
+    kind = "array" if spec.kind in _SAME_KINDS else spec.kind
+    return f"{kind} {leaf_text(spec)}{' (weak type)' if spec.weak_type else ''}"
 
 
 def _groups(tree: TiledTree) -> Iterator[dict[int, list[Box]]]:

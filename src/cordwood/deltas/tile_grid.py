@@ -14,7 +14,7 @@ from cordwood.keypath import path_label
 from cordwood.sharding.boxes import Cuts, cell_box
 
 TILE_BYTES = 4 << 20  # larger arrays, or cells of them, are cut
-MAX_TILES = 1 << 24
+MAX_TILES = 1 << 20  # 4 TiB in large arrays; a tile needs some 300 bytes of memory
 
 
 class TiledLeaf(NamedTuple):

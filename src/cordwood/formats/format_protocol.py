@@ -332,10 +332,12 @@ class StepIndex(NamedTuple):
     Attributes:
         record_text: the record of the manager that saved it, encoded; None: no manager did.
         data_bytes: the size of all data files that it names; None if that is unknown.
+        is_version: True if a WeightPublisher saved it.
     """
 
     record_text: str | None
     data_bytes: int | None
+    is_version: bool = False
 
 
 class StepRecords(Protocol):

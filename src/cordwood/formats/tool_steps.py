@@ -15,6 +15,7 @@ from cordwood.formats.table import ORBAX, PACKS, ZARR
 from cordwood.storage.locations import Url
 
 CORDWOOD_SAVE = "cordwood.save"  # the tool of steps that no manager saved, and cordwood wrote
+VERSION = "a version of weights"  # the problem of a step that a WeightPublisher saved
 _TOOLS = {PACKS.name: CORDWOOD_SAVE, ZARR.name: "eFormer"}  # by the format; of others, the format
 # The files that eFormer writes last: its Checkpointer, and its AsyncCheckpointManager alone.
 _LAST_OF_EFORMER = ("metadata.json", "checkpoint_metadata.json")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 from cordwood.errors import CordwoodError, MismatchError
 from cordwood.formats.format_protocol import OpenOptions
+from cordwood.formats.version_record import version_in
 from cordwood.io.progress import report_progress
 from cordwood.io.progress_bar import progress_display
 from cordwood.io.stale_handles import retry_stale
@@ -70,6 +71,8 @@ def load_checkpoint(
     def read() -> Any:
         reader = open_reader(location, format=format, prefix=prefix, options=open_options)
         with closing(reader.opened):
+            if like is None:
+                _refuse_delta(reader)
             try:
                 return load_tree(reader, like, options)
             except CordwoodError as e:
@@ -82,3 +85,21 @@ def load_checkpoint(
         return retry_stale(lambda: retry_reading(read))
     except MismatchError as e:  # the message is enough; hide internal frames
         raise e.with_traceback(None) from e.__cause__
+
+
+def _refuse_delta(reader: LeafReader) -> None:
+    """Raise MismatchError for a delta: without `like`, nothing else shows that it is no tree."""
+    record = None
+    with suppress(CordwoodError):  # a tree can be read, whatever is beside it
+        record = version_in(reader.index.metadata, reader.path)
+    if record is None or record.is_whole:
+        return
+    step = None if record.base is None else record.base.step
+    of = "" if step is None else f" of version {step}"
+    remedy = "cordwood.apply_delta (cordwood apply) makes the tree of it and its base"
+    if step is not None and reader.location is not None:
+        follower = f"cordwood.WeightFollower({str(reader.location.parent)!r})"
+        remedy = f"{follower}.update() returns the newest version; {remedy}"
+    raise MismatchError(
+        f"{reader.path} is a delta: expected a tree, found the changes{of}. {remedy}"
+    )

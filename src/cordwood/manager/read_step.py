@@ -6,7 +6,7 @@ from cordwood.errors import CorruptionError, FormatError, UnsupportedFormatError
 from cordwood.formats.load_format import records_of, storage_of
 from cordwood.formats.step_record import KEY, decode_record, wrong_step
 from cordwood.formats.table import DEFAULT
-from cordwood.formats.tool_steps import CORDWOOD_SAVE
+from cordwood.formats.tool_steps import CORDWOOD_SAVE, VERSION
 from cordwood.manager.step import Fault, Step
 
 
@@ -19,7 +19,8 @@ def read_step(step: Step) -> Step:
         index = records_of(DEFAULT).read_step_index(data)
         step = step._replace(data_bytes=index.data_bytes)
         if index.record_text is None:
-            return step._replace(problem=f"saved by {CORDWOOD_SAVE}", tool=CORDWOOD_SAVE)
+            problem = VERSION if index.is_version else f"saved by {CORDWOOD_SAVE}"
+            return step._replace(problem=problem, tool=CORDWOOD_SAVE)
         return with_record(step, index.record_text)
     except OSError as e:  # perhaps for a while only: it is read again the next time
         return step.with_fault(Fault.UNREAD, str(e))._replace(stamp=object())

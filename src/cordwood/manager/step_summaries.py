@@ -9,6 +9,7 @@ from cordwood.errors import CordwoodError, IncompleteCheckpointError
 from cordwood.formats.load_format import storage_of
 from cordwood.formats.step_names import number_in_name
 from cordwood.formats.table import DEFAULT
+from cordwood.formats.tool_steps import VERSION
 from cordwood.loading.detect_checkpoint import detect_checkpoint
 from cordwood.manager.step import best_of_each
 from cordwood.manager.steps import Steps
@@ -60,7 +61,8 @@ def summarize_steps(root: Location, names: Sequence[str]) -> list[StepSummary]:
             saved = entry.saved if entry.counts else entry.foreign_metrics
             if saved is not None:
                 time, metrics = saved.time or time, dict(saved.metrics)
-            note = "" if entry.counts else f"{entry.problem}: no policy deletes it"
+            remover = "its WeightPublisher" if entry.problem == VERSION else "no policy"
+            note = "" if entry.counts else f"{entry.problem}: {remover} deletes it"
             if entry.whole and best[entry.step] != name:
                 note = f"{best[entry.step]} is step {entry.step}, too, and is the one that counts"
             if entry.damaged:

@@ -13,6 +13,7 @@ from cordwood.errors import CordwoodError, MismatchError, ProcessError
 from cordwood.formats.step_names import step_number
 from cordwood.loading.load_options import LoadOptions, ReadOptions
 from cordwood.loading.load_tree import load_tree
+from cordwood.manager.argument_hints import refuse_arguments
 from cordwood.processes.process_group import ProcessGroup
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 from cordwood.publishing.held_version import HeldVersion, NotHeldError
@@ -84,6 +85,8 @@ class WeightFollower:
         timeout_seconds: float = TIMEOUT_SECONDS,
         **options: Unpack[ReadOptions],
     ) -> None:
+        names = sorted({"like", "timeout_seconds", *ReadOptions.__annotations__} - {"mmap"})
+        refuse_arguments("WeightFollower", options.keys() - {*names, "mmap"}, names)
         if options.get("mmap"):
             raise ValueError("mmap: a follower has no file to map; leave it out")
         self._options = LoadOptions(**options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
@@ -49,7 +50,17 @@ def open_chain(
     opened_ahead = versions.open_ahead(after_held, stack)
     step, digest = steps[-1], None
     while True:
-        opened = opened_ahead.get(step) or versions.open(step, stack)
+        try:
+            opened = opened_ahead.get(step) or versions.open(step, stack)
+        except FileNotFoundError as e:
+            if step == steps[-1]:
+                raise
+            raise FileNotFoundError(
+                errno.ENOENT,
+                f"version {steps[-1]} is made from it, and it was removed. The next version that "
+                f"its WeightPublisher writes holds the tree: wait_for({steps[-1] + 1})",
+                str(versions.location_of(step)),
+            ) from e
         if digest not in (None, opened.record.digest):
             raise CorruptionError(
                 f"{opened.reader.path} is another version than the next one was made from"

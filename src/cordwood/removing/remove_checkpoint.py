@@ -17,6 +17,7 @@ from cordwood.loading.detect_checkpoint import detect_checkpoint
 from cordwood.message_text import first_names
 from cordwood.removing.files_of_run import belongs_to_run
 from cordwood.removing.links_of_checkpoints import foreign_links
+from cordwood.removing.newer_versions import require_no_newer_version
 from cordwood.storage.hub.hub_address import refuse_hub
 from cordwood.storage.locations import LocalPath, Location, Url, parse_location
 from cordwood.storage.paths import is_link, kind_at, parent_and_name, real_path
@@ -63,8 +64,16 @@ def plan_removal(path: str | os.PathLike[str]) -> RemovalPlan:
         NotACheckpointError: it is no checkpoint and no run, is a symbolic link or a mount point, or
             has something inside that is no part of the checkpoint.
         UnsupportedFormatError: it is a file of no known format, or on a web server.
+        StepError: it is a version of weights that a newer one needs.
     """
-    return run_in_worker(lambda: _plan(parse_location(path)))
+    location = parse_location(path)
+
+    def plan() -> RemovalPlan:
+        result = _plan(location)
+        require_no_newer_version(location)
+        return result
+
+    return run_in_worker(plan)
 
 
 def remove(plan: RemovalPlan) -> None:

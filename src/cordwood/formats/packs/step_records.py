@@ -29,6 +29,7 @@ from cordwood.formats.step_record import (
     record_in,
     record_text_in,
 )
+from cordwood.formats.version_record import KEY as VERSION_KEY
 from cordwood.io.open_files import naming
 from cordwood.storage.storage_protocol import IndexChange, Sidecar
 
@@ -36,7 +37,9 @@ from cordwood.storage.storage_protocol import IndexChange, Sidecar
 def read_step_index(index: bytes) -> StepIndex:
     """Return the facts in an index about its step. Raises as `decode_index`, without a name."""
     items = decode_index(index)
-    return StepIndex(record_text_in(_metadata(items)), data_bytes_of(items))
+    metadata = _metadata(items)
+    is_version = isinstance(metadata, Mapping) and VERSION_KEY in metadata
+    return StepIndex(record_text_in(metadata), data_bytes_of(items), is_version)
 
 
 def read_record(index: bytes, *, name: str) -> Record | None:
