@@ -128,3 +128,15 @@ def test_orbax_restores_the_steps_of_two_processes(tmp_path: Path, two: Group) -
         assert orbax.metrics(2) == {"loss": 0.5}
         # Orbax orders the keys of dicts.
         assert_trees_equal(orbax.restore(3), jax.tree.map(lambda leaf: leaf, reference(3)))
+
+
+def test_a_handler_of_a_user_writes_files_on_some_or_all_processes(
+    tmp_path: Path, two: Group
+) -> None:
+    files = {
+        "settings.txt": "lr 0.1",
+        "processes/0.txt": "process 0",
+        "processes/1.txt": "process 1",
+    }
+    restored = two.run("own_handlers.save_and_restore", root=str(tmp_path))
+    assert restored == [files, files]

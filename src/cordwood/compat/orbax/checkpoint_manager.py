@@ -174,7 +174,7 @@ class CheckpointManager:
         existing = None if overwrite else self._steps.at(number)
         if existing is not None and existing.whole:
             raise StepAlreadyExistsError(f"Checkpoint for step {number} already exists.")
-        stored = items_to_store(by_name, self._handlers)
+        stored = items_to_store(by_name, self._handlers, self._group)
         (name, tree), *others = stored.trees.items() or [(NO_TREE, {})]
         self._pending = self._manager.save(
             number,

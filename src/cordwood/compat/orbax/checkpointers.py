@@ -79,16 +79,15 @@ class Checkpointer:
         location = parse_location(directory)
         value = arguments_for(self.handler, values, named)
         items, handlers = self._items(value)
-        stored = items_to_store(items, handlers)
+        group = ProcessGroup(str(location), self._timeout_seconds)
+        stored = items_to_store(items, handlers, group)
         if stored.states:
             raise UnsupportedLeafError(
                 f"{', '.join(stored.states)}: states of iterators are saved by a CheckpointManager"
             )
         if force:
             require_storable(stored, orbax=isinstance(location, LocalPath))
-        ProcessGroup(str(location), self._timeout_seconds).agree(
-            "make room for the checkpoint", lambda: _make_room(location, force=force)
-        )
+        group.agree("make room for the checkpoint", lambda: _make_room(location, force=force))
         (name, tree), *others = stored.trees.items() or [(NO_TREE, {})]
         metadata = {} if name == DEFAULT_ITEM else {NAME_KEY: name}
         orbax = isinstance(location, LocalPath) and bool(stored.trees)

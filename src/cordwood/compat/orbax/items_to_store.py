@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ from cordwood.compat.orbax import args as arguments
 from cordwood.compat.orbax.handlers import CheckpointHandler
 from cordwood.formats.orbax.encode_tree import leaf_names
 from cordwood.manager.items.stateful import is_stateful
+from cordwood.processes.process_group import ProcessGroup
+from cordwood.saving.save_rendezvous import announce_errors
 from cordwood.storage.scratch_directory import files_in_scratch
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe_leaf
@@ -30,13 +33,14 @@ class ItemsToStore(NamedTuple):
 
 
 def items_to_store(
-    items: Mapping[str, Any], handlers: Mapping[str, CheckpointHandler]
+    items: Mapping[str, Any], handlers: Mapping[str, CheckpointHandler], group: ProcessGroup
 ) -> ItemsToStore:
     """Return the items of a save.
 
     Args:
         items: the arguments of each item, such as `args.StandardSave(tree)`.
         handlers: the handlers of users, by the names of items.
+        group: the processes that save together.
 
     Raises:
         ValueError: a tree is none that Orbax's `StandardSave` takes.
@@ -48,7 +52,7 @@ def items_to_store(
     for name, value in items.items():
         handler = handler_for(name, value, handlers)
         if handler is not None:
-            trees[name] = _files_of(handler, value)
+            trees[name] = _files_of(handler, value, group)
         elif isinstance(value, arguments.JsonSave):
             values[name] = json.loads(json.dumps(value.item))
         elif isinstance(value, arguments.StandardSave):
@@ -78,10 +82,25 @@ def handler_for(
     return None if registered is None else registered()
 
 
-def _files_of(handler: CheckpointHandler, value: Any) -> dict[str, Any]:
-    """Return the files that a handler saves, as arrays of bytes by their paths."""
-    files = files_in_scratch(lambda folder: _save(handler, Path(folder), value))
+def _files_of(handler: CheckpointHandler, value: Any, group: ProcessGroup) -> dict[str, Any]:
+    """Return the files that a handler saves on all processes, as arrays of bytes by their paths."""
+    rendezvous = group.rendezvous("save the files of a handler for")
+    with announce_errors(rendezvous):
+        files = files_in_scratch(lambda folder: _save(handler, Path(folder), value))
+    if rendezvous.count > 1:
+        texts = {path: b64encode(data).decode() for path, data in files.items()}
+        with rendezvous:
+            texts = rendezvous.exchange(texts, _join_files)
+        files = {path: b64decode(text) for path, text in texts.items()}
     return {path: np.frombuffer(data, np.uint8) for path, data in files.items()}
+
+
+def _join_files(files_of_processes: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Return the files of all processes; of those with one path, that of the first process."""
+    joined: dict[str, str] = {}
+    for files in reversed(files_of_processes):
+        joined.update(files)
+    return dict(sorted(joined.items()))
 
 
 def _save(handler: CheckpointHandler, folder: Path, value: Any) -> None:
