@@ -7,11 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from cordwood.compat.orbax import handlers as kinds
 from cordwood.compat.orbax.args import CheckpointArgs, Composite, handler_class_of
 from cordwood.compat.orbax.checkpoint_manager_options import CheckpointManagerOptions
 from cordwood.compat.orbax.checkpointers import Checkpointer, is_async
-from cordwood.compat.orbax.handlers import CheckpointHandler, is_users
+from cordwood.compat.orbax.handlers import (
+    CheckpointHandler,
+    PyTreeCheckpointHandler,
+    arguments_for,
+    is_users,
+)
 from cordwood.compat.orbax.item_metadata import StepMetadata, metadata_of_items
 from cordwood.compat.orbax.items_to_store import (
     DEFAULT_ITEM,
@@ -225,7 +229,7 @@ class CheckpointManager:
                 raise FileNotFoundError(f"No steps found in {self._manager.root}.")
         stored = self._items_at(step)
         if self._single is None:
-            self._single = stored.is_single if args is None else not _is_composite(args)
+            self._single = stored.is_single if args is None else not isinstance(args, Composite)
         requests = self._arguments(items, restore_kwargs, args, for_save=False)
         if not requests:
             requests = dict.fromkeys([DEFAULT_ITEM] if self._single else stored.names)
@@ -254,7 +258,7 @@ class CheckpointManager:
         if for_save and items is None and args is None:
             raise ValueError("save: expected args=, such as args=args.StandardSave(tree)")
         if args is not None:
-            is_several = _is_composite(args)
+            is_several = isinstance(args, Composite)
             if not is_several and not _is_arguments(args):
                 raise ValueError(
                     "args=: expected arguments such as args.StandardSave(tree), found "
@@ -283,12 +287,12 @@ class CheckpointManager:
             items = None if items is None and keywords is None else {DEFAULT_ITEM: items}
             keywords = {DEFAULT_ITEM: keywords}
         names = dict.fromkeys([*(items or {}), *(keywords or {} if items is not None else {})])
-        make = kinds.arguments_for if for_save else kinds.restore_arguments_for
         return {
-            name: make(
-                self._kinds.get(name) or kinds.PyTreeCheckpointHandler(),
+            name: arguments_for(
+                self._kinds.get(name) or PyTreeCheckpointHandler(),
                 ((items or {}).get(name),),
                 dict((keywords or {}).get(name) or {}),
+                for_save=for_save,
             )
             for name in names
         }
@@ -351,9 +355,9 @@ class CheckpointManager:
         if step is None:
             return StepMetadata()
         self._wait_quietly()
-        stored = self._items_at(step)
-        single = stored.is_single if self._single is None else self._single
         entry = self._step_at(step)
+        stored = stored_items(entry.location, entry.record)
+        single = stored.is_single if self._single is None else self._single
         saved = entry.saved
         nanoseconds = None if saved is None else int(saved.time * 1e9)
         return StepMetadata(
@@ -431,10 +435,6 @@ class CheckpointManager:
 
     def __repr__(self) -> str:
         return f"CheckpointManager({self._manager.root!r}, options={self._options!r})"
-
-
-def _is_composite(args: object) -> bool:
-    return isinstance(args, Composite)
 
 
 def _is_arguments(args: object) -> bool:

@@ -16,7 +16,6 @@ from cordwood.compat.orbax.handlers import (
     StandardCheckpointHandler,
     arguments_for,
     is_users,
-    restore_arguments_for,
 )
 from cordwood.compat.orbax.item_metadata import StepMetadata, metadata_of_items
 from cordwood.compat.orbax.items_to_store import (
@@ -77,7 +76,7 @@ class Checkpointer:
         refuse_custom_metadata(custom_metadata)
         self.wait_until_finished()
         location = parse_location(directory)
-        value = arguments_for(self.handler, values, named)
+        value = arguments_for(self.handler, values, named, for_save=True)
         items, handlers = self._items(value)
         group = ProcessGroup(str(location), self._timeout_seconds)
         stored = items_to_store(items, handlers, group)
@@ -126,11 +125,13 @@ class Checkpointer:
         location = parse_location(directory)
         stored = stored_items(location, None)
         if isinstance(self.handler, CompositeCheckpointHandler):
-            value = restore_arguments_for(self.handler, values, named) if values or named else {}
+            value = {}
+            if values or named:
+                value = arguments_for(self.handler, values, named, for_save=False)
             requests = dict(value.items()) or dict.fromkeys(stored.names)
             _, handlers = self._items(Composite(**requests))
         else:
-            value = restore_arguments_for(self.handler, values, named)
+            value = arguments_for(self.handler, values, named, for_save=False)
             requests, handlers = self._items(value)
             if DEFAULT_ITEM not in stored.trees and len(stored.names) == 1:
                 requests = {stored.names[0]: value}

@@ -96,23 +96,23 @@ class CompositeCheckpointHandler(CheckpointHandler):
         self.handlers = {**dict.fromkeys(item_names), **handlers}
 
 
-def arguments_for(handler: object, values: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """Return the arguments of a legacy call of `save` for a handler: values, or made arguments."""
-    return _made(handler, "save_class", values, named)
+def arguments_for(
+    handler: object, values: tuple[Any, ...], named: dict[str, Any], *, for_save: bool
+) -> Any:
+    """Return the arguments of a legacy call for a handler: one of the values, or made of them.
 
-
-def restore_arguments_for(handler: object, values: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """Return the arguments of a legacy call of `restore` for a handler."""
-    return _made(handler, "restore_class", values, named)
-
-
-def _made(handler: object, kind: str, values: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    Args:
+        handler: the handler.
+        values: the positional arguments of the call, after the place.
+        named: the others.
+        for_save: True for a call of `save`, False for one of `restore`.
+    """
     for value in (*values, *named.values()):
         if isinstance(value, arguments.CheckpointArgs | arguments.Composite) or (
             arguments.handler_class_of(value) is not None
         ):
             return value
-    made = getattr(handler, kind, None)
+    made = getattr(handler, "save_class" if for_save else "restore_class", None)
     if made is None:
         if len(values) + len(named) == 1:
             return next(iter((*values, *named.values())))

@@ -155,7 +155,7 @@ def load_checkpointables(
 def metadata(path: str | os.PathLike[str]) -> CheckpointMetadata:
     """Return shapes and dtypes of the tree of a checkpoint."""
     stored = Checkpointer(PyTreeCheckpointHandler()).metadata(path)
-    return CheckpointMetadata(None, path=path, metadata=stored.item_metadata)
+    return CheckpointMetadata(None, path, stored.item_metadata)
 
 
 save_pytree, save_pytree_async, load_pytree, pytree_metadata = save, save_async, load, metadata

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -39,26 +40,15 @@ class StepNotFoundError(FileNotFoundError):
     """There is no such step."""
 
 
+@dataclass
 class CheckpointMetadata:
     """A step, or a single checkpoint: its number, place, metrics, and metadata of its trees."""
 
-    def __init__(
-        self,
-        step: int | None,
-        *,
-        path: str | os.PathLike[str],
-        metadata: Any = None,
-        metrics: Any = None,
-        commit_timestamp_nsecs: int | None = None,
-    ) -> None:
-        self.step = step
-        self.path = path
-        self.metadata = metadata
-        self.metrics = metrics
-        self.commit_timestamp_nsecs = commit_timestamp_nsecs
-
-    def __repr__(self) -> str:
-        return f"CheckpointMetadata(step={self.step}, path={str(self.path)!r})"
+    step: int | None
+    path: str | os.PathLike[str]
+    metadata: Any = None
+    metrics: Any = None
+    commit_timestamp_nsecs: int | None = None
 
 
 class Checkpointer:
@@ -109,7 +99,7 @@ class Checkpointer:
         metrics = self._manager.metrics(step)
         root = self.directory
         path = root / str(step) if isinstance(root, Path) else f"{root}/{step}"
-        return CheckpointMetadata(step, path=path, metrics=metrics)
+        return CheckpointMetadata(step, path, metrics=metrics)
 
     def should_save(self, step: int) -> bool:
         """Return True if `save` would save that step."""
