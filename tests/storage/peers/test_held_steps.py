@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import errno
+from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import cordwood
 from cordwood.copying.copy_step import Copier
 from cordwood.errors import CorruptionError, StorageError, UnsupportedFormatError
+from cordwood.formats.format_protocol import OpenOptions
 from cordwood.formats.load_format import storage_of
 from cordwood.formats.table import DEFAULT
+from cordwood.loading.open_reader import open_reader
 from cordwood.storage.locations import Holder, LocalPath, parse_location
 from cordwood.testing import assert_trees_equal
 from tests.storage.peers.held_steps import (
@@ -88,6 +92,20 @@ def test_a_damaged_file_is_read_from_the_next_place(
     ((place, error),) = problems
     assert place == str(root)
     assert "do not match the digest" in str(error)
+
+
+def test_a_file_that_is_read_ahead_has_a_next_place_too(step: SavedStep, tmp_path: Path) -> None:
+    step.copy_to(tmp_path / "one", [0])
+    step.copy_to(tmp_path / "other", [0])
+    damage(tmp_path / "one" / ENTRY / step.files[0])
+    with serve(tmp_path / "one") as one, serve(tmp_path / "other") as other:
+        location = held(step, {0: [peer(one.address), peer(other.address, "process 2")]})
+        options = OpenOptions(read_ahead_bytes=1 << 30)
+        reader = open_reader(location, format=None, prefix="0", options=options)
+        with closing(reader.opened):
+            leaves = [leaf for leaf in reader.index.leaves if leaf.dtype]
+            arrays = reader.read(leaves)
+    np.testing.assert_array_equal(arrays[0], tree_of(0)["w"])
 
 
 def test_bytes_are_checked_though_no_check_is_asked_for(step: SavedStep, tmp_path: Path) -> None:

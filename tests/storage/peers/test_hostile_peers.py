@@ -361,6 +361,22 @@ def test_peers_alone_are_enough_while_one_of_them_is_honest(
     assert problems == [str(places[0]), str(places[1])]
 
 
+def test_threads_that_meet_the_same_failure_report_it_once(tmp_path: Path) -> None:
+    step = save_step(tmp_path / "whole", items=1, elements=10_000_000)  # 40 MB, several units
+    step.copy_to(tmp_path / "other", [0])
+    file = step.folder / step.files[0]
+    with (
+        hostile_peer(file, answers_headers_then(flipped_bits)) as first,
+        hostile_peer(file, answers_headers_then(stops_in_the_middle)) as second,
+        serve(tmp_path / "other") as server,
+    ):
+        places = [peer(first, "one"), peer(second, "two"), peer(server.address, "three")]
+        problems: list[str] = []
+        location = held(step, {0: places}, lambda place, _: problems.append(place))
+        assert_trees_equal(load(location, 0), tree_of(0, 10_000_000))
+    assert problems == [str(places[0]), str(places[1])]
+
+
 def test_the_error_of_hostile_peers_alone_names_each(
     step: SavedStep, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -96,7 +96,9 @@ def _open(store: Storage, data: bytes, prefix: str | None, options: OpenOptions)
     index = read_index(item, boxes=None if listed else [()] * len(item.leaf_types))
     sources = index.sources
     files = _open_each(store, sources) if options.for_verify else store.open(sources)
-    if options.read_ahead_bytes:
+    location = store.location
+    is_held = isinstance(location, LocalPath) and location.held is not None
+    if options.read_ahead_bytes and not is_held:  # what was read of one place would be kept
         files = [
             ReadAheadFile(file, options.read_ahead_bytes) if file.latency_bound else file
             for file in files
@@ -113,7 +115,6 @@ def _open(store: Storage, data: bytes, prefix: str | None, options: OpenOptions)
         return {leaf: leaves[leaf] for leaf in needed}
 
     fetch = partial(digests_of_pack, sources, files)
-    location = store.location
     return Opened(
         FORMAT,
         index,
@@ -122,7 +123,7 @@ def _open(store: Storage, data: bytes, prefix: str | None, options: OpenOptions)
         None if listed else locate,
         is_current,
         index_bytes=len(data),
-        always_verify=isinstance(location, LocalPath) and location.held is not None,
+        always_verify=is_held,
     )
 
 
