@@ -13,7 +13,7 @@ STAMP := $(VENV)/.installed
 MINILM := $(VENV)/.minilm
 
 .PHONY: help install demo mistakes docs pictures test check format bench gpu gpu-wheels fuzz soak ceph azure \
-	foreign-files orbax-versions recipes recipes-data recipe-pages view-trace dist clean
+	executors foreign-files orbax-versions recipes recipes-data recipe-pages view-trace dist clean
 
 help:
 	@echo "make demo    real weights, and a run that is killed and goes on elsewhere: under three minutes"
@@ -32,6 +32,7 @@ help:
 	@echo "make azure   the same tests on Azurite, the emulator of Azure Blob Storage, on loopback"
 	@echo "make foreign-files  golden files of other tools and their old versions (NAMES=zarr-2.18.7)"
 	@echo "make orbax-versions  checkpoints with orbax=True, read by five versions of Orbax; writes docs/orbax-versions.md"
+	@echo "make executors  verify and copy by Dask and MPI, in packages of their own"
 	@echo "make recipes  the shipped recipes beside transformers, MaxText, Tunix and EasyDeL: files and logits"
 	@echo "make recipes-data  writes tests/recipes/families/data, by the same programs"
 	@echo "make recipe-pages  writes docs/recipes from the tables of the shipped recipes"
@@ -102,6 +103,7 @@ bench: $(STAMP) $(MINILM)
 	$(BIN)/python benchmarks/orbax_index.py
 	$(BIN)/python benchmarks/recipes.py
 	$(BIN)/python benchmarks/verify.py
+	$(BIN)/python benchmarks/bulk.py
 	$(BIN)/python benchmarks/publish.py
 	$(BIN)/python benchmarks/viewer.py
 	$(BIN)/python benchmarks/object_store.py
@@ -171,6 +173,17 @@ recipes-data: $(RECIPES)/.installed
 
 recipe-pages: $(STAMP)
 	$(BIN)/python -m tests.docs.recipe_pages
+
+EXECUTORS := build/executors
+$(EXECUTORS)/.installed: pyproject.toml constraints-executors.txt
+	test -e $(EXECUTORS) || $(PYTHON) -m venv $(EXECUTORS)
+	$(EXECUTORS)/bin/python -m pip install --quiet --disable-pip-version-check \
+		-e . distributed jax mpi4py mpich -c constraints-executors.txt
+	touch $@
+
+executors: $(EXECUTORS)/.installed
+	$(EXECUTORS)/bin/python -m tests.bulk.with_tools dask
+	$(EXECUTORS)/bin/mpiexec -n 3 $(EXECUTORS)/bin/python -m mpi4py.futures -m tests.bulk.with_tools mpi
 
 # Times are asserted here only: it wants a machine that does nothing else.
 view-trace: $(STAMP)

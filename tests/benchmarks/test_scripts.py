@@ -43,6 +43,7 @@ GPU_CONTENDERS = [
     *(title for title, _ in contenders.WAYS_TO_LOAD),
 ]
 SCRIPTS = [
+    Script("bulk.py", "--smoke --folder FOLDER", ("| 8 |", "| 2 processes |", "| 400 | 0.1 |")),
     Script("convert.py", "--tree smoke --rounds 1 --folder FOLDER", ("| msgpack.gz to packs |",)),
     Script(
         "directory.py",

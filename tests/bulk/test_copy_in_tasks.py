@@ -10,17 +10,14 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.copying import copy_in_tasks
-from cordwood.copying.copy_files_task import group_files
 from cordwood.errors import CorruptionError, StorageError
+from cordwood.plan import source_ranges
 from tests.bulk.executors import InlineExecutor, spawned
 
 
 @pytest.fixture(autouse=True)
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        copy_in_tasks, "group_files", lambda files: group_files(files, limit_bytes=1 << 20)
-    )
+    monkeypatch.setattr(source_ranges, "TASK_BYTES", 1 << 20)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,6 @@ import cordwood
 from cordwood.errors import CorruptionError, ProcessError
 from cordwood.plan import source_ranges
 from cordwood.results import Progress, Verification
-from cordwood.verifying import verify_in_tasks
 from tests.bulk.executors import BrokenPool, InlineExecutor, spawned
 
 TREE = {
@@ -27,11 +26,7 @@ TASK_BYTES = 4 << 20
 
 @pytest.fixture(autouse=True)
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        verify_in_tasks,
-        "group_ranges",
-        lambda sources: source_ranges.group_ranges(sources, limit_bytes=TASK_BYTES),
-    )
+    monkeypatch.setattr(source_ranges, "TASK_BYTES", TASK_BYTES)
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +185,7 @@ def test_a_checkpoint_that_was_replaced_is_verified_again(path: Path) -> None:
 def test_a_sample_is_of_the_blocks_of_each_task(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verify_in_tasks, "group_ranges", source_ranges.group_ranges)
+    monkeypatch.setattr(source_ranges, "TASK_BYTES", 256 << 20)
     results = [
         cordwood.verify(path, sample=0.5, seed=3, executor=InlineExecutor()) for _ in range(2)
     ]

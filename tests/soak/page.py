@@ -22,6 +22,7 @@ SECTIONS = (
     "A full disk",
     "Power cuts",
     "Signal handlers",
+    "Bulk work",
     "Every crash state of every call",
 )
 _HEAD = (

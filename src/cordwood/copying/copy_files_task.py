@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from cordwood.copying.missing_files import missing_files
 from cordwood.formats.load_format import copier_of, storage_of
 from cordwood.formats.table import DEFAULT
 from cordwood.index import Source
-from cordwood.plan.source_ranges import TASK_BYTES
 from cordwood.storage.locations import Location
 
 
@@ -42,19 +40,3 @@ class CopyFiles(NamedTuple):
         missing = {name: files[name] for name in names}
         copier_of(DEFAULT).write_files(origin, missing, self.destination)
         return names
-
-
-def group_files(
-    files: Mapping[str, Source], *, limit_bytes: int = TASK_BYTES
-) -> Iterator[tuple[tuple[str, Source], ...]]:
-    """Yield files in groups of at most so many bytes; a larger file is a group of its own."""
-    group: list[tuple[str, Source]] = []
-    size = 0
-    for name, file in files.items():
-        if group and size + file.size_bytes > limit_bytes:
-            yield tuple(group)
-            group, size = [], 0
-        group.append((name, file))
-        size += file.size_bytes
-    if group:
-        yield tuple(group)

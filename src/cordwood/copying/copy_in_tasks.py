@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from cordwood.bulk.run_bulk import BulkRun
-from cordwood.copying.copy_files_task import CopyFiles, group_files
+from cordwood.copying.copy_files_task import CopyFiles
 from cordwood.copying.copy_step import StepToCopy
 from cordwood.formats.load_format import storage_of
 from cordwood.formats.table import DEFAULT
 from cordwood.index import Source
+from cordwood.plan.source_ranges import group_files
 from cordwood.storage.locations import Location
 from cordwood.storage.paths import absolute_location
 

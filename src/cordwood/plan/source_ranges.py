@@ -1,8 +1,8 @@
-"""Ranges of data files, in groups that are worth a task each. Pure."""
+"""Data files, and ranges of them, in groups that are worth a task each. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from cordwood.index import Source
@@ -19,9 +19,13 @@ class SourceRange(NamedTuple):
 
 
 def group_ranges(
-    sources: Iterable[Source], *, limit_bytes: int = TASK_BYTES
+    sources: Iterable[Source], *, limit_bytes: int | None = None
 ) -> Iterator[tuple[SourceRange, ...]]:
-    """Yield groups of ranges that cover all sources, each of at most `limit_bytes`."""
+    """Yield groups of ranges that cover all sources, each of at most so many bytes.
+
+    None: TASK_BYTES.
+    """
+    limit_bytes = limit_bytes or TASK_BYTES
     group: list[SourceRange] = []
     room = limit_bytes
     for source in sources:
@@ -38,5 +42,25 @@ def group_ranges(
             start = stop
             if start >= source.size_bytes:
                 break
+    if group:
+        yield tuple(group)
+
+
+def group_files(
+    files: Mapping[str, Source], *, limit_bytes: int | None = None
+) -> Iterator[tuple[tuple[str, Source], ...]]:
+    """Yield files in groups of at most so many bytes; a larger file is a group of its own.
+
+    None: TASK_BYTES.
+    """
+    limit_bytes = limit_bytes or TASK_BYTES
+    group: list[tuple[str, Source]] = []
+    size = 0
+    for name, file in files.items():
+        if group and size + file.size_bytes > limit_bytes:
+            yield tuple(group)
+            group, size = [], 0
+        group.append((name, file))
+        size += file.size_bytes
     if group:
         yield tuple(group)
