@@ -138,7 +138,7 @@ SIGNATURES = {
     "CheckpointManager": [
         *["root", "*", "save", "keep", "background", "on_save", "rewrite_every"],
         *["preemption_seconds", "page_cache", "orbax", "staging_bytes", "device_copies"],
-        *["mirror", "on_problem", "timeout_seconds", "progress"],
+        *["shared", "mirror", "on_problem", "timeout_seconds", "progress"],
     ],
     "Mirror": ["root", "every", "keep", "wait_seconds"],
     "to_bytes": ["target"],

@@ -25,6 +25,7 @@ from cordwood.formats.format_protocol import (
     Reader,
     RunReader,
     StepCopier,
+    StepFileLister,
     StepRecords,
     StepsBeside,
     Writer,
@@ -51,6 +52,7 @@ from cordwood.formats.packs import (
 )
 from cordwood.formats.packs import open as open_packs
 from cordwood.formats.packs import write as write_packs
+from cordwood.formats.packs.unshared import step_files
 from cordwood.formats.safetensors import format as safetensors_format
 from cordwood.formats.safetensors import write as write_safetensors
 from cordwood.formats.table import EXPORTS, FORMATS, Format
@@ -81,6 +83,7 @@ COLLECTORS: Sequence[Collector] = (leftovers,)
 STORAGES: Sequence[DirectoryStorage] = (packs_storage,)
 RECORDS: Sequence[StepRecords] = (step_records,)
 COPIERS: Sequence[StepCopier] = (copied_files,)
+STEP_FILES: Sequence[StepFileLister] = (step_files,)
 COMPANIONS: Sequence[CompanionReader] = (files_beside_weights,)
 FILES: Sequence[FileLister] = (*(orbax_files, packs_files, hub_files, zarr_files, tree_format),)
 RUNS: Sequence[RunReader] = (runs,)
@@ -99,6 +102,7 @@ MODULES: dict[str, Sequence[object]] = {
     "storage": STORAGES,
     "records": RECORDS,
     "copier": COPIERS,
+    "step_files": STEP_FILES,
     "companions": COMPANIONS,
     "files": FILES,
     "runs": RUNS,

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from cordwood.errors import CordwoodError
 from cordwood.formats.step_names import number_in_name
-from cordwood.formats.step_record import KEY, ORBAX_KEY, PREFIX_KEY, decode_record
+from cordwood.formats.step_record import KEY, ORBAX_KEY, PREFIX_KEY, UNSHARED_KEY, decode_record
 from cordwood.formats.table import Format
 from cordwood.storage.locations import Location
 from cordwood.storage.paths import last_name
@@ -26,9 +26,11 @@ def without_other_steps_record(
     A record holds the metrics, extras and states of its step. Under the name of another step they
     would be taken for the metrics of that step. The record stays if the destination has the same
     number, or no step number as its name. A directory for the hub never has a record, because
-    others read it. An index for Orbax is not carried over either.
+    others read it. An index for Orbax is not carried over either, nor
+    that the files lay in several roots.
     """
-    strings = {name: value for name, value in strings.items() if name != ORBAX_KEY}
+    dropped = ORBAX_KEY, UNSHARED_KEY
+    strings = {name: value for name, value in strings.items() if name not in dropped}
     if format.is_directory and "prefix" not in format.save_options:
         return {name: value for name, value in strings.items() if name not in (KEY, PREFIX_KEY)}
     number = number_in_name(last_name(str(destination)))

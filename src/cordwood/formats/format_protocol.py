@@ -333,11 +333,13 @@ class StepIndex(NamedTuple):
         record_text: the record of the manager that saved it, encoded; None: no manager did.
         data_bytes: the size of all data files that it names; None if that is unknown.
         is_version: True if a WeightPublisher saved it.
+        is_unshared: True if each process has saved it into a root of its own.
     """
 
     record_text: str | None
     data_bytes: int | None
     is_version: bool = False
+    is_unshared: bool = False
 
 
 class StepRecords(Protocol):
@@ -380,6 +382,41 @@ class StepRecords(Protocol):
             ValueError: an item has a name that cannot be a directory.
             PrefixError, UnsupportedFormatError: there is no tree without a prefix, or its files
                 are in another directory.
+        """
+        ...
+
+
+class StepFiles(NamedTuple):
+    """The data files of a step.
+
+    Attributes:
+        save: identifies the save that made the step; the same after metrics were added.
+        saved_at: the time of the save, in seconds since 1970; 0 if no manager saved it.
+        sizes: the size of each file by name, in the order of the names.
+    """
+
+    save: str
+    saved_at: float
+    sizes: Mapping[str, int]
+
+
+class StepFileLister(Protocol):
+    """The data files that the index of a step names, for roots that processes do not share."""
+
+    def read_step_files(self, index: bytes, /) -> StepFiles:
+        """Return the files; errors do not name the step."""
+        ...
+
+    def process_of(self, name: str, /) -> int | None:
+        """Return the process that wrote a data file, by its name; None for another name."""
+        ...
+
+    def missing_files_text(self, index: bytes, names: Collection[str], /) -> str:
+        """Return a sentence about the files of a step that are in other roots; "" if none is.
+
+        Args:
+            index: the index of the step.
+            names: the files in its directory.
         """
         ...
 

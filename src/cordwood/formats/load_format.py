@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Reader,
         RunReader,
         StepCopier,
+        StepFileLister,
         StepMetrics,
         StepRecords,
         StepsBeside,
@@ -138,6 +139,11 @@ def data_file_lister_of(format: Format) -> DataFileLister:
 def records_of(format: Format) -> StepRecords:
     """Return the module for the records of steps; the format must have one."""
     return cast("StepRecords", import_module(format.records))
+
+
+def step_files_of(format: Format) -> StepFileLister:
+    """Return the module that lists the data files of steps; the format must have one."""
+    return cast("StepFileLister", import_module(format.step_files))
 
 
 def copier_of(format: Format) -> StepCopier:

@@ -13,6 +13,8 @@ from cordwood.errors import FormatError, newer_version_error
 
 KEY = "cordwood-step"  # in the checkpoint's metadata
 PREFIX_KEY = "cordwood-prefix"  # the prefix by which the job restores the tree of its run
+# In steps of roots that are not shared: how many processes saved, each into a root of its own.
+UNSHARED_KEY = "cordwood-unshared"
 # The item of Orbax's that the tree is too: the name of its directory, "" for the checkpoint itself.
 ORBAX_KEY = "cordwood-orbax"
 ORBAX_NODES_NAME = "cordwood.ocdbt"  # a file in that directory, which marks it
@@ -44,6 +46,11 @@ def encode_record(record: Record) -> str:
     return json.dumps(
         dict(zip(_MEMBERS, values, strict=True)), allow_nan=False, separators=(",", ":")
     )
+
+
+def is_unshared(metadata: object) -> bool:
+    """Return True for a step that each process has saved into a root of its own."""
+    return isinstance(metadata, Mapping) and UNSHARED_KEY in metadata
 
 
 def record_text_in(metadata: object) -> str | None:

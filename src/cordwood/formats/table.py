@@ -34,6 +34,7 @@ class Format(NamedTuple):
         data_files: of its `DataFileLister`, if each data file is checked by itself.
         records: of its `StepRecords`, if managers save steps in it.
         copier: of its `StepCopier`, if its directories are copied file by file.
+        step_files: of its `StepFileLister`, if processes save steps into roots of their own.
         companions: of its `CompanionReader`, if directories have files beside the weights.
         files: of its `FileLister`, if `rm` removes its directories.
         runs: of its `RunReader`, if its tool has directories of steps of its own.
@@ -60,6 +61,7 @@ class Format(NamedTuple):
     data_files: str = ""
     records: str = ""
     copier: str = ""
+    step_files: str = ""
     companions: str = ""
     files: str = ""
     runs: str = ""
@@ -158,6 +160,7 @@ PACKS = Format(
     data_files="cordwood.formats.packs.open",
     records="cordwood.formats.packs.step_records",
     copier="cordwood.formats.packs.copied_files",
+    step_files="cordwood.formats.packs.unshared.step_files",
     reads_stores=True,
 )
 ZARR = Format(

@@ -19,6 +19,7 @@ class ChosenStep(NamedTuple):
 
     step: int
     path: str
+    entry: str  # its name in its place
     format: str | None
     metrics: dict[str, float]
     record: Record | None
@@ -32,14 +33,24 @@ class ChosenStep(NamedTuple):
     ) -> ChosenStep:
         # The caller may change the extras and states that it gets; the step stays in `Steps`.
         record = deepcopy(step.record)
-        return cls(step.step, step.path, step.format, step.metrics, record, holder, why, has_copy)
+        return cls(
+            step.step,
+            step.path,
+            step.entry,
+            step.format,
+            step.metrics,
+            record,
+            holder,
+            why,
+            has_copy,
+        )
 
     @classmethod
     def received(cls, values: Sequence[Any]) -> ChosenStep:
         """Return the step of an answer of process 0."""
-        step, path, format, metrics, record, *others = values
-        values = step, path, format, metrics, None if record is None else Record(*record), *others
-        return cls(*values)
+        chosen = cls(*values)
+        record = chosen.record
+        return chosen._replace(record=None if record is None else Record(*record))
 
 
 class Choice(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from cordwood.errors import CordwoodError, StepError
 from cordwood.formats.load_format import collector_of
@@ -15,7 +16,7 @@ from cordwood.policies.best_step import metric_problems
 from cordwood.policies.keep_policies import KeepPolicy
 from cordwood.policies.retention_plan import RetentionPlan, plan_retention
 from cordwood.policies.saved_step import SavedStep
-from cordwood.storage.locations import LocalPath
+from cordwood.storage.locations import LocalPath, Location
 from cordwood.storage.step_storage import Removal, StepStorage
 from cordwood.threads.log import log
 
@@ -107,6 +108,18 @@ def _log_deleted(root: str, steps: Sequence[int], why: str) -> None:
 _OTHER_TOOLS = "steps of other tools"  # the key of a warning
 
 
+class Settlement(NamedTuple):
+    """The deletions that all processes with roots of their own agree on after a commit.
+
+    Attributes:
+        deleted: the steps to delete.
+        spared: incomplete steps of which nothing is removed, because a policy would keep them.
+    """
+
+    deleted: Sequence[int]
+    spared: Sequence[int]
+
+
 class StepCleaner:
     """Deletes steps and leftovers in the root of one manager."""
 
@@ -139,6 +152,35 @@ class StepCleaner:
         """Delete steps by the plan, and all leftovers. Raises OSError, CordwoodError."""
         every = self._steps.entries(start=0)
         steps = best_of_each(every)
+        self._delete(every, steps, self._plan(steps, time_now=time_now).deleted)
+
+    def agree_on_deletion(self, lost: Sequence[int], *, time_now: float) -> Settlement:
+        """Return what is deleted now in the roots of all processes; nothing if the policy fails.
+
+        Args:
+            lost: incomplete steps. Those that the policy would keep are spared.
+            time_now: the time, in seconds since 1970.
+        """
+        try:
+            steps = best_of_each(self._steps.entries(start=0))
+            plan = self._plan(steps, time_now=time_now)
+            saved = [each.saved for each in steps if each.saved is not None]
+            saved += [SavedStep(number, 0.0, {}) for number in lost]
+            with_lost = plan_retention(saved, self._policy, time_now=time_now, spared={})
+        except Exception:  # noqa: BLE001  (of a policy; it is logged with its traceback)
+            log.exception("%s: keep failed, and no step was deleted", self._steps.root)
+            return Settlement((), lost)
+        return Settlement(plan.deleted, [each for each in lost if each in with_lost.kept])
+
+    def delete_agreed(self, numbers: Sequence[int]) -> None:
+        """Delete the steps that all processes have agreed on. Raises OSError, CordwoodError."""
+        every = self._steps.entries(start=0)
+        steps = best_of_each(every)
+        present = {each.step for each in steps}
+        self._delete(every, steps, [number for number in numbers if number in present])
+
+    def _plan(self, steps: Sequence[Step], *, time_now: float) -> RetentionPlan:
+        """Return the plan of a commit, and warn of policies that miss their metrics."""
         plan = plan_deletions(self._storage, steps, self._policy, time_now=time_now)
         saved = [each.saved for each in steps if each.saved is not None]
         has_metrics = any(step.metrics for step in saved)
@@ -149,12 +191,22 @@ class StepCleaner:
                 log.warning("%s: keep: %s", self._steps.root, printable(problem))
         if plan.deleted:
             self._warn_of_other_tools(steps)
+        return plan
+
+    def _delete(self, every: Sequence[Step], steps: Sequence[Step], numbers: Sequence[int]) -> None:
+        """Delete steps, and leftovers.
+
+        Args:
+            every: all entries of the root.
+            steps: the best of each number.
+            numbers: the steps to delete.
+        """
         entries = {each.step: each.entry for each in steps}
-        result = self._storage.remove([entries[number] for number in plan.deleted], partly=True)
+        result = self._storage.remove([entries[number] for number in numbers], partly=True)
         removed = result.removed
         _log_deleted(
             self._steps.root,
-            [step for step in plan.deleted if entries[step] in removed],
+            [step for step in numbers if entries[step] in removed],
             "no policy keeps it",
         )
         self._warn_of_what_stays(result)
@@ -226,16 +278,21 @@ class StepCleaner:
         if self._storage.has_temporaries(step.entry):
             return True
         with suppress(OSError, CordwoodError):
-            return bool(collector_of(DEFAULT).collect(step.location, dry_run=True).names)
+            return bool(collector_of(DEFAULT).collect(_part_here(step), dry_run=True).names)
         return False
 
     def _is_stale(self, step: Step) -> bool:
         """Return True if files beside the index of a step are missing, or are of an older index."""
         with suppress(OSError, CordwoodError):
-            return bool(collector_of(DEFAULT).stale_files(step.location))
+            return bool(collector_of(DEFAULT).stale_files(_part_here(step)))
         return False
 
 
 def _collect(step: Step) -> None:
     with suppress(OSError, CordwoodError):  # deleted meanwhile, or damaged, which a load reports
-        collector_of(DEFAULT).collect(step.location, dry_run=False)
+        collector_of(DEFAULT).collect(_part_here(step), dry_run=False)
+
+
+def _part_here(step: Step) -> Location:
+    """Return the location of what this root holds of a step, of which others may hold more."""
+    return LocalPath(step.path) if isinstance(step.location, LocalPath) else step.location

@@ -25,7 +25,7 @@ from cordwood.manager.restore_request import RestoreRequest
 from cordwood.manager.restored import Restored
 from cordwood.message_text import printable, size_text
 from cordwood.processes.rendezvous import Rendezvous
-from cordwood.storage.locations import Location, parse_location
+from cordwood.storage.locations import Location
 from cordwood.threads.log import log
 
 # Options that apply to trees among the items too; the others name leaves of the tree of the step.
@@ -40,13 +40,20 @@ class LoadedStep(NamedTuple):
     prefix: str | None  # the requested prefix, if it named the tree of the run; or None
 
 
-def load_step(chosen: ChosenStep, request: RestoreRequest, processes: Rendezvous) -> LoadedStep:
+def load_step(
+    chosen: ChosenStep, location: Location, request: RestoreRequest, processes: Rendezvous
+) -> LoadedStep:
     """Load a step, as one of the processes of a rendezvous, and log a line about it.
+
+    Args:
+        chosen: the step.
+        location: where this process reads it.
+        request: what is to be loaded of it.
+        processes: the rendezvous.
 
     Raises as `cordwood.load` does, and MismatchError if the step lacks an item.
     """
     path, record = chosen.path, chosen.record
-    location = parse_location(path)  # as process 0 has sent it
     kinds: Mapping[str, str] = {}
     trees: StoredTrees | None = None
     if record is not None:

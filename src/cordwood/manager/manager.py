@@ -31,6 +31,9 @@ from cordwood.manager.save_queue import SaveQueue
 from cordwood.manager.save_report import SaveReport
 from cordwood.manager.save_step import NOT_SAVED, StepSaver, StepToSave
 from cordwood.manager.step_reader import Items, StepReader
+from cordwood.manager.steps import Steps
+from cordwood.manager.unshared.own_root import require_own_root
+from cordwood.manager.unshared.unshared_run import UnsharedRun
 from cordwood.policies.keep_policies import KeepWhat, as_keep_policy
 from cordwood.policies.retention_plan import RetentionPlan
 from cordwood.policies.save_policies import SaveWhen, as_save_policy
@@ -89,6 +92,12 @@ class CheckpointManager(StepReader):
             `cordwood.save_async`.
         device_copies: True if the arrays may be copied on their devices where `staging_bytes` has
             no room for all of them, as in `cordwood.save_async`.
+        shared: True if all processes see the same root. False if each has a root of its own, such
+            as a disk of its machine, where it keeps what it writes and the index of the whole step.
+            Such roots are directories. A step counts once every process has committed its part; it
+            can be restored by any number of processes as long as every file of it is in some root
+            that they pass, or in the mirror. The steps are known once `restore` or `save` was
+            called; only one manager at a time uses such roots.
         mirror: a second place, to which process 0 copies committed steps in the background, and
             from which `restore` takes what the root lacks. Every process passes it. None: none.
         on_problem: called with a `cordwood.results.ManagerProblem` when something beside the saves
@@ -129,6 +138,7 @@ class CheckpointManager(StepReader):
         orbax: bool | str = False,
         staging_bytes: int | None = None,
         device_copies: bool = False,
+        shared: bool = True,
         mirror: Mirror | None = None,
         on_problem: Callable[[ManagerProblem], None] | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
@@ -138,6 +148,13 @@ class CheckpointManager(StepReader):
         require_page_cache_option(page_cache)
         staging = checked_options(staging_bytes, device_copies)
         super().__init__(root, timeout_seconds=timeout_seconds)
+        self._problems = ProblemLog(self.root, on_problem)
+        self._unshared: UnsharedRun | None = None
+        if not shared:
+            storage = require_own_root(self._steps.storage, orbax=orbax)
+            self._unshared = UnsharedRun(storage, self._problems)
+            self._read_from(self._unshared.storage, timeout_seconds)
+            self._unshared.use_group(self._group)
         if isinstance(self._steps.location, Url):
             from cordwood.storage.object_stores.request_loop import start_threads
 
@@ -147,7 +164,6 @@ class CheckpointManager(StepReader):
         self._timeout_seconds = timeout_seconds
         self._keep_policy = as_keep_policy(keep)
         self._closed = False
-        self._problems = ProblemLog(self.root, on_problem)
         self._copies: MirrorCopies | None = None
         if mirror is not None:
             self._copies = MirrorCopies(
@@ -158,12 +174,16 @@ class CheckpointManager(StepReader):
                 timeout_seconds=timeout_seconds,
             )
             self._holders = (self._copies.holder,)
+            if self._unshared is not None:
+                self._unshared.use_mirror(self._copies.holder)
+        self._mirror_seconds = 0.0 if mirror is None else mirror.wait_seconds
         self._queue = SaveQueue(
             self._steps,
             self._group,
             self._keep_policy,
             on_save,
             self._copies,
+            self._unshared,
             rewrite_every=rewrite_every,
             page_cache=page_cache,
             orbax=orbax,
@@ -258,6 +278,11 @@ class CheckpointManager(StepReader):
                 "block, or make another CheckpointManager"
             )
         number = step_number(step)
+        if overwrite and self._unshared is not None:
+            raise StepError(
+                f"{self.root}: with shared=False no step is replaced, because its parts would not "
+                f"change at one moment: call manager.delete({number}) first"
+            )
         force = force or overwrite
         received_before = self._decider.notice.received_at is not None
         pending = None
@@ -267,7 +292,7 @@ class CheckpointManager(StepReader):
             request = StepToSave(
                 number, tree, metrics, extras, items, prefix, force, overwrite, called
             )
-            pending = self._alone(lambda: self._saver.save(request))
+            pending = self._alone(lambda: self._met(lambda: self._saver.save(request)))
             if pending is not None:
                 pending._let_begin()
         if self._group.count == 1 and not received_before and self._decider.notice.received_at:
@@ -322,7 +347,8 @@ class CheckpointManager(StepReader):
         >>> manager.preempted
         False
         """
-        if not self._decider.hears_of_preemption(step_number(step)):
+        number = step_number(step)
+        if not self._met(lambda: self._decider.hears_of_preemption(number)):
             return False
         self.save(step, tree, metrics=metrics, extras=extras, items=items)
         return True
@@ -335,9 +361,16 @@ class CheckpointManager(StepReader):
         """
         return run_in_worker(lambda: self._queue.alone(call))
 
+    def _met(self, call: Callable[[], R]) -> R:
+        """Call a function once the processes have met, where each has a root of its own."""
+        if self._unshared is not None and not self._unshared.storage.has_met:
+            run_in_worker(self._unshared.meet)
+        return call()
+
     def should_save(self, step: SupportsIndex) -> bool:
         """Return True if the policy would save that step now."""
-        return self._decider.ask(step_number(step))[1] is not None
+        number = step_number(step)
+        return self._met(lambda: self._decider.ask(number))[1] is not None
 
     def best(
         self, metric: str | None = None, *, mode: Literal["min", "max"] | None = None
@@ -435,22 +468,32 @@ class CheckpointManager(StepReader):
         """
         number, numbers = step_number(step), as_metrics(metrics)
 
-        def add() -> None:
+        def add(steps: Steps) -> None:
             add_metrics(
-                self._steps,
+                steps,
                 number,
                 numbers,
                 overwrite=overwrite,
                 timeout_seconds=self._timeout_seconds,
             )
-            if self._copies is not None:
+            if self._copies is not None and self._group.index == 0:
                 self._copies.request()
 
         def add_together() -> None:
             self._queue.post_commit.wait(None)
-            self._group.agree(f"add metrics to step {number} of", add)
+            what = f"add metrics to step {number} of"
+            if self._unshared is None:
+                self._group.agree(what, lambda: add(self._steps))
+                return
+            with self._group.rendezvous(what) as rendezvous:
+                self._unshared.storage.require(number)
+                part = self._unshared.storage.part_of(number)
+                if part is not None:
+                    add(part)
+                rendezvous.exchange(None, lambda _: None)
+                self._unshared.storage.forget_index(number)
 
-        self._alone(add_together)
+        self._alone(lambda: self._met(add_together))
 
     def delete_after(self, step: SupportsIndex) -> list[int]:
         """Delete all steps after one, to go back to it, and return their numbers.
@@ -480,11 +523,14 @@ class CheckpointManager(StepReader):
             if self._saver.restored is not None and self._saver.restored >= start:
                 self._saver.restored = None
             try:
-                return self._group.agree(what, lambda: self._delete_in_all_places(start, stop))
+                numbers = self._group.agree(what, lambda: self._delete_in_all_places(start, stop))
+                if self._unshared is not None and self._group.index > 0:
+                    delete_steps(self._steps, start, stop)
+                return numbers
             finally:
                 self._decider.invalidate()  # an error may come after some were deleted
 
-        return self._alone(delete)
+        return self._alone(lambda: self._met(delete))
 
     def _delete_in_all_places(self, start: int, stop: int | None) -> list[int]:
         """Delete steps, on process 0, in the mirror first: no step of it may outlive the root's."""
@@ -500,6 +546,8 @@ class CheckpointManager(StepReader):
     def _before_restoring(self) -> None:
         if not self._queue.calls.is_forked:  # the saves of another process are not waited for
             self._alone(self._queue.wait_quietly)
+            if self._unshared is not None:
+                self._alone(self._unshared.meet)
         if self._group.count == 1:
             self._decider.invalidate()
 
@@ -515,7 +563,8 @@ class CheckpointManager(StepReader):
             return
         self._saver.restored = number
         step = self._steps.at(number)
-        if self._group.index == 0 and step is not None and step.record is not None:
+        flushes = self._group.index == 0 or self._unshared is not None
+        if flushes and step is not None and step.record is not None:
             try:
                 self._steps.storage.flush(step.entry)
             except OSError as e:
@@ -546,6 +595,7 @@ class CheckpointManager(StepReader):
             self._wait_for_copies()
         finally:
             self._stop_copies()
+            self._stop_serving()
             self._decider.notice.stop()
         if self._decider.notice.received_at is None or self._decider.preempted:
             return
@@ -583,7 +633,17 @@ class CheckpointManager(StepReader):
             if isinstance(error, Exception):
                 self._wait_for_copies()
             self._stop_copies()
+            self._stop_serving()
             self._decider.notice.stop()
+
+    def _stop_serving(self) -> None:
+        """Stop the server of the root, once process 0 has copied from it what the mirror needs."""
+        unshared = self._unshared
+        if unshared is None:
+            return
+        end = time.monotonic() + self._mirror_seconds
+        run_in_worker(lambda: unshared.part(lambda: self._seconds_left(end)))
+        run_in_worker(unshared.close)
 
     def _stop_copies(self) -> None:
         """Let a copy end that nobody waits for any longer; the next run goes on from it."""

@@ -62,9 +62,11 @@ def restore_step(
     while True:
         chosen = ChosenStep.received(rendezvous.exchange(str(number), find))
         loaded, failure = None, None
+        place = _place_of(steps, holders, chosen)
         with _explaining(steps, chosen):
             try:
-                loaded = load_step(chosen, request, rendezvous)
+                location = place.storage.location_of(chosen.entry)
+                loaded = load_step(chosen, location, request, rendezvous)
             except (OSError, CorruptionError, FormatError) as e:
                 if not chosen.has_copy or not _is_damage(e, chosen):
                     raise
@@ -108,7 +110,8 @@ def restore_newest(
         place = _place_of(steps, holders, chosen)
         with _explaining(steps, chosen):
             try:
-                loaded = load_step(chosen, request, rendezvous)
+                location = place.storage.location_of(chosen.entry)
+                loaded = load_step(chosen, location, request, rendezvous)
             except (OSError, CorruptionError, FormatError) as e:
                 if not _is_damage(e, chosen):
                     raise
@@ -211,7 +214,9 @@ def _judge(steps: Steps, chosen: ChosenStep, reports: Sequence[Sequence[Any] | N
     if missing and 0 not in failures:
         raise ProcessError(
             f"{process_names(missing)} found nothing at {chosen.path}, which process 0 has "
-            "loaded: the steps must lie on a file system that all processes share"
+            "loaded: the steps must lie on a file system that all processes share; where each "
+            "process has a root of its own, every one passes shared=False to its "
+            "CheckpointManager"
         )
     process, (_, text) = next(iter(failures.items()))
     why = f"process {process}: {text}" if process else text

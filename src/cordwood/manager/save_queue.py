@@ -12,16 +12,24 @@ from cordwood.formats.choose_format import format_for_saving
 from cordwood.formats.format_protocol import SaveOptions
 from cordwood.formats.orbax_option import with_orbax
 from cordwood.formats.step_names import step_name
-from cordwood.formats.step_record import KEY, ORBAX_ITEM, PREFIX_KEY, Record, encode_record
+from cordwood.formats.step_record import (
+    KEY,
+    ORBAX_ITEM,
+    PREFIX_KEY,
+    UNSHARED_KEY,
+    Record,
+    encode_record,
+)
 from cordwood.formats.table import DEFAULT
 from cordwood.io.memory.staging_memory import StagingOptions
 from cordwood.io.progress import ProgressOption
-from cordwood.manager.delete_steps import StepCleaner
+from cordwood.manager.delete_steps import Settlement, StepCleaner
 from cordwood.manager.mirror_copies import MirrorCopies
 from cordwood.manager.require_newer import require_newer
 from cordwood.manager.save_report import SaveReport
 from cordwood.manager.step import Step
 from cordwood.manager.steps import Steps
+from cordwood.manager.unshared.unshared_run import UnsharedRun
 from cordwood.policies.keep_policies import KeepPolicy
 from cordwood.processes.key_value_store import current_processes
 from cordwood.processes.process_group import ProcessGroup
@@ -72,6 +80,7 @@ class SaveQueue:
         keep: KeepPolicy,
         on_save: Callable[[SaveReport], None] | None,
         copies: MirrorCopies | None,
+        unshared: UnsharedRun | None,
         *,
         rewrite_every: int,
         page_cache: bool,
@@ -90,6 +99,7 @@ class SaveQueue:
         self._cleaner = StepCleaner(steps, keep)
         self._on_save = on_save
         self._copies = copies
+        self._unshared = unshared
         if type(rewrite_every) is not int or rewrite_every < 1:
             raise ValueError(
                 f"rewrite_every: expected an int of at least 1, found {rewrite_every!r:.80}"
@@ -137,9 +147,10 @@ class SaveQueue:
         reason. All of them save the next step, and that save does not report this failure.
         """
         path = str(self._steps.storage.location_of(step_name(number)))
+        same_path = path if self._unshared is None else f"{self._group.root}: step {number}"
         rendezvous = Rendezvous(
             current_processes(),
-            f"save {path}",
+            f"save {same_path}",
             timeout_seconds=self._timeout_seconds,
             background=True,
         )
@@ -188,9 +199,15 @@ class SaveQueue:
             self.last_good = self.last.step
         is_first = self._group.index == 0
         base = self._prepare(record.step, overwrite=overwrite) if is_first else None
+        if self._unshared is not None:
+            if not is_first:
+                self._cleaner.make_room()
+            self._unshared.make_room(record.step)
         if base is not None and base.record is not None:
             record = record._replace(chain=base.record.chain + 1)
         strings = {KEY: encode_record(record)}
+        if self._unshared is not None:
+            strings[UNSHARED_KEY] = str(rendezvous.count)
         if prefix is not None:
             strings[PREFIX_KEY] = prefix
         orbax_item = ORBAX_ITEM if prefix is None else prefix
@@ -207,7 +224,7 @@ class SaveQueue:
         )
 
         def work(pending: PendingSave) -> None:
-            save.write(pending)
+            settlement = self._write(save, pending, record.step, rendezvous)
             returned = pending.begun_seconds if save.is_detached else time.monotonic()
             report = SaveReport(
                 record.step,
@@ -221,7 +238,9 @@ class SaveQueue:
             self.last_seconds = report.total_seconds
             self.post_commit.run(
                 pending,
-                lambda: self._report_and_clean(report, is_first=is_first, overwrite=overwrite),
+                lambda: self._report_and_clean(
+                    report, settlement, is_first=is_first, overwrite=overwrite
+                ),
             )
 
         pending = save.start(str(location), work)
@@ -230,6 +249,21 @@ class SaveQueue:
         self.last_began = time.monotonic()
         save.detach(pending)
         return pending
+
+    def _write(
+        self, save: SnapshotSave, pending: PendingSave, number: int, rendezvous: Rendezvous
+    ) -> Settlement | None:
+        """Write and commit a save; return what is deleted then, if all roots agree on that."""
+        if self._unshared is None:
+            save.write(pending)
+            return None
+        try:
+            with rendezvous:
+                save.write(pending)
+                return self._unshared.settle(rendezvous, number, self._cleaner)
+        except BaseException:
+            self._unshared.withdraw(number, rendezvous)
+            raise
 
     def wait(self, timeout_seconds: float | None = None) -> None:
         """Wait for the running save, and for the work after its commit.
@@ -307,7 +341,14 @@ class SaveQueue:
             return newest if self._rewrite_every > 1 else None
         return newest if newest.record.chain + 1 < self._rewrite_every else None
 
-    def _report_and_clean(self, report: SaveReport, *, is_first: bool, overwrite: bool) -> None:
+    def _report_and_clean(
+        self,
+        report: SaveReport,
+        settlement: Settlement | None,
+        *,
+        is_first: bool,
+        overwrite: bool,
+    ) -> None:
         """Report a committed step and delete old steps; an error here is not one of the save."""
         (log.info if is_first else log.debug)("%s", report)
         try:
@@ -315,15 +356,19 @@ class SaveQueue:
                 self._on_save(report)
         except Exception:  # noqa: BLE001  (of the caller's hook; it is logged with its traceback)
             log.exception("on_save failed for step %d, which is saved", report.step)
-        if not is_first:
+        if not is_first and settlement is None:
             return
         try:
-            self._cleaner.after_commit(time_now=time.time())
+            if settlement is None or self._unshared is None:
+                self._cleaner.after_commit(time_now=time.time())
+            else:
+                self._cleaner.delete_agreed(settlement.deleted)
+                self._unshared.clean(settlement)
         except (OSError, CordwoodError) as e:
             log.warning("%s: steps could not be deleted: %s", self._steps.root, e)
         except Exception:  # noqa: BLE001  (of a policy; it is logged with its traceback)
             log.exception("%s: keep failed, and no step was deleted", self._steps.root)
-        if self._copies is None:
+        if self._copies is None or not is_first:
             return
         try:
             if overwrite:  # a copy replaces nothing

@@ -19,6 +19,7 @@ class Fault(Enum):
     """The reason why the index of a step is of no use, in the words of messages."""
 
     DAMAGED = "damaged"
+    INCOMPLETE = "incomplete"  # files are missing that other roots should hold
     NEWER = "of a newer version"
     UNREAD = "it cannot be read"  # perhaps for a while only
 
@@ -60,8 +61,8 @@ class Step(NamedTuple):
 
     @property
     def damaged(self) -> bool:
-        """True if it is known to be damaged."""
-        return self.finished and self.fault is Fault.DAMAGED
+        """True if it is known to be damaged, or incomplete."""
+        return self.finished and self.fault in (Fault.DAMAGED, Fault.INCOMPLETE)
 
     @property
     def whole(self) -> bool:

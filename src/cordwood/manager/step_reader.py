@@ -33,6 +33,7 @@ from cordwood.processes.process_group import ProcessGroup
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 from cordwood.storage.locations import parse_location
 from cordwood.storage.open_step_storage import open_step_storage
+from cordwood.storage.step_storage import StepStorage
 from cordwood.threads.log import log
 
 T = TypeVar("T")
@@ -67,6 +68,10 @@ class StepReader:
         storage = open_step_storage(
             parse_location(root), storage_of(DEFAULT).RULES, timeout_seconds=timeout_seconds
         )
+        self._read_from(storage, timeout_seconds)
+
+    def _read_from(self, storage: StepStorage, timeout_seconds: float) -> None:
+        """Read the steps of a storage; part of `__init__`."""
         self._steps = Steps(storage)
         self._group = ProcessGroup(self._steps.root, timeout_seconds)
         self._watch = StepWatcher(self._steps, self._group)

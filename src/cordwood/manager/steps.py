@@ -251,6 +251,9 @@ class Steps:
         if cached is not None and entry.stamp is not None and cached.stamp == entry.stamp:
             return cached
         number = _number_in(name)
+        if entry.problem:
+            step = Step(number, name, self.storage.location_of(name), entry.stamp)
+            return step.with_fault(Fault.INCOMPLETE, entry.problem)
         is_ours = name == step_name(number)
         if not is_ours or entry.stamp is None:
             foreign = self._foreign(name, entry)

@@ -14,6 +14,17 @@ _CLIENT_CALLS = (
 )
 
 
+def coordinator_address() -> str | None:
+    """Return the address of the coordination service, "host:port"; None if it is not known."""
+    try:
+        from jax._src.distributed import global_state
+
+        address = global_state.coordinator_address
+    except (ImportError, AttributeError):
+        return None
+    return address if isinstance(address, str) else None
+
+
 def coordination_client() -> Any:
     """Return the client of the coordination service that `jax.distributed.initialize` started.
 

@@ -25,12 +25,12 @@ class ProcessGroup:
     All processes ask for the same decisions in the same order; one that left some out catches up.
 
     Args:
-        root: the directory of the steps, for errors.
+        root: the directory of the steps, for errors; the same on all processes.
         timeout_seconds: how long a process may be late.
     """
 
     def __init__(self, root: str, timeout_seconds: float) -> None:
-        self._root = root
+        self.root = root
         self._timeout_seconds = timeout_seconds
         self._processes: Processes | None = None  # the processes that use the namespace
         self._namespace: str | None = None  # of the decisions; None: not known yet
@@ -55,7 +55,7 @@ class ProcessGroup:
         """
         return Rendezvous(
             current_processes(),
-            f"{what} {self._root}",
+            f"{what} {self.root}",
             timeout_seconds=timeout_seconds or self._timeout_seconds,
             arrival_seconds=self._timeout_seconds,
         )
@@ -115,7 +115,7 @@ class ProcessGroup:
 
     def _key(self) -> str:
         """Return the key that holds the namespace of the decisions about this root."""
-        return f"cordwood/decisions/{digest_of(self._root.encode('utf-8', 'surrogatepass')).hex()}"
+        return f"cordwood/decisions/{digest_of(self.root.encode('utf-8', 'surrogatepass')).hex()}"
 
     def _publish(
         self,
@@ -145,7 +145,7 @@ class ProcessGroup:
         self, processes: Processes, step: int, *, preempted: bool
     ) -> tuple[bool, str | None]:
         """Wait, on another process, for the decision about a step."""
-        purpose = f"say whether step {step} of {self._root} is to be saved"
+        purpose = f"say whether step {step} of {self.root} is to be saved"
         start, wait_logger = time.monotonic(), WaitLogger(f"process 0 to {purpose}")
 
         def wait_for(key: str) -> bytes:
@@ -172,7 +172,7 @@ class ProcessGroup:
                 number = self._later_decision(processes, step)
                 if number is None:
                     raise ProcessError(
-                        f"process {processes.index} came to save step {step} of {self._root}, "
+                        f"process {processes.index} came to save step {step} of {self.root}, "
                         f"process 0 to save step {decided_step}: every process must call save for "
                         "the same steps, in their order"
                     )

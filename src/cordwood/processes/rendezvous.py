@@ -95,15 +95,19 @@ class Rendezvous:
         self._steps = 0  # of the work of this process
         self._outer_check: Callable[[], None] = never_stop
         self._ended = Latch()
+        self._depth = 0  # of `with` blocks
         self._lock = threading.Lock()  # of `_heartbeats`
 
     def __enter__(self) -> Self:
         """Wait for all processes to arrive.
 
-        In the block `check_stop` calls `poll`.
+        In the block `check_stop` calls `poll`. A block within the block is part of it.
 
         Raises ProcessError if a process does not arrive in time, or has another purpose.
         """
+        self._depth += 1
+        if self._depth > 1:
+            return self
         self._outer_check = current_stop_check()
         if self._processes.count > 1:
             StartedThread(self._send_heartbeats)
@@ -119,6 +123,11 @@ class Rendezvous:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._depth -= 1
+        if self._depth:
+            if error is not None:
+                self.leave(error)
+            return
         self._polling.__exit__(None, None, None)
         self.leave(error)
 
@@ -196,6 +205,21 @@ class Rendezvous:
             answer = self._processes.list(self._key("answer", "")).get(str(self._round))
         except ProcessError:
             return True
+        return answer is not None and answer[:1] == _FAILURE
+
+    def is_refused(self) -> bool:
+        """Return True if process 0 is known to have answered the last round with a failure.
+
+        Also after the rendezvous.
+        """
+        if self._processes.count == 1:
+            return True  # the caller has met the failure itself
+        if self._namespace is None:
+            return False
+        try:
+            answer = self._processes.list(self._key("answer", "")).get(str(self._round))
+        except ProcessError:
+            return False
         return answer is not None and answer[:1] == _FAILURE
 
     def _key(self, *parts: str | int) -> str:

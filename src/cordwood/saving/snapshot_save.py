@@ -9,6 +9,7 @@ from typing import Any
 from cordwood.formats.format_protocol import Linking, SaveOptions
 from cordwood.formats.load_format import writer_of
 from cordwood.formats.plan_save import plan_save, write_save
+from cordwood.formats.step_record import UNSHARED_KEY
 from cordwood.formats.table import Format
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.memory.memory_for_next_load import release_memory
@@ -71,6 +72,7 @@ class SnapshotSave:
         self._leaves = Leaves(snapshot, staging=staging)
         self._sizes = plan.sizes or [getattr(leaf, "nbytes", 0) for leaf in snapshot]
         self._save = plan.save
+        self._is_unshared = UNSHARED_KEY in options.metadata
         self._display = progress_display(progress, "saving")
         self.is_detached = self._leaves.host_copies is None
         self.total_bytes = sum(self._sizes)
@@ -135,7 +137,7 @@ class SnapshotSave:
                     if meter is not None:
                         meter.advance(sizes[leaf])
 
-                if self._rendezvous.index == 0:
+                if self._rendezvous.index == 0 or self._is_unshared:
                     writer_of(self._format).refuse_foreign(self._format, self._location)
                 leaves.on_take = advance
                 write_save(self._format, self._save, leaves, self._rendezvous)

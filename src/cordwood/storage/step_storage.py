@@ -19,6 +19,7 @@ class StepEntry(NamedTuple):
     stamp: Hashable | None  # of a directory with an index: a value that changes with it; else None
     is_file: bool = False
     is_link: bool = False  # a symbolic link to either
+    problem: str = ""  # why it is no step that can be read, as far as that is known
 
 
 class StoredRecord(NamedTuple):

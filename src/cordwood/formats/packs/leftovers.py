@@ -12,6 +12,7 @@ from cordwood.formats.packs.hub_index import hub_index_state, sidecars_of
 from cordwood.formats.packs.item import Item
 from cordwood.formats.packs.packs_storage import require_index, store_at
 from cordwood.formats.packs.parse_item import parse_items
+from cordwood.formats.packs.unshared.step_files import UNSHARED_ADVICE, missing_files_text
 from cordwood.formats.step_names import step_in_name
 from cordwood.formats.step_record import record_in, wrong_step
 from cordwood.storage.locations import Location
@@ -29,6 +30,8 @@ def extra_problems(location: Location) -> list[str]:
     data = require_index(store)
     items = parse_items(data, name=store.name)
     problems = [*_surplus(store, items), *_of_another_step(store, items)]
+    if missing := missing_files_text(data, store.names()):
+        problems.append(f"{missing}; {UNSHARED_ADVICE}")
     if store.read_index() != data:
         return problems
     if hub_index_state(store, items) == "damaged":

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-from cordwood.errors import CordwoodError
+from cordwood.errors import CordwoodError, CorruptionError, IncompleteCheckpointError
 from cordwood.formats.format_protocol import DataFiles, Opened, OpenOptions
 from cordwood.formats.packs.cordwood_json import INDEX_NAME, decode_index
 from cordwood.formats.packs.pack_headers import digests_of_pack
@@ -14,6 +14,7 @@ from cordwood.formats.packs.packs_storage import require_index, store_at
 from cordwood.formats.packs.parse_item import parse_items
 from cordwood.formats.packs.read_index import FORMAT, read_index
 from cordwood.formats.packs.select_item import select_item
+from cordwood.formats.packs.unshared.step_files import UNSHARED_ADVICE, missing_files_text
 from cordwood.formats.table import Format
 from cordwood.index import Box, Digests, Leaf, Source
 from cordwood.io.open_files import Closable, ReadableFile, naming
@@ -95,7 +96,13 @@ def _open(store: Storage, data: bytes, prefix: str | None, options: OpenOptions)
     listed = item.cell_count <= _LISTED_CELLS
     index = read_index(item, boxes=None if listed else [()] * len(item.leaf_types))
     sources = index.sources
-    files = _open_each(store, sources) if options.for_verify else store.open(sources)
+    try:
+        files = _open_each(store, sources) if options.for_verify else store.open(sources)
+    except CorruptionError as e:
+        missing = missing_files_text(data, store.names())
+        if not missing:
+            raise
+        raise IncompleteCheckpointError(f"{store.name}: {missing}; {UNSHARED_ADVICE}") from e
     location = store.location
     is_held = isinstance(location, LocalPath) and location.held is not None
     if options.read_ahead_bytes and not is_held:  # what was read of one place would be kept

@@ -26,6 +26,7 @@ from cordwood.formats.step_record import (
     ORBAX_KEY,
     Record,
     encode_record,
+    is_unshared,
     record_in,
     record_text_in,
 )
@@ -39,7 +40,9 @@ def read_step_index(index: bytes) -> StepIndex:
     items = decode_index(index)
     metadata = _metadata(items)
     is_version = isinstance(metadata, Mapping) and VERSION_KEY in metadata
-    return StepIndex(record_text_in(metadata), data_bytes_of(items), is_version)
+    return StepIndex(
+        record_text_in(metadata), data_bytes_of(items), is_version, is_unshared(metadata)
+    )
 
 
 def read_record(index: bytes, *, name: str) -> Record | None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from cordwood.errors import CordwoodError, NotACheckpointError, StorageError, UnsupportedLeafError
 from cordwood.formats.format_protocol import Linking, SaveOptions, SavePlan
 from cordwood.formats.packs.cell_digests import digests_of_cells
-from cordwood.formats.packs.cordwood_json import INDEX_NAME
+from cordwood.formats.packs.cordwood_json import INDEX_NAME, decode_index
 from cordwood.formats.packs.encode_item import encode_item
 from cordwood.formats.packs.file_names import is_pack_name
 from cordwood.formats.packs.index_change import NewItems
@@ -16,10 +16,11 @@ from cordwood.formats.packs.packed_tree import PackedTree, pack_tree
 from cordwood.formats.packs.packs_storage import store_at
 from cordwood.formats.packs.parse_item import parse_items
 from cordwood.formats.packs.shared_files import SharedFiles
+from cordwood.formats.packs.unshared.sent_index import index_from_text, index_to_text
 from cordwood.formats.packs.write_packs import share_unchanged, write_packs
 from cordwood.formats.packs.written_packs import WrittenPack
 from cordwood.formats.safetensors.plan_file import check_metadata
-from cordwood.formats.step_record import ORBAX_KEY
+from cordwood.formats.step_record import ORBAX_KEY, UNSHARED_KEY
 from cordwood.formats.table import Format
 from cordwood.index import LeafSpec
 from cordwood.io.leaves_to_write import Leaves
@@ -56,6 +57,7 @@ class PacksSave(NamedTuple):
         linking: what is needed to link files of an older checkpoint; None: all is written.
         is_whole: True if trees of other prefixes are dropped.
         page_cache: True if the files may stay in the page cache.
+        is_unshared: True if each process writes to a directory of its own, and commits that.
         save_id: for tests; None: a new one is drawn.
     """
 
@@ -64,6 +66,7 @@ class PacksSave(NamedTuple):
     linking: Linking | None
     is_whole: bool
     page_cache: bool
+    is_unshared: bool
     save_id: str | None
 
 
@@ -130,19 +133,21 @@ def plan_save(
         if prefix:
             raise ValueError(f"{store.name}: orbax= is for a tree without a prefix")
         require_orbax(packed)
-    save = PacksSave(store, packed, linking, items is not None, page_cache, save_id)
+    is_unshared = UNSHARED_KEY in metadata
+    save = PacksSave(store, packed, linking, items is not None, page_cache, is_unshared, save_id)
     return SavePlan(leaves, save, sizes)
 
 
 def write(save: PacksSave, leaves: Leaves, rendezvous: Rendezvous) -> None:
     """Write the files of this process and commit the save, as one of the processes that save.
 
-    Process 0 commits once all others have reported the files that they have written.
+    Process 0 commits once all others have reported the files that they have written. Where each
+    process has a directory of its own, it then sends the index, and each commits that.
     """
     store, trees, linking = save.store, save.trees, save.linking
     process = rendezvous.index
     block = store.transaction(
-        others_commit=process > 0,
+        others_commit=process > 0 and not save.is_unshared,
         timeout_seconds=rendezvous.timeout_seconds,
         page_cache=save.page_cache,
         staged=any(ORBAX_KEY in tree.metadata for tree in trees),
@@ -159,6 +164,7 @@ def write(save: PacksSave, leaves: Leaves, rendezvous: Rendezvous) -> None:
                 base=base,
                 fingerprints=lambda: tree_fingerprints(described, leaves, process),
                 specs=_specs(trees),
+                is_one_directory=not save.is_unshared,
             )
         in_pool = linking is not None and store.has_pool
         digests = [digests_of_cells(each, leaves, process) for each in trees if in_pool]
@@ -173,6 +179,7 @@ def write(save: PacksSave, leaves: Leaves, rendezvous: Rendezvous) -> None:
                     digests[number] if in_pool else None,
                     leaves,
                     process,
+                    is_unshared=save.is_unshared,
                 )
                 for number, tree in enumerate(trees)
             ]
@@ -182,7 +189,11 @@ def write(save: PacksSave, leaves: Leaves, rendezvous: Rendezvous) -> None:
         written = write_packs(
             transaction, trees, shared, digests, leaves, process=process, save_ids=commit.save_ids
         )
-        rendezvous.exchange(written, commit.commit)
+        if save.is_unshared:
+            index = index_from_text(rendezvous.exchange(written, commit.index_as_text))
+            transaction.commit(_change_to(index, store.name, written).change)
+        else:
+            rendezvous.exchange(written, commit.commit)
 
 
 class _Commit(NamedTuple):
@@ -194,6 +205,13 @@ class _Commit(NamedTuple):
 
     def commit(self, reports: Sequence[Sequence[Sequence[WrittenPack]]]) -> None:
         """Commit the files of all processes, given what each process has written by tree."""
+        self.transaction.commit(self._items(reports).change)
+
+    def index_as_text(self, reports: Sequence[Sequence[Sequence[WrittenPack]]]) -> str:
+        """Return the index for the files of all processes, as it is sent to them."""
+        return index_to_text(self._items(reports).change(None).new_index)
+
+    def _items(self, reports: Sequence[Sequence[Sequence[WrittenPack]]]) -> NewItems:
         items = {}
         file_sizes: dict[str, int] = {}
         by_tree = zip(*reports, strict=True)
@@ -201,7 +219,19 @@ class _Commit(NamedTuple):
             items[tree.prefix] = encode_item(tree, written, save_id=save_id)
             file_sizes.update({name: size for packs in written for name, size, *_ in packs})
         name, is_whole = self.save.store.name, self.save.is_whole
-        self.transaction.commit(NewItems(name, items, file_sizes, is_whole).change)
+        return NewItems(name, items, file_sizes, is_whole)
+
+
+def _change_to(index: bytes, name: str, written: Sequence[Sequence[Sequence[Any]]]) -> NewItems:
+    """Return the items of an index of process 0, for a directory with the files of one process.
+
+    Args:
+        index: the index.
+        name: the name of the directory.
+        written: the files that this process has written, by tree.
+    """
+    sizes = {pack[0]: pack[1] for packs in written for pack in packs}
+    return NewItems(name, decode_index(index), sizes, is_whole=True)
 
 
 def _save_ids(save_id: str, count: int) -> list[str]:

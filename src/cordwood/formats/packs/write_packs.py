@@ -29,6 +29,8 @@ def share_unchanged(
     digests: CellDigests | None,
     leaves: Leaves,
     process: int,
+    *,
+    is_unshared: bool,
 ) -> SharedFiles:
     """Share the files of an older step that hold unchanged cells of a tree.
 
@@ -40,12 +42,16 @@ def share_unchanged(
         digests: of the cells of this process, in an object store; None on a disk.
         leaves: the leaves of the save; those of which no part remains to be written are dropped.
         process: the number of this process; it shares files that it wrote itself.
+        is_unshared: True if the older step may have some of its files in other roots.
     """
     base_store = store_at(store.location.parent.child(base))
     item = read_item(base_store, tree.prefix)
     if item is None:
         return SharedFiles()
     files = base_files(item, tree, process)
+    if is_unshared:
+        names = set(base_store.names())
+        files = [file for file in files if file.source.name in names]
     sharing: Sharing
     if digests is None:
         sharing = HardLinks(transaction, base_store, tree, leaves)

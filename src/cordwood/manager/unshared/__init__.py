@@ -1,0 +1,1 @@
+"""Runs whose processes have a root each: shared=False."""

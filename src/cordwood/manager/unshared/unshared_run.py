@@ -1,0 +1,254 @@
+"""The rounds in which processes with roots of their own agree on the steps that they hold together.
+
+- They *meet* before the first save, and before each restore: each sends the address of its server
+  and the inventory of its root; process 0 answers with the steps that are complete.
+- They *settle* each save: once every process has committed its part, process 0 counts the step as
+  complete, and says which steps are deleted now. Then each deletes them in its own root.
+- They *part* at the end: the servers run until process 0 has copied what the mirror is to hold.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from cordwood.errors import CordwoodError, ProcessError
+from cordwood.formats.load_format import step_files_of, storage_of
+from cordwood.formats.step_names import step_name
+from cordwood.formats.table import DEFAULT
+from cordwood.manager.delete_steps import Settlement, StepCleaner
+from cordwood.manager.manager_problem import ManagerProblem
+from cordwood.manager.problem_log import ProblemLog
+from cordwood.manager.step_holder import StepHolder
+from cordwood.manager.unshared.root_report import PeerRoot, RootReport, RunSurvey
+from cordwood.manager.unshared.take_inventory import mirrored_step, take_inventory
+from cordwood.manager.unshared.unshared_storage import UnsharedStorage, log_lost
+from cordwood.plan.recovery.complete_steps import survey_steps
+from cordwood.plan.recovery.position_runs import PositionRuns
+from cordwood.plan.recovery.step_inventory import StepInventory
+from cordwood.processes.host_address import host_address, host_name
+from cordwood.processes.key_value_store import current_processes
+from cordwood.processes.process_error_texts import process_names
+from cordwood.processes.process_group import ProcessGroup
+from cordwood.processes.rendezvous import Rendezvous
+from cordwood.processes.wait_for_arrivals import WAKE_SECONDS
+from cordwood.storage.directories import file_sizes
+from cordwood.storage.local_step_storage import LocalStepStorage
+from cordwood.storage.locks.root_probe import root_probe, sees_probe
+from cordwood.storage.peers.peer_server import PeerServer
+from cordwood.threads.log import log
+from cordwood.threads.stop_check import check_stop
+from cordwood.threads.wait_logger import WaitLogger
+
+_TOKEN_BYTES = 24
+UNMET = "the roots that processes do not share"  # until the root of process 0 is known
+
+
+class UnsharedRun:
+    """The steps of a run whose processes have a root each.
+
+    Args:
+        root: the root of this process.
+        problems: gets what fails.
+
+    Attributes:
+        storage: the steps.
+        mirror: the mirror, as a place to restore from; None: there is none.
+    """
+
+    def __init__(self, root: LocalStepStorage, problems: ProblemLog) -> None:
+        self.storage = UnsharedStorage(root, self._report)
+        self.mirror: StepHolder | None = None
+        self._problems = problems
+        self._root = root.location
+        self._server: PeerServer | None = None
+        self._token = ""
+        self._group: ProcessGroup
+
+    def use_mirror(self, mirror: StepHolder) -> None:
+        """Restore from a mirror what no root holds."""
+        self.mirror = mirror
+        storage = mirror.steps.storage
+        self.storage.mirror = lambda number: storage.location_of(step_name(number))
+
+    def use_group(self, group: ProcessGroup) -> None:
+        """Take the group of the manager, whose purposes become the same on all processes."""
+        self._group = group
+        group.root = UNMET
+
+    def meet_once(self) -> None:
+        """Meet the other processes, unless that was done. All processes call this together."""
+        if not self.storage.has_met:
+            self.meet()
+
+    def meet(self) -> None:
+        """Agree with the other processes on the steps that all hold together.
+
+        Raises ProcessError, on every process, if two roots are one directory.
+        """
+        with (
+            self._group.rendezvous("bring together the steps of") as rendezvous,
+            root_probe(self._root) as probe,
+        ):
+            steps = take_inventory(self.storage.root)
+            report = RootReport(self._peer_root(probe, steps, rendezvous), steps)
+            survey = RunSurvey.decode(rendezvous.exchange(report.encode(), self._survey))
+            seen = self._probes_seen(survey, rendezvous.index)
+            names = self._missing_names(survey, rendezvous.index)
+            answer = rendezvous.exchange((seen, names), _require_apart)
+            self.storage.adopt(survey, rendezvous.index, answer)
+        if rendezvous.count > 1:
+            self._group.root = f"{survey.peers[0].root} (shared=False)"
+
+    def _peer_root(
+        self, probe: str, steps: Sequence[StepInventory], rendezvous: Rendezvous
+    ) -> PeerRoot:
+        if self._server is None and rendezvous.count > 1:
+            self._token = secrets.token_urlsafe(_TOKEN_BYTES)
+            rules = storage_of(DEFAULT).RULES
+            self._server = PeerServer(self._root, rules, self._token, host=host_address())
+        address = "" if self._server is None else self._server.address
+        index_sizes = {
+            each.step: file_sizes(str(self._root.child(step_name(each.step)))).get(
+                DEFAULT.index_name, 0
+            )
+            for each in steps
+        }
+        return PeerRoot(str(self._root), host_name(), address, self._token, probe, index_sizes)
+
+    def _survey(self, messages: list[list[Any]]) -> list[Any]:
+        """Return the steps of all roots, on process 0."""
+        reports = list(map(RootReport.decode, messages))
+        numbers = sorted({step.step for report in reports for step in report.steps})
+        survey = survey_steps([report.steps for report in reports], self._mirrored(numbers))
+        return RunSurvey([report.peer for report in reports], *survey).encode()
+
+    def _mirrored(self, numbers: Sequence[int]) -> list[StepInventory]:
+        """Return which of some steps the mirror holds, too."""
+        inventory = []
+        for number in numbers if self.mirror is not None else ():
+            assert self.mirror is not None
+            step = self.mirror.find(number)
+            try:
+                each = None if step is None else mirrored_step(step)
+            except (CordwoodError, OSError) as e:
+                self.mirror.on_unreadable(e)
+                break
+            if each is not None:
+                inventory.append(each)
+        return inventory
+
+    def _probes_seen(self, survey: RunSurvey, index: int) -> list[int]:
+        """Return the processes whose probes are in the root of this one."""
+        return [
+            process
+            for process, peer in enumerate(survey.peers)
+            if process != index and sees_probe(self._root, peer.probe)
+        ]
+
+    def _missing_names(self, survey: RunSurvey, index: int) -> dict[str, list[str]]:
+        """Return the names of the files that are nowhere, of steps whose index is here first."""
+        names: dict[str, list[str]] = {}
+        for each in survey.incomplete:
+            if each.processes and each.processes[0] == index:
+                entry = step_name(each.step)
+                location = self.storage.root.location_of(entry)
+                data = storage_of(DEFAULT).store_at(location).read_index()
+                if data is not None:
+                    files = list(step_files_of(DEFAULT).read_step_files(data).sizes)
+                    names[entry] = _at(files, each.missing)
+        return names
+
+    def settle(self, rendezvous: Rendezvous, number: int, cleaner: StepCleaner) -> Settlement:
+        """Count a step as complete once all processes have committed their part of it.
+
+        Args:
+            rendezvous: of the save, in which every process has committed its part.
+            number: the step.
+            cleaner: says on process 0 which steps are deleted now.
+        """
+        pinned = [entry for entry in self.storage.held if self.storage.root.in_use(entry)]
+
+        def decide(in_use: list[list[str]]) -> list[Sequence[int]]:
+            self.storage.add(number)
+            self.storage.in_use_elsewhere = {entry for entries in in_use for entry in entries}
+            lost = self.storage.lost_steps()
+            settlement = cleaner.agree_on_deletion(lost, time_now=time.time())
+            return [self.storage.numbers(), *settlement]
+
+        complete, deleted, spared = rendezvous.exchange(pinned, decide)
+        if rendezvous.index:
+            self.storage.follow(complete)
+        return Settlement(deleted, spared)
+
+    def withdraw(self, number: int, rendezvous: Rendezvous) -> None:
+        """Remove the part of a failed save that was committed here, if no process counts it.
+
+        Otherwise it stays until a newer step is complete, or the step is saved again.
+        """
+        entry = step_name(number)
+        if entry not in self.storage.held and rendezvous.is_refused():
+            self.storage.root.remove([entry], partly=True)
+
+    def make_room(self, number: int) -> None:
+        """Move away what this root holds of an incomplete step that is to be saved again."""
+        entry = step_name(number)
+        if entry not in self.storage.held and self.storage.root.stamp(entry) is not None:
+            reason = self.storage.root.set_aside(entry)
+            if not reason:
+                log.info("%s/%s: what was left of an incomplete step is hidden", self._root, entry)
+
+    def clean(self, settlement: Settlement) -> None:
+        """Remove the parts of incomplete steps that nobody needs any longer."""
+        log_lost(str(self._root), self.storage.remove_lost(settlement.spared))
+
+    def part(self, seconds_left: Callable[[], float]) -> None:
+        """Wait until no process needs what lies in the root of this one any longer.
+
+        Process 0 may still copy it to the mirror.
+
+        Args:
+            seconds_left: returns how long to wait at most.
+        """
+        if self._server is None or self.mirror is None:
+            return
+        processes = current_processes()
+        key = f"cordwood/parted/{self.storage.peers[0].probe}"
+        with suppress(ProcessError):  # then there is no process 0
+            if processes.index == 0:
+                processes.put(key, b"")
+                return
+            waiting = WaitLogger("process 0 to copy to the mirror what lies in this root")
+            while processes.get(key, WAKE_SECONDS) is None and seconds_left() > 0:
+                check_stop()
+                waiting.tick()
+            waiting.end()
+
+    def close(self) -> None:
+        """Stop the server."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+
+    def _report(self, place: str, error: Exception) -> None:
+        text = f"{place} failed, and another place is read"
+        self._problems.add(ManagerProblem(None, text, error))
+
+
+def _at(names: Sequence[str], runs: PositionRuns) -> list[str]:
+    return [name for start, stop in runs for name in names[start:stop]]
+
+
+def _require_apart(messages: list[tuple[list[int], dict[str, list[str]]]]) -> dict[str, list[str]]:
+    """Raise ProcessError if two roots are one directory; return the names of missing files."""
+    for process, (others, _) in enumerate(messages):
+        if others:
+            raise ProcessError(
+                f"{process_names([*others, process])} have one root, though shared=False was "
+                "passed: pass shared=True (the default) for a root that all processes share, or a "
+                "root of its own to each process"
+            )
+    return {entry: names for _, texts in messages for entry, names in texts.items()}

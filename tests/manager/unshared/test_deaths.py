@@ -1,0 +1,66 @@
+"""A process dies at any of its calls: no step that was reported as saved is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cordwood import CheckpointManager
+from cordwood.processes import rendezvous
+from tests.deaths import SILENCE_SECONDS
+from tests.manager.unshared.fake_run import (
+    Run,
+    every_device_is_a_process,
+    in_the_foreground,
+    like,
+    tree_of,
+)
+from tests.processes.fake_processes import Died
+from tests.threads import in_threads
+
+__all__ = ["every_device_is_a_process", "in_the_foreground"]
+
+COUNT = 3
+
+
+def restore_and_save(manager: CheckpointManager, _: int) -> bool:
+    restored = manager.restore(like=like(COUNT))
+    assert restored is not None
+    assert restored.step == 1
+    manager.save(2, tree_of(2, COUNT))
+    manager.wait()
+    return True
+
+
+@pytest.mark.filterwarnings("ignore:.*step 2 is passed over:RuntimeWarning")
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_death_during_a_save_loses_no_step_that_was_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: int
+) -> None:
+    monkeypatch.setattr(rendezvous, "SILENCE_SECONDS", SILENCE_SECONDS)
+
+    def attempt(number: int | None) -> int:
+        run = Run(tmp_path / str(number))
+        run.save(COUNT, [1])
+        dies_at = {} if number is None else {victim: number}
+        outcomes = run.start(COUNT, restore_and_save, dies_at=dies_at, keep=1)
+        if number is not None:
+            assert isinstance(outcomes[victim].error, Died)
+        calls = run.calls[victim]
+        step = run.restore(COUNT)
+        assert step in (1, 2)
+        if any(outcome.value for outcome in outcomes):
+            assert step == 2
+        assert run.save(COUNT, [step + 1], keep=1) == [[step + 1]] * COUNT
+        names = {path.name for process in range(COUNT) for path in run.root(process).iterdir()}
+        assert names == {str(step + 1)}
+        return calls
+
+    calls = attempt(None)
+    points = [calls - back for back in (2, 4, 6, 8, 10, 12)]  # in the rounds of the save
+
+    def work(number: int) -> None:
+        attempt(points[number])
+
+    in_threads(work, len(points))
