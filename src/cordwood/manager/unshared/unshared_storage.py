@@ -269,9 +269,9 @@ class UnsharedStorage:
     def remove(self, entries: Iterable[str], *, partly: bool = False) -> Removal:
         names = list(entries)
         result = self.root.remove(names, partly=partly)
-        kept = {*result.in_use, *result.refused, *result.failed}
+        not_removed = {*result.in_use, *result.refused, *result.failed}
         for entry in names:
-            if entry in kept:
+            if entry in not_removed:
                 continue
             is_step = self._writable().pop(entry, None) is not None
             self._lost.pop(entry, None)
