@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from cordwood.index import HeaderDigest, Source
 from cordwood.plan.parts_of_work import WorkPart, parse_part, tasks_of_part
 from cordwood.plan.source_ranges import group_ranges
+from cordwood.storage.locations import Url
+from cordwood.verifying.verify_tasks import BlockChoice, CheckRanges
 
 
 def test_every_task_is_in_one_part() -> None:
@@ -59,3 +62,22 @@ def test_ranges_cover_each_source_and_are_cut_where_blocks_begin() -> None:
 def test_small_sources_are_grouped() -> None:
     sources = [Source(str(number), 10) for number in range(10)]
     assert [len(group) for group in group_ranges(sources, limit_bytes=40)] == [4, 4, 2]
+
+
+def test_a_task_needs_little_memory() -> None:
+    """400,000 tasks, which are 100 TB, so need less than 1 GB."""
+    count = 10_000
+    location, choice = Url("s3", "bucket", "run/100"), BlockChoice()
+    tracemalloc.start()
+    try:
+        sources = [
+            Source(f"data-{number:016x}.safetensors", 10**9, None, HeaderDigest(32768, bytes(16)))
+            for number in range(count // 4)
+        ]
+        tasks = [CheckRanges(location, ranges, choice) for ranges in group_ranges(sources)]
+        part = tasks_of_part([task.size_bytes for task in tasks], WorkPart(1, 4))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (len(tasks), len(part)) == (count, count // 4)
+    assert peak < 10**9 * count // 400_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -14,6 +15,7 @@ import cordwood
 from cordwood.errors import CorruptionError, ProcessError
 from cordwood.plan import source_ranges
 from cordwood.results import Progress, Verification
+from cordwood.storage.locations import LocalPath
 from tests.bulk.executors import BrokenPool, InlineExecutor, spawned
 
 TREE = {
@@ -180,6 +182,23 @@ def test_a_checkpoint_that_was_replaced_is_verified_again(path: Path) -> None:
 
     result = cordwood.verify(path, executor=InlineExecutor(replace))
     assert result == cordwood.verify(path)
+
+
+def test_options_of_stores_are_sent_to_the_workers(tmp_path: Path) -> None:
+    """A worker takes them before it runs a task."""
+    from cordwood.bulk.bulk_task import run_task
+    from cordwood.storage.object_stores.bucket_cache import BUCKETS
+    from cordwood.verifying.verify_tasks import BlockChoice, VerifyWhole
+
+    cordwood.save(tmp_path / "x.safetensors", {"x": 1})
+    location = LocalPath(str(tmp_path / "x.safetensors"))
+    task = VerifyWhole(location, BlockChoice(), None, None, 1)
+    with cordwood.storage_options("s3://bulk", endpoint="http://localhost:1", region="a"):
+        options = BUCKETS.options()
+    assert ("s3", "bulk") not in BUCKETS.options()
+    with cordwood.storage_options("s3://bulk", region="b"):  # restores what was before: nothing
+        run_task(task, pickle.loads(pickle.dumps(options)))
+        assert BUCKETS.options()["s3", "bulk"]["region"] == "a"
 
 
 def test_a_sample_is_of_the_blocks_of_each_task(

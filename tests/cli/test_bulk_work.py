@@ -40,6 +40,19 @@ def test_jobs_of_an_array_verify_a_run_and_a_last_call_reports(
     assert not journal.exists()
 
 
+def test_jobs_of_an_array_copy_a_run_and_a_last_call_commits(
+    run: Run, root: Path, tmp_path: Path
+) -> None:
+    for i in range(2):
+        assert run("copy", root, tmp_path / "copy", "--part", f"{i}/2").code == 0
+        assert not list((tmp_path / "copy").glob("*/cordwood.json"))
+    code, out, _ = run("copy", root, tmp_path / "copy", "--workers", "1")
+    assert code == 0
+    assert "copy: 3 steps, 3 files" in out
+    assert run("verify", tmp_path / "copy").code == 0
+    assert {each.name for each in tmp_path.iterdir()} == {"run", "copy"}
+
+
 @pytest.mark.parametrize("part", ["4/4", "-1/4", "1", "a/b", "0/0", "1/4/2"])
 def test_parts_are_counted_from_zero(run: Run, root: Path, part: str) -> None:
     code, _, err = run("verify", root, "--part", part)
