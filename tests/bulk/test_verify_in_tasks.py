@@ -184,6 +184,14 @@ def test_a_checkpoint_that_was_replaced_is_verified_again(path: Path) -> None:
     assert result == cordwood.verify(path)
 
 
+def test_workers_that_see_another_storage_are_an_error(pool: ProcessPoolExecutor) -> None:
+    place = "memory://bulk/100"  # of this process alone
+    cordwood.save(place, TREE)
+    with pytest.raises(ProcessError, match="all workers must see the checkpoint under this path"):
+        cordwood.verify(place, executor=pool)
+    assert cordwood.verify(place, executor=InlineExecutor()) == cordwood.verify(place)
+
+
 def test_options_of_stores_are_sent_to_the_workers(tmp_path: Path) -> None:
     """A worker takes them before it runs a task."""
     from cordwood.bulk.bulk_task import run_task

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from cordwood.bulk.run_bulk import BulkOptions, BulkRun, bulk_run
+from cordwood.errors import ProcessError
 from cordwood.formats.detect_format import read_with_format
 from cordwood.formats.format_protocol import DataFiles, OpenOptions
 from cordwood.formats.load_format import (
@@ -98,7 +99,12 @@ def _run(
     checks: list[_Check | Exception],
     catch: tuple[type[Exception], ...],
 ) -> None:
-    """Run tasks, and add the result of each to the check of its checkpoint."""
+    """Run tasks, and add the result of each to the check of its checkpoint.
+
+    The first task that reports damage is run once more by this process: a worker that sees another
+    storage reports files that are missing there.
+    """
+    is_confirmed = False
     for position, result in run.results():
         task, number = tasks[position], numbers[position]
         check = checks[number]
@@ -109,6 +115,15 @@ def _run(
                 raise result
             checks[number] = result
             continue
+        if isinstance(result, CheckedRanges) and result.bad.is_damage and not is_confirmed:
+            again = task.run()
+            if isinstance(again, CheckedRanges) and not again.bad.is_damage:
+                raise ProcessError(
+                    f"{task.location}: a worker reports damage in {task.ranges[0].source.name}, "
+                    "and this process reads the same bytes without: all workers must see the "
+                    "checkpoint under this path; mount it where they run, or verify by threads"
+                )
+            is_confirmed = True
         if check.add(task, result):
             run.record(position, None if isinstance(task, CheckRanges) else list(result))
 
