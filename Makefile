@@ -98,6 +98,7 @@ bench: $(STAMP) $(MINILM)
 	$(BIN)/python benchmarks/manager.py
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/peer_plans.py
+	$(BIN)/python benchmarks/recover.py
 	$(BIN)/python benchmarks/parts.py
 	$(BIN)/python benchmarks/convert.py
 	$(BIN)/python benchmarks/orbax_index.py

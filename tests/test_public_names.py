@@ -138,7 +138,16 @@ SIGNATURES = {
     "CheckpointManager": [
         *["root", "*", "save", "keep", "background", "on_save", "rewrite_every"],
         *["preemption_seconds", "page_cache", "orbax", "staging_bytes", "device_copies"],
-        *["shared", "mirror", "on_problem", "timeout_seconds", "progress"],
+        *[
+            "shared",
+            "replicas",
+            "failure_domain",
+            "replica_bytes",
+            "mirror",
+            "on_problem",
+            "timeout_seconds",
+            "progress",
+        ],
     ],
     "Mirror": ["root", "every", "keep", "wait_seconds"],
     "to_bytes": ["target"],

@@ -74,6 +74,11 @@ SCRIPTS = [
         "publish.py", "--mib 4 --rounds 1 --folder FOLDER", ("| float32 masters |", "| a store")
     ),
     Script("recipes.py", "--mib 4 --rounds 1 --folder FOLDER", ("| numpy, transposed |",)),
+    Script(
+        "recover.py",
+        "--mib 4 --rounds 1 --processes 2 --folder FOLDER",
+        ("| the same, one root lost: from a replica |",),
+    ),
     Script("resume.py", "--in-turns --tree smoke --inside FOLDER", (ORBAX,)),
     Script("scale.py", "--most 4", ("| 5% | met |", "| files per process | 15 | 16 | met |")),
     Script("single_file.py", "--tree smoke --rounds 1 --folder FOLDER", ("| cordwood",)),

@@ -14,6 +14,7 @@ SECTIONS = (
     "Single saves",
     "A training run",
     "A run of two processes",
+    "Jobs with a root for each process",
     "Failures of one process",
     "Two managers of one root",
     "Turns of cordwood and Orbax",

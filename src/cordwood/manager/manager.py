@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Literal, Self, SupportsFloat, SupportsIndex, TypeVar
 
-from cordwood.errors import StepError
+from cordwood.errors import ProcessError, StepError
 from cordwood.formats.orbax_option import with_orbax
 from cordwood.formats.step_names import step_number
 from cordwood.formats.step_record import ORBAX_ITEM
@@ -33,6 +33,8 @@ from cordwood.manager.save_step import NOT_SAVED, StepSaver, StepToSave
 from cordwood.manager.step_reader import Items, StepReader
 from cordwood.manager.steps import Steps
 from cordwood.manager.unshared.own_root import require_own_root
+from cordwood.manager.unshared.replica_copies import REPLICA_WAIT_SECONDS
+from cordwood.manager.unshared.replica_options import checked_replicas
 from cordwood.manager.unshared.unshared_run import UnsharedRun
 from cordwood.policies.keep_policies import KeepWhat, as_keep_policy
 from cordwood.policies.retention_plan import RetentionPlan
@@ -98,6 +100,14 @@ class CheckpointManager(StepReader):
             can be restored by any number of processes as long as every file of it is in some root
             that they pass, or in the mirror. The steps are known once `restore` or `save` was
             called; only one manager at a time uses such roots.
+        replicas: with `shared=False`: how many other processes hold a copy of each file. After
+            a commit each process fetches in the background what it is to hold; no save waits for
+            that. `wait` and the end of the block do, for at most a minute.
+        failure_domain: returns the failure domain of a process by its number, such as its rack;
+            the copies of a file are in different ones. None: each host is one. It must return
+            the same on all processes.
+        replica_bytes: the most bytes of other processes' files in the root; None: no limit. What
+            is over it is not replicated, which is a problem (see `problems`).
         mirror: a second place, to which process 0 copies committed steps in the background, and
             from which `restore` takes what the root lacks. Every process passes it. None: none.
         on_problem: called with a `cordwood.results.ManagerProblem` when something beside the saves
@@ -139,6 +149,9 @@ class CheckpointManager(StepReader):
         staging_bytes: int | None = None,
         device_copies: bool = False,
         shared: bool = True,
+        replicas: int = 0,
+        failure_domain: Callable[[int], Hashable] | None = None,
+        replica_bytes: int | None = None,
         mirror: Mirror | None = None,
         on_problem: Callable[[ManagerProblem], None] | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
@@ -150,9 +163,10 @@ class CheckpointManager(StepReader):
         super().__init__(root, timeout_seconds=timeout_seconds)
         self._problems = ProblemLog(self.root, on_problem)
         self._unshared: UnsharedRun | None = None
+        options = checked_replicas(replicas, failure_domain, replica_bytes, shared=shared)
         if not shared:
             storage = require_own_root(self._steps.storage, orbax=orbax)
-            self._unshared = UnsharedRun(storage, self._problems)
+            self._unshared = UnsharedRun(storage, self._problems, options)
             self._read_from(self._unshared.storage, timeout_seconds)
             self._unshared.use_group(self._group)
         if isinstance(self._steps.location, Url):
@@ -218,6 +232,15 @@ class CheckpointManager(StepReader):
         None if there is none, without a mirror, and on other processes than process 0.
         """
         return None if self._copies is None else self._copies.newest
+
+    @property
+    def replicated(self) -> int | None:
+        """The newest step of which this process holds all replicas that it is to hold.
+
+        None if there is none that was saved since it began, and without `replicas=`.
+        """
+        replicas = None if self._unshared is None else self._unshared.replicas
+        return None if replicas is None else replicas.newest
 
     @property
     def problems(self) -> list[ManagerProblem]:
@@ -407,7 +430,11 @@ class CheckpointManager(StepReader):
 
     def _wait_for_copies(self, end: float = math.inf) -> None:
         """Wait for the copy to the mirror until a monotonic time, and no longer than allowed."""
-        if self._copies is not None and not self._queue.post_commit.is_in_this_thread:
+        if self._queue.post_commit.is_in_this_thread:
+            return
+        if self._unshared is not None and self._unshared.replicas is not None:
+            self._unshared.replicas.wait(lambda: self._seconds_left(end))
+        if self._copies is not None:
             self._copies.wait(lambda: self._seconds_left(end))
 
     def _seconds_left(self, end: float) -> float:
@@ -633,15 +660,25 @@ class CheckpointManager(StepReader):
             if isinstance(error, Exception):
                 self._wait_for_copies()
             self._stop_copies()
-            self._stop_serving()
+            self._stop_serving(error)
             self._decider.notice.stop()
 
-    def _stop_serving(self) -> None:
-        """Stop the server of the root, once process 0 has copied from it what the mirror needs."""
+    def _stop_serving(self, error: BaseException | None = None) -> None:
+        """Stop the server of the root, once others have copied from it what they are to hold.
+
+        After an error, which the others may not have met, replicas are not waited for, and after
+        that of another process nothing is.
+        """
         unshared = self._unshared
         if unshared is None:
             return
-        end = time.monotonic() + self._mirror_seconds
+        seconds = self._mirror_seconds
+        if unshared.replicas is not None:
+            unshared.replicas.stop()
+            seconds = seconds if error is not None else max(seconds, REPLICA_WAIT_SECONDS)
+        if error is not None and isinstance(error.__cause__ or error, ProcessError):
+            seconds = 0.0
+        end = time.monotonic() + seconds
         run_in_worker(lambda: unshared.part(lambda: self._seconds_left(end)))
         run_in_worker(unshared.close)
 

@@ -23,6 +23,8 @@ from cordwood.manager.delete_steps import Settlement, StepCleaner
 from cordwood.manager.manager_problem import ManagerProblem
 from cordwood.manager.problem_log import ProblemLog
 from cordwood.manager.step_holder import StepHolder
+from cordwood.manager.unshared.replica_copies import ReplicaCopies
+from cordwood.manager.unshared.replica_options import ReplicaOptions
 from cordwood.manager.unshared.root_report import PeerRoot, RootReport, RunSurvey
 from cordwood.manager.unshared.take_inventory import mirrored_step, take_inventory
 from cordwood.manager.unshared.unshared_storage import UnsharedStorage, log_lost
@@ -53,14 +55,21 @@ class UnsharedRun:
     Args:
         root: the root of this process.
         problems: gets what fails.
+        replicas: how many other processes hold each file, and where.
 
     Attributes:
         storage: the steps.
+        replicas: the files of other processes that this one holds; None: none.
         mirror: the mirror, as a place to restore from; None: there is none.
     """
 
-    def __init__(self, root: LocalStepStorage, problems: ProblemLog) -> None:
+    def __init__(
+        self, root: LocalStepStorage, problems: ProblemLog, replicas: ReplicaOptions
+    ) -> None:
         self.storage = UnsharedStorage(root, self._report)
+        self.replicas: ReplicaCopies | None = None
+        if replicas.replicas:
+            self.replicas = ReplicaCopies(self.storage, replicas, problems)
         self.mirror: StepHolder | None = None
         self._problems = problems
         self._root = root.location
@@ -208,23 +217,25 @@ class UnsharedRun:
     def part(self, seconds_left: Callable[[], float]) -> None:
         """Wait until no process needs what lies in the root of this one any longer.
 
-        Process 0 may still copy it to the mirror.
+        Process 0 may still copy it to the mirror, and others to their roots.
 
         Args:
             seconds_left: returns how long to wait at most.
         """
-        if self._server is None or self.mirror is None:
+        if self._server is None or (self.mirror is None and self.replicas is None):
             return
         processes = current_processes()
-        key = f"cordwood/parted/{self.storage.peers[0].probe}"
+        prefix = f"cordwood/parted/{self.storage.peers[0].probe}"
+        readers = range(processes.count) if self.replicas is not None else range(1)
+        waiting = WaitLogger("other processes to copy what lies in this root")
         with suppress(ProcessError):  # then there is no process 0
-            if processes.index == 0:
-                processes.put(key, b"")
-                return
-            waiting = WaitLogger("process 0 to copy to the mirror what lies in this root")
-            while processes.get(key, WAKE_SECONDS) is None and seconds_left() > 0:
-                check_stop()
-                waiting.tick()
+            processes.put(f"{prefix}/{processes.index}", b"")
+            for reader in readers:
+                while processes.get(f"{prefix}/{reader}", WAKE_SECONDS) is None:
+                    if seconds_left() <= 0:
+                        return
+                    check_stop()
+                    waiting.tick()
             waiting.end()
 
     def close(self) -> None:

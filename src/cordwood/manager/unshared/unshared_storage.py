@@ -62,6 +62,11 @@ class UnsharedStorage:
         self._locations: dict[str, LocalPath] = {}
 
     @property
+    def index(self) -> int:
+        """The number of this process."""
+        return self._index
+
+    @property
     def has_met(self) -> bool:
         """True once the processes have met."""
         return self._held is not None

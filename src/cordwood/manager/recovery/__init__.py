@@ -1,1 +1,0 @@
-"""Managers whose processes have roots of their own: what is restored from whom, and replicas."""
