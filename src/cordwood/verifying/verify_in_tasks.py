@@ -119,8 +119,8 @@ def _run(
             again = task.run()
             if isinstance(again, CheckedRanges) and not again.bad.is_damage:
                 raise ProcessError(
-                    f"{task.location}: a worker reports damage in {task.ranges[0].source.name}, "
-                    "and this process reads the same bytes without: all workers must see the "
+                    f"{task.location}: a worker reports damage where this process reads the same "
+                    "files without damage: all workers must see the "
                     "checkpoint under this path; mount it where they run, or verify by threads"
                 )
             is_confirmed = True
