@@ -7,13 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from cordwood import CheckpointManager, Mirror
-from cordwood.errors import CorruptionError, ProcessError, StepError
+from cordwood import CheckpointManager, Mirror, load, verify
+from cordwood.errors import (
+    CorruptionError,
+    IncompleteCheckpointError,
+    ProcessError,
+    StepError,
+    UnsupportedFormatError,
+)
+from cordwood.testing import assert_trees_equal
 from tests.manager.unshared.fake_run import (
     Run,
     every_device_is_a_process,
     in_the_foreground,
+    like,
     packs,
+    tree_of,
 )
 
 __all__ = ["every_device_is_a_process", "in_the_foreground"]
@@ -91,3 +100,82 @@ def test_one_process_works_as_in_a_shared_root(tmp_path: Path) -> None:
         assert manager.steps() == [2, 3]
         assert manager.restore(required=True).tree == {"w": 3}
     assert CheckpointManager(tmp_path).steps() == [2, 3]
+
+
+def test_one_root_alone_says_what_is_missing_and_copied_packs_make_it_whole(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.save(3, [1])
+    step = run.root(0) / "1"
+    with pytest.raises(IncompleteCheckpointError, match=r"shared=False by 3 processes") as caught:
+        load(step)
+    assert "those of processes 1, 2 are missing" in str(caught.value)
+    with pytest.raises(CorruptionError, match="copy the data files of the other roots"):
+        verify(step)
+    assert CheckpointManager(run.root(0)).steps() == []  # shared=True by mistake
+    for process in (1, 2):
+        replicate(run, process, 1, 0)
+    assert_trees_equal(load(step, like=like(3)), tree_of(1, 3))
+    assert verify(step).unverified_bytes == 0
+    assert CheckpointManager(run.root(0)).steps() == [1]
+
+
+def test_a_peer_with_flipped_bits_is_replaced_and_named(tmp_path: Path) -> None:
+    def work(manager: CheckpointManager, _: int) -> str:
+        restored = manager.restore(like=like(3))
+        assert restored is not None
+        assert_trees_equal(restored.tree, tree_of(1, 3))
+        return " ".join(map(str, manager.problems))
+
+    named = []
+    for holder in (1, 2):  # process 0 asks one of them first
+        run = Run(tmp_path / str(holder))
+        run.save(3, [1])
+        replicate(run, 2, 1, 1)
+        for pack in (run.root(holder) / "1").glob("data-*-2-*"):
+            data = bytearray(pack.read_bytes())
+            data[-1] ^= 1
+            pack.write_bytes(data)
+        texts = run.values(3, work)
+        assert f"p{holder}/1 failed" in texts[holder]  # its own file, which is damaged
+        named.append(f"process {holder} on" in texts[0])
+    assert sorted(named) == [False, True]
+
+
+def test_damage_in_each_place_means_an_older_step(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.save(2, [1, 2], rewrite_every=1)
+    for pack in packs(run.root(1) / "2"):
+        data = bytearray(pack.read_bytes())
+        data[-1] ^= 1
+        pack.write_bytes(data)
+    with pytest.warns(RuntimeWarning, match="step 2 is passed over"):
+        assert run.restore(2) == 1
+
+
+def test_metrics_and_deletions_reach_every_root(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.save(2, [1, 2, 3])
+
+    def work(manager: CheckpointManager, _: int) -> list[int]:
+        manager.restore(like=like(2))
+        manager.add_metrics(2, {"accuracy": 0.5})
+        assert manager.best("accuracy", mode="max") == 2
+        manager.delete(1)
+        assert manager.delete_after(2) == [3]
+        return manager.steps()
+
+    assert run.values(2, work) == [[2], [2]]
+    assert [[path.name for path in run.root(n).iterdir()] for n in (0, 1)] == [["2"], ["2"]]
+
+
+def test_what_cannot_be_a_root_of_one_process_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedFormatError, match="pass the URL as the mirror"):
+        CheckpointManager("memory://run", shared=False)
+    with pytest.raises(ValueError, match="leave out orbax="):
+        CheckpointManager(tmp_path, shared=False, orbax=True)
+    with CheckpointManager(tmp_path, shared=False) as manager:
+        manager.save(1, {"w": 1})
+        with pytest.raises(StepError, match=r"call manager\.delete\(1\) first"):
+            manager.save(1, {"w": 2}, overwrite=True)
+        manager.delete(1)
+        manager.save(1, {"w": 2})
