@@ -106,6 +106,7 @@ bench: $(STAMP) $(MINILM)
 	$(BIN)/python benchmarks/verify.py
 	$(BIN)/python benchmarks/bulk.py
 	$(BIN)/python benchmarks/publish.py
+	$(BIN)/python benchmarks/combine.py
 	$(BIN)/python benchmarks/viewer.py
 	$(BIN)/python benchmarks/object_store.py
 	$(BIN)/python -m benchmarks.readme

@@ -130,7 +130,11 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     (
         "Average and combine",
-        ("cordwood average run mean --last 2 --others last", "cordwood combine --help"),
+        (
+            "cordwood average run mean --last 2 --others last",
+            "cordwood combine --help",
+            "cordwood merge-lora --help",
+        ),
     ),
     (
         "Make steps readable for Orbax",

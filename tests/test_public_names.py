@@ -12,7 +12,7 @@ import cordwood
 from cordwood import errors
 from tests.contract import PUBLIC_MODULES, ROOT
 
-MAX_NAMES = 43  # of `cordwood` itself: a reader sees them all in one screen
+MAX_NAMES = 44  # of `cordwood` itself: a reader sees them all in one screen
 
 # The names of each public module.
 NAMESPACES = {
@@ -20,11 +20,10 @@ NAMESPACES = {
         Checkpoint CheckpointManager CordwoodError DictKey EverySeconds EverySteps KeepBest
         KeepEvery KeepLast Mirror PendingSave StepReader StoredLeaf
         WeightFollower WeightPublisher apply_delta combine convert copy delta detect
-        diff from_bytes from_state_dict gc load load_from_file match_partition_rules msgpack_restore
-        msgpack_serialize open open_combined register_serialization_state release_memory save
-        save_async
-        save_to_file storage_options to_bytes to_state_dict tree_deserialize_leaves
-        tree_serialize_leaves verify
+        diff from_bytes from_state_dict gc load load_from_file match_partition_rules merge_lora
+        msgpack_restore msgpack_serialize open open_combined register_serialization_state
+        release_memory save save_async save_to_file storage_options to_bytes to_state_dict
+        tree_deserialize_leaves tree_serialize_leaves verify
     """,
     "cordwood.compat.eformer.serialization": """
         is_array_like join_key leaf_key_paths match_partition_rules tree_deserialize_leaves
@@ -107,6 +106,10 @@ SIGNATURES = {
     "combine": [
         *["destination", "weights", "*", "select", "rename", "cast", "accumulate", "others"],
         *["prefix", "format", "compression", "max_shard_bytes", "overwrite", "progress"],
+    ],
+    "merge_lora": [
+        *["destination", "base", "adapter", "*", "target", "left", "right", "alpha", "cast"],
+        *["accumulate", "prefix", "format", "max_shard_bytes", "overwrite", "progress"],
     ],
     "open_combined": [
         *["weights", "*", "select", "rename", "cast", "accumulate", "others", "prefix"],

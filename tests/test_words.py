@@ -33,7 +33,7 @@ PRIVATE_IN_NAMES = {"apart", "dead", "gone", "lane", "ours", "settled", "told"}
 PRIVATE_IN_PAGES = ("dead save", "told to end")
 
 MAX_MODULES = 32  # of a folder: its listing is read at one glance
-MAX_PUBLIC_NAMES = 43
+MAX_PUBLIC_NAMES = 44
 
 # Functions that several formats have, as formats/format_protocol.py describes them, and those that
 # call the one of a format.

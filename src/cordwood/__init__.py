@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from cordwood.api.diff import diff as diff
     from cordwood.api.gc import gc as gc
     from cordwood.api.load import load as load
+    from cordwood.api.merge_lora import merge_lora as merge_lora
     from cordwood.api.open_checkpoint import open as open
     from cordwood.api.open_combined import open_combined as open_combined
     from cordwood.api.save import save as save
@@ -87,6 +88,7 @@ _NAMES_OF = {
     "cordwood.api.diff": "diff",
     "cordwood.api.gc": "gc",
     "cordwood.api.load": "load",
+    "cordwood.api.merge_lora": "merge_lora",
     "cordwood.api.open_checkpoint": "open",
     "cordwood.api.open_combined": "open_combined",
     "cordwood.api.save": "save",

@@ -17,7 +17,7 @@ import pytest
 import cordwood
 from cordwood import CheckpointManager
 from cordwood.cli.list_leaves import list_leaves
-from cordwood.errors import CordwoodError
+from cordwood.errors import CordwoodError, MismatchError
 from cordwood.loading.locate_step import is_nickname, locate_checkpoint
 from cordwood.storage.locations import parse_location
 from tests.api.test_path_objects import CALLS, Universal
@@ -75,6 +75,24 @@ def _combined(path: Any, new: Path) -> int:
     return _step(cordwood.load(new))
 
 
+def _merged(path: Any, new: Path) -> int:
+    """Return the step that is the base, with an update of zeros."""
+    factors = {"w": {"a": np.zeros(1, np.float32), "b": np.zeros((1, 3), np.float32)}}
+    cordwood.save(f"{new}-lora", factors)
+    names: Any = {"target": "{module}", "left": "{module}/a", "right": "{module}/b"}
+    cordwood.merge_lora(new, path, f"{new}-lora", **names, alpha=1)
+    return _step(cordwood.load(new))
+
+
+def _refused_as_lora(path: Any, new: Path) -> int:
+    names: Any = {"target": "{module}", "left": "{module}/a", "right": "{module}/b"}
+    with pytest.raises(MismatchError, match="w: no factor of LoRA") as raised:
+        cordwood.merge_lora(new, path, path, **names, alpha=1)
+    match = re.search(r"run/(\d+) does not fit", str(raised.value))
+    assert match is not None
+    return int(match[1])
+
+
 def _opened_combined(path: Any) -> int:
     with cordwood.open_combined({path: 1}) as combination:
         return _step(combination.load())
@@ -107,6 +125,8 @@ READING: dict[tuple[str, str], Callable[[Any, Path], int]] = {
     ("apply_delta", "delta"): _refused_as_delta,
     ("copy", "source"): _copied,
     ("combine", "weights"): _combined,
+    ("merge_lora", "base"): _merged,
+    ("merge_lora", "adapter"): _refused_as_lora,
     ("open_combined", "weights"): lambda path, _: _opened_combined(path),
 }
 _ORBAX_KINDS = ("pytree", "checkpointables")
@@ -120,6 +140,7 @@ LITERAL = {
     ("delta", "destination"),
     ("apply_delta", "destination"),
     ("combine", "destination"),
+    ("merge_lora", "destination"),
     ("WeightPublisher", "location"),
     ("WeightFollower", "location"),
     ("Mirror", "root"),

@@ -28,6 +28,7 @@ from tests.cli.conftest import Run, run  # noqa: F401  (a fixture)
 from tests.test_public_names import NAMESPACES, PEER_MODULES
 
 TREE = {"w": np.arange(3.0)}
+LORA = {"w": {"a": np.ones(1), "b": np.ones((1, 3))}}
 
 
 class Universal:
@@ -69,6 +70,8 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     cordwood.save(tmp_path / "m.safetensors", TREE)
     cordwood.delta(tmp_path / "m.safetensors", f"{url}/ckpt", tmp_path / "made")
     cordwood.copy(tmp_path / "made", f"{url}/made")
+    cordwood.save(tmp_path / "lora", LORA)
+    cordwood.save(f"{url}/lora", LORA)
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     return url
@@ -101,6 +104,11 @@ def _write_delta(base: Any, target: Any, destination: Any) -> None:
 
 def _apply_delta(base: Any, delta: Any, destination: Any) -> None:
     cordwood.apply_delta(base, delta, destination, overwrite=True)
+
+
+def _merge_lora(base: Any, adapter: Any, destination: Any) -> None:
+    names: Any = {"target": "{module}", "left": "{module}/a", "right": "{module}/b", "alpha": 1}
+    cordwood.merge_lora(destination, base, adapter, **names, overwrite=True)
 
 
 def _publish(location: Any) -> None:
@@ -139,6 +147,9 @@ CALLS: dict[tuple[str, str], Callable[[Any], object]] = {
     ("combine", "weights"): lambda at: cordwood.combine(
         "../combined", {at("ckpt"): 1, LOCAL: 1}, overwrite=True
     ),
+    ("merge_lora", "destination"): lambda at: _merge_lora(LOCAL, "../lora", at("new")),
+    ("merge_lora", "base"): lambda at: _merge_lora(at("ckpt"), "../lora", "../merged"),
+    ("merge_lora", "adapter"): lambda at: _merge_lora(LOCAL, at("lora"), "../merged"),
     ("open_combined", "weights"): lambda at: cordwood.open_combined({at("ckpt"): 1}).close(),
     ("WeightPublisher", "location"): lambda at: _publish(at("published")),
     ("WeightFollower", "location"): lambda at: _follow(at("published")),
@@ -216,7 +227,11 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 }
 
 
-LOCAL_COMMANDS = {"index": ("{}/ckpt", "--orbax"), "serve": ("{}/ckpt",)}
+LOCAL_COMMANDS = {
+    "index": ("{}/ckpt", "--orbax"),
+    "merge-lora": ("../m.safetensors", "{}/ckpt", "../merged"),  # an adapter of PEFT
+    "serve": ("{}/ckpt",),
+}
 
 
 def _name(row: object) -> str:

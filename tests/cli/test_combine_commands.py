@@ -74,3 +74,22 @@ def test_average_needs_that_many_steps(run: Run, root: str, tmp_path: Path) -> N
     ran = run("average", root, f"{tmp_path}/mean", "--last", "7")
     assert ran.code == 2
     assert "expected 7 complete steps, found 6" in ran.err
+
+
+def test_merge_lora_takes_names_and_an_alpha(run: Run, tmp_path: Path) -> None:
+    factors = {"a": np.ones((2, 1), np.float32), "b": np.ones((1, 3), np.float32)}
+    cordwood.save(tmp_path / "base", {"mlp": {"kernel": np.ones((2, 3), np.float32)}})
+    cordwood.save(tmp_path / "lora", {"mlp": {**factors, "alpha": np.float32(4)}})
+    paths = [f"{tmp_path}/{name}" for name in ("base", "lora", "merged")]
+    names = ("--target", "{module}/kernel", "--left", "{module}/a", "--right", "{module}/b")
+    ran = run("merge-lora", *paths, *names, "--alpha", "2")
+    assert ran.code == 3
+    assert "mlp/alpha: no factor of LoRA" in ran.err
+    ran = run("merge-lora", *paths, *names, "--alpha", "{module}/alpha", "--json")
+    assert ran.code == 0, ran.err
+    assert json.loads(ran.out)["leaves"] == 1
+    merged = cordwood.load(tmp_path / "merged")
+    assert_trees_equal(merged, {"mlp": {"kernel": np.full((2, 3), 5, np.float32)}})
+    ran = run("merge-lora", *paths, "--alpha", "2", "--force")
+    assert ran.code == 2
+    assert "expected all of target, left, right and alpha" in " ".join(ran.err.split())

@@ -31,6 +31,7 @@ OWN_TESTS = {
     "copy",
     "delta",
     "index",
+    "merge-lora",
     "rm",
     "serve",
 }  # commands whose tests with URLs are in modules of their own

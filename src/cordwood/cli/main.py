@@ -25,6 +25,7 @@ COMMANDS = {  # in the order of the help, each with its module
     "apply": "delta_commands",
     "combine": "combine_commands",
     "average": "combine_commands",
+    "merge-lora": "merge_lora_command",
     "index": "index_command",
     "steps": "list_commands",
     "view": "view_command",
@@ -62,7 +63,7 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"cordwood.cli.{COMMANDS[cmd_name]}")
-        command: click.Command = getattr(module, f"{cmd_name}_command")
+        command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         return command
 
     def resolve_command(
