@@ -108,7 +108,7 @@ SIGNATURES = {
         *["prefix", "format", "compression", "max_shard_bytes", "overwrite", "progress"],
     ],
     "merge_lora": [
-        *["destination", "base", "adapter", "*", "target", "left", "right", "alpha", "cast"],
+        *["destination", "base", "adapter", "*", "target", "down", "up", "alpha", "cast"],
         *["accumulate", "prefix", "format", "max_shard_bytes", "overwrite", "progress"],
     ],
     "open_combined": [

@@ -79,13 +79,13 @@ def _merged(path: Any, new: Path) -> int:
     """Return the step that is the base, with an update of zeros."""
     factors = {"w": {"a": np.zeros(1, np.float32), "b": np.zeros((1, 3), np.float32)}}
     cordwood.save(f"{new}-lora", factors)
-    names: Any = {"target": "{module}", "left": "{module}/a", "right": "{module}/b"}
+    names: Any = {"target": "{module}", "down": "{module}/a", "up": "{module}/b"}
     cordwood.merge_lora(new, path, f"{new}-lora", **names, alpha=1)
     return _step(cordwood.load(new))
 
 
 def _refused_as_lora(path: Any, new: Path) -> int:
-    names: Any = {"target": "{module}", "left": "{module}/a", "right": "{module}/b"}
+    names: Any = {"target": "{module}", "down": "{module}/a", "up": "{module}/b"}
     with pytest.raises(MismatchError, match="w: no factor of LoRA") as raised:
         cordwood.merge_lora(new, path, path, **names, alpha=1)
     match = re.search(r"run/(\d+) does not fit", str(raised.value))

@@ -135,8 +135,8 @@ def test_an_adapter_of_flax_with_heads_and_stored_alphas(tmp_path: Path) -> None
         tmp_path / "base",
         tmp_path / "adapter",
         target="params/{module}/w",
-        left="{module}/w_lora_a",
-        right="{module}/w_lora_b",
+        down="{module}/w_lora_a",
+        up="{module}/w_lora_b",
         alpha="{module}/alpha",
         cast={"params/mlp/w": "float64"},
     )
@@ -154,7 +154,7 @@ def test_matrices_of_several_tiles(tmp_path: Path) -> None:
     base, a, b = normal(3000, 701), normal(3000, 4), normal(4, 701)
     cordwood.save(tmp_path / "base", {"w": {"kernel": base}})
     cordwood.save(tmp_path / "adapter", {"w": {"a": a, "b": b}})
-    names: Any = {"target": "{module}/kernel", "left": "{module}/a", "right": "{module}/b"}
+    names: Any = {"target": "{module}/kernel", "down": "{module}/a", "up": "{module}/b"}
     cordwood.merge_lora(
         tmp_path / "merged", tmp_path / "base", tmp_path / "adapter", **names, alpha=2
     )
@@ -200,9 +200,9 @@ def test_names_that_are_missing_or_wrong_are_refused(tmp_path: Path) -> None:
     paths = (tmp_path / "merged", base, tmp_path / "adapter")
     with pytest.raises(ValueError, match="expected a local directory of PEFT with adapter_config"):
         cordwood.merge_lora(*paths)
-    with pytest.raises(ValueError, match="right, alpha: expected all of target, left, right and"):
-        cordwood.merge_lora(*paths, target="{module}/w", left="{module}/a")
-    names: Any = {"target": "w", "left": "{module}/a", "right": "{module}/b"}
+    with pytest.raises(ValueError, match="up, alpha: expected all of target, down, up and"):
+        cordwood.merge_lora(*paths, target="{module}/w", down="{module}/a")
+    names: Any = {"target": "w", "down": "{module}/a", "up": "{module}/b"}
     with pytest.raises(ValueError, match=r"target: expected a name with one \{module\}, found 'w'"):
         cordwood.merge_lora(*paths, **names, alpha=1)
     with pytest.raises(MismatchError, match="a: no factor of LoRA"):

@@ -107,7 +107,7 @@ def _apply_delta(base: Any, delta: Any, destination: Any) -> None:
 
 
 def _merge_lora(base: Any, adapter: Any, destination: Any) -> None:
-    names: Any = {"target": "{module}", "left": "{module}/a", "right": "{module}/b", "alpha": 1}
+    names: Any = {"target": "{module}", "down": "{module}/a", "up": "{module}/b", "alpha": 1}
     cordwood.merge_lora(destination, base, adapter, **names, overwrite=True)
 
 

@@ -81,7 +81,7 @@ def test_merge_lora_takes_names_and_an_alpha(run: Run, tmp_path: Path) -> None:
     cordwood.save(tmp_path / "base", {"mlp": {"kernel": np.ones((2, 3), np.float32)}})
     cordwood.save(tmp_path / "lora", {"mlp": {**factors, "alpha": np.float32(4)}})
     paths = [f"{tmp_path}/{name}" for name in ("base", "lora", "merged")]
-    names = ("--target", "{module}/kernel", "--left", "{module}/a", "--right", "{module}/b")
+    names = ("--target", "{module}/kernel", "--down", "{module}/a", "--up", "{module}/b")
     ran = run("merge-lora", *paths, *names, "--alpha", "2")
     assert ran.code == 3
     assert "mlp/alpha: no factor of LoRA" in ran.err
@@ -92,4 +92,4 @@ def test_merge_lora_takes_names_and_an_alpha(run: Run, tmp_path: Path) -> None:
     assert_trees_equal(merged, {"mlp": {"kernel": np.full((2, 3), 5, np.float32)}})
     ran = run("merge-lora", *paths, "--alpha", "2", "--force")
     assert ran.code == 2
-    assert "expected all of target, left, right and alpha" in " ".join(ran.err.split())
+    assert "expected all of target, down, up and alpha" in " ".join(ran.err.split())

@@ -44,8 +44,8 @@ def merge_lora(
     adapter: str | os.PathLike[str],
     *,
     target: str | None = None,
-    left: str | None = None,
-    right: str | None = None,
+    down: str | None = None,
+    up: str | None = None,
     alpha: float | str | None = None,
     cast: Cast | None = None,
     accumulate: Accumulate = "float32",
@@ -57,12 +57,12 @@ def merge_lora(
 ) -> Conversion:
     """Write the base with the updates of a LoRA adapter, in any format that `save` writes.
 
-    Each matrix W that the adapter changes becomes W + alpha / rank * left @ right, computed in
+    Each matrix W that the adapter changes becomes W + alpha / rank * down @ up, computed in
     float32 and rounded once. All other leaves are copied. Base and result are read and written a
     few MiB at a time.
 
     A directory that PEFT has saved needs no names: its `adapter_config.json` has alpha, also for
-    single modules, `use_rslora` and `fan_in_fan_out`. For other adapters, `target`, `left`, `right`
+    single modules, `use_rslora` and `fan_in_fan_out`. For other adapters, `target`, `down`, `up`
     and `alpha` say it; in each name `{module}` stands for the part that varies.
 
     Args:
@@ -70,9 +70,9 @@ def merge_lora(
         base: the path of the checkpoint to change, in any format.
         adapter: the path of the adapter: a directory of PEFT, or a checkpoint of any format.
         target: the name of the leaves to change, such as "params/{module}/kernel".
-        left: the name of the left factors, such as "{module}/lora_a", of shape (in, rank). More
-            axes than two are possible, as in (rank, heads, size) of the right one.
-        right: the name of the right factors, such as "{module}/lora_b", of shape (rank, out).
+        down: the name of the down factors, such as "{module}/lora_a", of shape (in, rank). More
+            axes than two are possible, as in (rank, heads, size) of the up one.
+        up: the name of the up factors, such as "{module}/lora_b", of shape (rank, out).
         alpha: the number by which updates are multiplied, besides 1 / rank; or the name of leaves
             that have it.
         cast: the dtypes of the result, as in `load`. None: those of the base.
@@ -102,8 +102,8 @@ def merge_lora(
     ...     "base.safetensors",
     ...     "lora.safetensors",
     ...     target="{module}/kernel",
-    ...     left="{module}/a",
-    ...     right="{module}/b",
+    ...     down="{module}/a",
+    ...     up="{module}/b",
     ...     alpha=2,
     ... )
     >>> cordwood.load("merged.safetensors")["mlp"]["kernel"]
@@ -111,7 +111,7 @@ def merge_lora(
            [3., 3., 3.]], dtype=float32)
     """
     to = parse_location(destination)
-    names = {"target": target, "left": left, "right": right}
+    names = {"target": target, "down": down, "up": up}
     location = parse_location(adapter)
     with ExitStack() as stack:
         opened = stack.enter_context(open_at(parse_location(base), prefix=prefix))
@@ -156,8 +156,8 @@ def _of_peft(location: Location) -> tuple[LoraLayout, Location]:
     if not is_peft or kind_at(f"{location}/{_CONFIG}") != "a file":
         raise ValueError(
             f"{location}: expected a local directory of PEFT with {_CONFIG} and {_WEIGHTS}; for "
-            "other adapters pass target=, left=, right= and alpha= "
-            "(--target, --left, --right, --alpha)"
+            "other adapters pass target=, down=, up= and alpha= "
+            "(--target, --down, --up, --alpha)"
         )
     assert isinstance(location, LocalPath)
     with LocalFile(f"{location}/{_CONFIG}") as file:
@@ -171,15 +171,15 @@ def _named_layout(
     """Return the layout that a caller describes. Raises ValueError."""
     missing = [name for name, value in {**names, "alpha": alpha}.items() if value is None]
     if missing:
-        raise ValueError(f"{', '.join(missing)}: expected all of target, left, right and alpha")
+        raise ValueError(f"{', '.join(missing)}: expected all of target, down, up and alpha")
     templates = {name: value for name, value in names.items() if value is not None}
     if isinstance(alpha, str):
         templates["alpha"] = alpha
     for name, value in templates.items():
         if value.count(MODULE) != 1:
             raise ValueError(f"{name}: expected a name with one {MODULE}, found {value!r}")
-    target, left, right = (joined_name(templates[name]) for name in names)
-    rule = LoraNames(target, left, right)
+    target, down, up = (joined_name(templates[name]) for name in names)
+    rule = LoraNames(target, down, up)
     if isinstance(alpha, str):
         return LoraLayout([rule], partial(_stored_scale, factors, alpha), joined_name(alpha))
     assert alpha is not None

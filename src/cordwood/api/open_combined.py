@@ -88,8 +88,8 @@ def open_combined(
             _selected(location, stack, prefix=prefix, select=select, rename=rename)
             for location, _ in locations
         ]
-        first, *rest = readers
-        matched = match_leaves(first.index, [(reader.path, reader.index) for reader in rest])
+        first, *following = readers
+        matched = match_leaves(first.index, [(reader.path, reader.index) for reader in following])
         trees = [
             WeightedTree(reader, weight, leaves)
             for reader, (_, weight), leaves in zip(

@@ -16,7 +16,7 @@ EXAMPLES = """
 Examples:
   cordwood merge-lora hub/llama peft-adapter merged --format hugging_face
   cordwood merge-lora run/900 lora merged --target 'params/{module}/kernel' \\
-      --left '{module}/lora_a' --right '{module}/lora_b' --alpha 16
+      --down '{module}/lora_a' --up '{module}/lora_b' --alpha 16
 """
 
 
@@ -25,8 +25,8 @@ Examples:
 @click.argument("adapter", type=SOURCE)
 @click.argument("destination", type=PATH)
 @click.option("--target", help="The leaves to change, with {module} for the part that varies.")
-@click.option("--left", help="The left factors, of shape (in, rank).")
-@click.option("--right", help="The right factors, of shape (rank, out).")
+@click.option("--down", help="The down factors, of shape (in, rank).")
+@click.option("--up", help="The up factors, of shape (rank, out).")
 @click.option("--alpha", help="A number, or the leaves that have it.")
 @cast_option(help="The DTYPE of the result: of all arrays, or of some; repeatable.")
 @click.option("--prefix", help="The tree to use, if BASE holds several.")
@@ -43,8 +43,8 @@ def merge_lora_command(
 ) -> None:
     """Write to DESTINATION the checkpoint BASE with the updates of a LoRA adapter.
 
-    Each matrix W that ADAPTER changes becomes W + alpha / rank * left @ right, rounded once. A
-    directory of PEFT needs no names. For other adapters --target, --left, --right and --alpha say
+    Each matrix W that ADAPTER changes becomes W + alpha / rank * down @ up, rounded once. A
+    directory of PEFT needs no names. For other adapters --target, --down, --up and --alpha say
     which leaves belong together. A factor without its target, or with another shape, is an error,
     and so are leaves of ADAPTER that are no factors.
     """

@@ -1,7 +1,7 @@
 """The layout of LoRA adapters: which factors belong to which leaf of the base. Pure.
 
-An adapter has two factors for each matrix that it changes. W + alpha / rank * left @ right is the
-merged matrix. In PEFT's files `lora_B` is the left factor and `lora_A` the right one, because
+An adapter has two factors for each matrix that it changes. W + alpha / rank * first @ second is the
+merged matrix. In PEFT's files `lora_B` is the first factor and `lora_A` the second one, because
 PyTorch stores matrices as (out, in). In Flax it is the other way round.
 """
 
@@ -29,8 +29,8 @@ class LoraNames(NamedTuple):
     """The names of a target and its factors, each with `{module}` in the place of what varies."""
 
     target: str
-    left: str
-    right: str
+    first: str
+    second: str
     transposed: bool = False  # the factors are those of the transposed target
 
 
@@ -82,7 +82,7 @@ def _in_order(names: LoraNames) -> LoraNames:
     """Return names of a transposed target with the factors swapped: (B A)^T is A^T B^T."""
     if not names.transposed:
         return names
-    return names._replace(left=names.right, right=names.left)
+    return names._replace(first=names.second, second=names.first)
 
 
 def _by_module(patterns: Mapping[str, Any] | None, module: str, default: Any) -> Any:
@@ -120,10 +120,10 @@ def match_lora(
     problems: list[str] = []
     for names in layout.names:
         for name, number in factors.items():
-            module = _module(names.left, name)
+            module = _module(names.first, name)
             if module is None or name not in unused:
                 continue
-            partner = names.right.replace(MODULE, module)
+            partner = names.second.replace(MODULE, module)
             target = names.target.replace(MODULE, module)
             if partner not in factors:
                 continue  # it stays among those that are not used
@@ -132,14 +132,19 @@ def match_lora(
                 problems.append(f"{label(number)}: the base has no {target}")
                 continue
             update = LowRankUpdate(number, factors[partner], names.transposed, 0.0)
-            left, right = update.factor_shapes(adapter.leaves)
+            first, second = update.factor_shapes(adapter.leaves)
             leaf = base.leaves[targets[target]]
-            fits = left and right and left[-1] == right[0] and left[:-1] + right[1:] == leaf.shape
+            fits = (
+                first
+                and second
+                and first[-1] == second[0]
+                and first[:-1] + second[1:] == leaf.shape
+            )
             if not fits or not is_added(leaf):
-                shapes = f"{list(left)} @ {list(right)}"
+                shapes = f"{list(first)} @ {list(second)}"
                 problems.append(f"{label(number)}: {shapes} for {target}, {leaf_text(leaf)}")
                 continue
-            scale = layout.scale(module, right[0])
+            scale = layout.scale(module, second[0])
             updates[targets[target]] = update._replace(scale=scale)
     problems += [
         f"{label(number)}: no factor of LoRA with its partner"

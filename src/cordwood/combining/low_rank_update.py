@@ -1,4 +1,4 @@
-"""Low-rank updates of leaves: scale * left @ right is added, a tile at a time."""
+"""Low-rank updates of leaves: scale * first @ second is added, a tile at a time."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ class LowRankUpdate(NamedTuple):
     """The update of one leaf.
 
     Attributes:
-        left, right: the numbers of the factors among the leaves of the adapter; the last axis of
-            the left one and the first of the right one are the rank.
+        first, second: the numbers of the factors among the leaves of the adapter; the last axis of
+            the first one and the first of the second one are the rank.
         transposed: True if both are stored with their axes reversed, and swapped.
         scale: the number by which the product is multiplied.
     """
 
-    left: int
-    right: int
+    first: int
+    second: int
     transposed: bool
     scale: float
 
     def factor_shapes(self, leaves: Sequence[Leaf]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the shapes of the factors as they are multiplied."""
-        left, right = leaves[self.left].shape, leaves[self.right].shape
-        return (left[::-1], right[::-1]) if self.transposed else (left, right)
+        first, second = leaves[self.first].shape, leaves[self.second].shape
+        return (first[::-1], second[::-1]) if self.transposed else (first, second)
 
 
 class LowRankUpdates:
@@ -68,14 +68,14 @@ class LowRankUpdates:
                 add_weighted(total, self._product(update, box, total.dtype), update.scale)
 
     def _product(self, update: LowRankUpdate, box: Box, dtype: np.dtype) -> np.ndarray:
-        left, right = self._factors.tile(update.left), self._factors.tile(update.right)
+        first, second = self._factors.tile(update.first), self._factors.tile(update.second)
         if update.transposed:
-            left, right = left.T, right.T
-        axes = left.ndim - 1
+            first, second = first.T, second.T
+        axes = first.ndim - 1
         where = slices(box)
-        rank = left.shape[-1]
-        rows = left[where[:axes]].reshape(-1, rank).astype(dtype)
-        columns = right[(slice(None), *where[axes:])].reshape(rank, -1).astype(dtype)
+        rank = first.shape[-1]
+        rows = first[where[:axes]].reshape(-1, rank).astype(dtype)
+        columns = second[(slice(None), *where[axes:])].reshape(rank, -1).astype(dtype)
         with np.errstate(all="ignore"):
             product: np.ndarray = rows @ columns
         return product.reshape(shape_of(box))
