@@ -107,6 +107,7 @@ bench: $(STAMP) $(MINILM)
 	$(BIN)/python benchmarks/bulk.py
 	$(BIN)/python benchmarks/publish.py
 	$(BIN)/python benchmarks/combine.py
+	$(BIN)/python benchmarks/archives.py
 	$(BIN)/python benchmarks/viewer.py
 	$(BIN)/python benchmarks/object_store.py
 	$(BIN)/python -m benchmarks.readme

@@ -222,6 +222,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "steps": ("{}/run",),
     "gc": ("{}/ckpt",),
     "doctor": ("{}/ckpt",),
+    "prune": ("{}/run", "--keep", "last 1"),
     "rm": ("{}/ckpt", "--yes"),
     "view": ("{}/ckpt", "--export", "../page.html"),
 }

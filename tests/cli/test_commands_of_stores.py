@@ -32,6 +32,7 @@ OWN_TESTS = {
     "delta",
     "index",
     "merge-lora",
+    "prune",
     "rm",
     "serve",
 }  # commands whose tests with URLs are in modules of their own

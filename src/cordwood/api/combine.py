@@ -34,7 +34,7 @@ def combine(
     others: Others = "equal",
     prefix: str | None = None,
     format: str | None = None,
-    compression: Literal["zstd", "blosc"] | None = None,
+    compression: Literal["zstd", "blosc", "archive"] | None = None,
     max_shard_bytes: int | None = None,
     overwrite: bool = False,
     progress: ProgressOption = None,
@@ -61,7 +61,7 @@ def combine(
             have to be equal in all checkpoints. "first" or "last": those of that one.
         prefix: the tree of each checkpoint, if it holds several, as in `load`.
         format: the name of the format to write, as in `convert`.
-        compression: with format="zarr", "zstd" or "blosc", as in `save`.
+        compression: with format="zarr", "zstd", "blosc" or "archive", as in `save`.
         max_shard_bytes: the number of bytes of arrays in one file, as in `convert`.
         overwrite: replace an existing checkpoint at `destination`.
         progress: True for a bar in a terminal or a notebook; or a function that is called from

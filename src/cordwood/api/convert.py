@@ -58,7 +58,7 @@ def convert(
     cast: Cast | None = None,
     lossy: bool = False,
     format: str | None = None,
-    compression: Literal["zstd", "blosc"] | None = None,
+    compression: Literal["zstd", "blosc", "archive"] | None = None,
     metadata: Mapping[str, str] | None = None,
     prefix: str | None = None,
     to_prefix: str | None = None,
@@ -112,7 +112,7 @@ def convert(
             `model-00001-of-00004.safetensors` and so on with their index. It holds arrays only,
             named by their key paths joined with dots. And "orbax": a new checkpoint that Orbax
             restores, in which tuples and fields are recorded as lists and keys.
-        compression: with format="zarr", "zstd" or "blosc", as in `save`.
+        compression: with format="zarr", "zstd", "blosc" or "archive", as in `save`.
         metadata: strings to store beside the tree. None: those of the source.
         prefix: the tree of the source, as in `load`. None: all trees, each under its own prefix,
             if `destination` is a directory. A file holds one tree, and select, rename, transpose,

@@ -32,7 +32,7 @@ def save(
     tree: Any,
     *,
     format: str | None = None,
-    compression: Literal["zstd", "blosc"] | None = None,
+    compression: Literal["zstd", "blosc", "archive"] | None = None,
     prefix: str | None = None,
     max_shard_bytes: int | None = None,
     metadata: Mapping[str, str] | None = None,
@@ -69,7 +69,8 @@ def save(
             suffix decides, or the checkpoint that is in the directory; a new directory has the
             format "packs".
         compression: with format="zarr", "zstd", or "blosc", which is faster and compresses less;
-            useful on slow disks. None: no compression; such chunks load at the speed of the disk.
+            useful on slow disks. "archive" is the smallest: zstd in blosc, of the shuffled bytes.
+            None: no compression; such chunks load at the speed of the disk.
         prefix: the name of this tree in a directory of several; trees of other prefixes stay.
         max_shard_bytes: with format="packs" or "hugging_face", the number of bytes of arrays in
             one file; a larger array has its own file. None: 1 GiB, or more if a process would write

@@ -27,7 +27,7 @@ def save_async(
     tree: Any,
     *,
     format: str | None = None,
-    compression: Literal["zstd", "blosc"] | None = None,
+    compression: Literal["zstd", "blosc", "archive"] | None = None,
     prefix: str | None = None,
     metadata: Mapping[str, str] | None = None,
     orbax: bool | str = False,
@@ -59,7 +59,7 @@ def save_async(
         path: the destination, as in `save`.
         tree: the tree to save, as in `save`.
         format: the name of the format, as in `save`.
-        compression: with format="zarr", "zstd" or "blosc", as in `save`.
+        compression: with format="zarr", "zstd", "blosc" or "archive", as in `save`.
         prefix: the name of this tree in a directory of several.
         metadata: strings to store beside the tree.
         orbax: True, or the name of an item, for a directory that Orbax reads too, as in `save`.

@@ -26,7 +26,7 @@ Examples:
   cordwood convert orbax/100 run/100 --cast 'params/**=bf16' --cast 'opt_state/**=f32'
   cordwood convert bert.safetensors run/1 --rename '*.weight=*/kernel' --transpose '**/kernel'
   cordwood convert hub/model.safetensors run/1 --recipe mine.json --config hub/config.json
-  cordwood convert run/100 run/100-z --format zarr --compression zstd
+  cordwood convert run/100 run/100-z --archive
   cordwood convert orbax/100 run/100 --prefix ema --to-prefix ema
   cordwood convert run/100 hub --select params --rename params= --format hugging_face \\
       --max-shard-bytes 5000000000
@@ -71,8 +71,13 @@ Examples:
 )
 @click.option(
     "--compression",
-    type=click.Choice(["zstd", "blosc"]),
+    type=click.Choice(["zstd", "blosc", "archive"]),
     help="Compress the arrays; for --format zarr.",
+)
+@click.option(
+    "--archive",
+    is_flag=True,
+    help="Write the smallest form that zarr libraries read: --format zarr --compression archive.",
 )
 @click.option(
     "--max-bytes",
@@ -93,6 +98,7 @@ def convert_command(
     recipe_name: str | None,
     config_file: str | None,
     inverse: bool,
+    archive: bool,
     **options: Any,
 ) -> None:
     """Write the checkpoint SOURCE as DESTINATION. The suffix of DESTINATION names the format.
@@ -110,6 +116,13 @@ def convert_command(
     """
     from cordwood.api.convert import convert
 
+    if archive:
+        if options["format"] not in (None, "zarr") or options["compression"] not in (
+            None,
+            "archive",
+        ):
+            raise click.UsageError("--archive is --format zarr --compression archive")
+        options.update(format="zarr", compression="archive")
     options["recipe"] = recipe_of(recipe_name, config_file, inverse=inverse)
     try:
         conversion = convert(source, destination, progress=not as_json, **options)

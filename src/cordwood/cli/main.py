@@ -31,6 +31,7 @@ COMMANDS = {  # in the order of the help, each with its module
     "view": "view_command",
     "serve": "serve_command",
     "gc": "maintenance_commands",
+    "prune": "prune_command",
     "rm": "remove_command",
     "doctor": "maintenance_commands",
 }

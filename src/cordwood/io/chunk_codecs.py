@@ -238,9 +238,9 @@ def _decompress_lz4(data: memoryview, size: int, where: str, scratch: ScratchBuf
 Encoder: TypeAlias = Callable[[np.ndarray], bytes]
 
 _ZSTD_LEVEL = 1
-_BLOSC_LEVEL = 5
-_BLOSC_SHUFFLE = 2  # of bits
-_BLOSC_BLOCK_SIZE = 0  # blosc chooses
+# Compressor, level, shuffle (1: of bytes, 2: of bits) and block size (0: blosc chooses) of blosc.
+_BLOSC = (b"lz4", 5, 2, 0)
+_BLOSC_ARCHIVE = (b"zstd", 1, 1, 1 << 20)
 _BLOSC_ITEM_SIZES = (1, 2, 4, 8, 16)
 
 
@@ -248,9 +248,11 @@ def chunk_encoder(compression: str) -> Encoder:
     """Return a function that compresses the elements of C-contiguous arrays.
 
     It releases the GIL. "zstd" writes a content checksum, which every zstd reader verifies.
-    "blosc" is lz4 after a bit shuffle.
+    "blosc" is lz4 after a bit shuffle, "archive" zstd in blosc after a byte shuffle.
     """
-    return {"zstd": _compress_zstd, "blosc": _compress_blosc}[compression]
+    if compression == "zstd":
+        return _compress_zstd
+    return partial(_compress_blosc, {"blosc": _BLOSC, "archive": _BLOSC_ARCHIVE}[compression])
 
 
 def compress_chunk(compressor: str, data: bytes) -> bytes | None:
@@ -276,12 +278,9 @@ def _compress_zstd(array: np.ndarray) -> bytes:
     return data
 
 
-def _compress_blosc(array: np.ndarray) -> bytes:
+def _compress_blosc(settings: tuple[bytes, int, int, int], array: np.ndarray) -> bytes:
     item_size = array.itemsize if array.itemsize in _BLOSC_ITEM_SIZES else 1
-    elements = _bytes_of(array)
-    data: bytes = _call_blosc(
-        "compress", elements, b"lz4", _BLOSC_LEVEL, _BLOSC_SHUFFLE, _BLOSC_BLOCK_SIZE, item_size
-    )
+    data: bytes = _call_blosc("compress", _bytes_of(array), *settings, item_size)
     return data
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from cordwood.errors import CordwoodError, StepError
-from cordwood.formats.load_format import collector_of
+from cordwood.formats.load_format import collector_of, storage_of
 from cordwood.formats.table import DEFAULT
 from cordwood.manager.step import Step, best_of_each
 from cordwood.manager.steps import Steps
@@ -16,7 +17,10 @@ from cordwood.policies.best_step import metric_problems
 from cordwood.policies.keep_policies import KeepPolicy
 from cordwood.policies.retention_plan import RetentionPlan, plan_retention
 from cordwood.policies.saved_step import SavedStep
+from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 from cordwood.storage.locations import LocalPath, Location
+from cordwood.storage.open_step_storage import open_step_storage
+from cordwood.storage.removal.freed_bytes import freed_bytes
 from cordwood.storage.step_storage import Removal, StepStorage
 from cordwood.threads.log import log
 
@@ -296,3 +300,45 @@ def _collect(step: Step) -> None:
 def _part_here(step: Step) -> Location:
     """Return the location of what this root holds of a step, of which others may hold more."""
     return LocalPath(step.path) if isinstance(step.location, LocalPath) else step.location
+
+
+class PrunePlan(NamedTuple):
+    """The steps of a run to keep and to delete.
+
+    Attributes:
+        steps: the steps of the run.
+        deleted: those to delete.
+        retention: the plan with the reasons.
+        freed_bytes: the bytes on a disk that only they have; None for an object store, whose data
+            objects other steps may share.
+    """
+
+    steps: Steps
+    deleted: tuple[Step, ...]
+    retention: RetentionPlan
+    freed_bytes: int | None
+
+
+def plan_prune(root: Location, policy: KeepPolicy) -> PrunePlan:
+    """Return which steps of a run a policy does not keep, as a manager would plan it."""
+    storage = open_step_storage(root, storage_of(DEFAULT).RULES, timeout_seconds=TIMEOUT_SECONDS)
+    steps = Steps(storage)
+    every = steps.all()
+    plan = plan_deletions(storage, every, policy, time_now=time.time())
+    numbers = {*plan.deleted}
+    deleted = tuple([step for step in every if step.step in numbers])
+    folders = [
+        LocalPath(step.path)  # what this root holds of it
+        for step in deleted
+        if isinstance(step.location, LocalPath) and not step.is_link
+    ]
+    freed = freed_bytes(folders) if isinstance(steps.location, LocalPath) else None
+    return PrunePlan(steps, deleted, plan, freed)
+
+
+def prune(plan: PrunePlan) -> Removal:
+    """Delete the steps of a plan; only what cordwood wrote. Raises OSError."""
+    storage = plan.steps.storage
+    removal = storage.remove([step.entry for step in plan.deleted])
+    storage.remove_leftovers()
+    return removal

@@ -142,7 +142,7 @@ def test_b22_a_missing_chunk_is_no_zeros(tmp_path: Path, writer: str) -> None:
         tree_deserialize_leaves(tmp_path, ONE)
 
 
-@pytest.mark.parametrize("compression", [None, "zstd", "blosc"])
+@pytest.mark.parametrize("compression", [None, "zstd", "blosc", "archive"])
 def test_b23_every_flipped_bit_of_a_chunk_is_noticed(tmp_path: Path, compression: Any) -> None:
     import tensorstore
 

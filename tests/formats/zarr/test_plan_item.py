@@ -30,7 +30,7 @@ def mesh_of(*shape: int) -> jax.sharding.Mesh:
     return jax.make_mesh(shape, tuple("xyz"[: len(shape)]))
 
 
-@pytest.mark.parametrize("compression", [None, "zstd", "blosc"])
+@pytest.mark.parametrize("compression", [None, "zstd", "blosc", "archive"])
 def test_leaves_of_every_kind(tmp_path: Path, compression: str | None) -> None:
     tree: dict[str, Any] = {
         "w": jnp.arange(12.0).reshape(3, 4),
@@ -69,7 +69,7 @@ def _numpy(tree: Any) -> Any:
 
 
 @pytest.mark.parametrize("dtype", [*sorted(DTYPES), "datetime64[s]", "timedelta64[ns]"])
-@pytest.mark.parametrize("compression", [None, "zstd", "blosc"])
+@pytest.mark.parametrize("compression", [None, "zstd", "blosc", "archive"])
 def test_every_dtype_comes_back_and_tensorstore_opens_it(
     tmp_path: Path, dtype: str, compression: str | None
 ) -> None:
@@ -217,7 +217,7 @@ def test_large_chunks_are_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert isinstance(storage, Encoded)
 
 
-@pytest.mark.parametrize("compression", [None, "zstd", "blosc"])
+@pytest.mark.parametrize("compression", [None, "zstd", "blosc", "archive"])
 def test_the_same_tree_makes_the_same_bytes(tmp_path: Path, compression: str | None) -> None:
     tree = {"w": np.arange(6.0), "a": [jnp.ones(3), "x"], "é": np.longdouble(1)}
     for name in "ab":

@@ -34,8 +34,8 @@ from tests.shardings import SHARDINGS, sharding
 
 pytestmark = pytest.mark.usefixtures("cut_small_arrays")
 
-Compression = Literal["zstd", "blosc"] | None
-EVERY: list[Compression] = [None, "zstd", "blosc"]
+Compression = Literal["zstd", "blosc", "archive"] | None
+EVERY: list[Compression] = [None, "zstd", "blosc", "archive"]
 
 
 @pytest.mark.parametrize("compression", EVERY)

@@ -224,7 +224,7 @@ def test_tensorstore_takes_every_dtype_as_it_lies(dtype: str) -> None:
     assert store.shape == (2, *stored.extra)
 
 
-@pytest.mark.parametrize("compression", [None, "zstd", "blosc"])
+@pytest.mark.parametrize("compression", [None, "zstd", "blosc", "archive"])
 def test_metadata_comes_back(compression: str | None) -> None:
     data = encode_metadata((4, 3), (2, 3), "bfloat16", compression, marked=False)
     metadata = parse_metadata(data)

@@ -19,10 +19,19 @@ from cordwood.formats.zarr.zarr_dtypes import parse_zarr_dtype, zarr_dtype
 
 METADATA_NAME = ".zarray"
 MARK = "cordwood"  # a member of every .zarray that cordwood's index covers
-# What `compression=` means. blosc: the quickest that still helps.
+# What `compression=` means. blosc: the quickest that still helps. archive: the smallest. The first
+# bytes of all elements of a block come first, then the second ones, and so on. In a block of 1 MiB
+# each of these planes is whole blocks of zstd: exponents and mantissas have codes of their own.
 COMPRESSORS: Mapping[str, Mapping[str, str | int]] = {
     "zstd": {"id": "zstd", "level": 1},
     "blosc": {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 2, "blocksize": 0},
+    "archive": {
+        "id": "blosc",
+        "cname": "zstd",
+        "clevel": 1,
+        "shuffle": 1,
+        "blocksize": 1 << 20,
+    },
 }
 _COMPRESSOR_IDS = ("blosc", "bz2", "gzip", "lz4", "zlib", "zstd")
 

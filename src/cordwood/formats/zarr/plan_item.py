@@ -27,7 +27,12 @@ from cordwood.tree.flatten import DescribedTree, describe_tree
 
 # Of a chunk: a reader of TensorStore's takes the memory of a whole one. Compressed ones are
 # also the unit of what threads do at once.
-MAX_CHUNK_BYTES: Mapping[str | None, int] = {None: 256 << 20, "zstd": 32 << 20, "blosc": 32 << 20}
+MAX_CHUNK_BYTES: Mapping[str | None, int] = {
+    None: 256 << 20,
+    "zstd": 32 << 20,
+    "blosc": 32 << 20,
+    "archive": 32 << 20,
+}
 
 
 class ArrayPlan(NamedTuple):
@@ -74,7 +79,7 @@ def plan_item(
     Args:
         tree: what to save.
         prefix: the item's; '' for none.
-        compression: "zstd", "blosc" or None.
+        compression: "zstd", "blosc", "archive" or None.
         metadata: the user's strings.
         covered: False leaves the item out of the index.
         rendezvous: of the processes that save it.
@@ -144,7 +149,7 @@ def plan_array(
         leaf: its position in the tree.
         spec: its type.
         cuts: the beginnings of its shards along each axis.
-        compression: "zstd", "blosc" or None.
+        compression: "zstd", "blosc", "archive" or None.
         zarrays: keeps the metadata of arrays that are alike.
         marked: its metadata is to have cordwood's mark.
     """
