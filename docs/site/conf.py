@@ -61,7 +61,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(hypothesis|jax|jaxlib|ml_dtypes|numpy|np)\..*"),
     # A line of "Raises:" for errors that another function documents.
     ("py:exc", "Others"),
-    ("py:class", r"(.*\.)?(T|What)"),  # type variables
+    ("py:class", r"(.*\.)?(T|What|PathOf)"),  # type variables
     # The argument `manager` of `tree_serialize_leaves`: a manager of eFormer or jax.
     ("py:class", r".*\.ArrayManager"),
     # The bases of policies, which check arguments.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from pathlib import Path
@@ -26,6 +27,9 @@ ELSEWHERE = {
         for page in sorted((ROOT / "docs" / "how-to").glob("*.md"))
     },
 }
+
+# What Slurm and Kubernetes set for one job of an array.
+ARRAY_VARIABLES = {"SLURM_ARRAY_TASK_COUNT": "16", "JOB_COMPLETION_INDEX": "3"}
 
 
 def pages() -> list[str]:
@@ -57,7 +61,8 @@ def indented_commands() -> list[tuple[str, str]]:
     """Return the command lines in indented blocks: examples with paths that do not exist."""
     commands: list[tuple[str, str]] = []
     for page in pages():
-        text = BLOCK.sub("", (ROOT / page).read_text())
+        text = re.sub(r" *\\\n *", " ", BLOCK.sub("", (ROOT / page).read_text()))
+        text = re.sub(r"\$\(\(.*?\)\)", "3", text)  # arithmetic of the shell
         lines = re.findall(r"^ {4}(?:\w+\$ )?(cordwood [a-z].*?)(?: {2,}.*)?$", text, re.MULTILINE)
         commands += [(page, line) for line in lines]
     return commands
@@ -72,7 +77,9 @@ def test_the_arguments_of_an_indented_command_are_valid(
     page: str, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(locate_step, "is_nickname", lambda _: False)  # asks no store
-    name, *arguments = shlex.split(line, comments=True)[1:]
+    for variable, value in ARRAY_VARIABLES.items():
+        monkeypatch.setenv(variable, value)
+    name, *arguments = map(os.path.expandvars, shlex.split(line, comments=True)[1:])
     command = cli.get_command(click.Context(cli), name)
     assert command is not None, f"{page}: {line}"
     command.make_context(name, arguments).close()
