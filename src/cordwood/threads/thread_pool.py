@@ -84,7 +84,8 @@ def run_tasks(
         # A helper that has not taken a task yet will get none.
         while running:
             pause.acquire(timeout=POLL_SECONDS)
-            if running and not any(helper.is_alive for helper in helpers):
+            # The threads first: the last of them may end its task, and itself, between the two.
+            if not any(helper.is_alive for helper in helpers) and running:
                 raise no_memory_error()
 
     helpers: list[StartedThread] = []
