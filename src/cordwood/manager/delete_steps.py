@@ -118,10 +118,12 @@ class Settlement(NamedTuple):
     Attributes:
         deleted: the steps to delete.
         spared: incomplete steps of which nothing is removed, because a policy would keep them.
+        to_replicate: the step that all processes are to replicate now; None: none.
     """
 
     deleted: Sequence[int]
     spared: Sequence[int]
+    to_replicate: int | None = None
 
 
 class StepCleaner:

@@ -517,8 +517,10 @@ class CheckpointManager(StepReader):
                 part = self._unshared.storage.part_of(number)
                 if part is not None:
                     add(part)
-                rendezvous.exchange(None, lambda _: None)
-                self._unshared.storage.forget_index(number)
+                size = self._unshared.storage.index_size(number)
+                sizes = rendezvous.exchange(size, list)
+                self._unshared.storage.change_index(number, sizes)
+                rendezvous.exchange(None, lambda _: None)  # all have read it, from those that serve
 
         self._alone(lambda: self._met(add_together))
 

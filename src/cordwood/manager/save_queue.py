@@ -364,12 +364,12 @@ class SaveQueue:
             else:
                 self._cleaner.delete_agreed(settlement.deleted)
                 self._unshared.clean(settlement)
-                if self._unshared.replicas is not None:
-                    self._unshared.replicas.request(report.step)
         except (OSError, CordwoodError) as e:
             log.warning("%s: steps could not be deleted: %s", self._steps.root, e)
         except Exception:  # noqa: BLE001  (of a policy; it is logged with its traceback)
             log.exception("%s: keep failed, and no step was deleted", self._steps.root)
+        if settlement is not None and self._unshared is not None:
+            self._unshared.replicate(report.step, settlement)
         if self._copies is None or not is_first:
             return
         try:

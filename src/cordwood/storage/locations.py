@@ -141,12 +141,14 @@ class HeldStep:
         on_problem: called once for each place that fails, from any thread, with its name and the
             error. None: the log has a line.
         failed: the places that have failed in this process; others are asked before them.
+        unread: the reason why no place has given the index, which is empty then; "" if one has.
     """
 
     index: bytes
     places: Mapping[str, Sequence[Holder]]
     on_problem: Callable[[str, Exception], None] | None = None
     failed: set[Holder] = field(default_factory=set)
+    unread: str = ""
 
 
 def parse_location(path: str | os.PathLike[str]) -> Location:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
 
 from cordwood import CheckpointManager
 from cordwood.errors import CordwoodError
+from cordwood.manager.delete_steps import StepCleaner
 from cordwood.manager.unshared import replica_copies
+from cordwood.manager.unshared.replica_copies import ReplicaCopies
+from cordwood.plan.recovery.complete_steps import CompleteStep
 from tests.manager.unshared.fake_run import (
+    TIMEOUT_SECONDS,
     Run,
     every_device_is_a_process,
     in_the_foreground,
@@ -96,8 +102,8 @@ def test_unchanged_files_are_linked_to_the_replica_of_an_older_step(tmp_path: Pa
 def test_replicas_are_deleted_with_their_step(tmp_path: Path) -> None:
     run = Run(tmp_path)
     save(run, 2, [1, 2, 3], keep=1)
-    for process in range(2):
-        assert sorted(each.name for each in run.root(process).iterdir()) == ["3"]
+    for process in range(2):  # at the commit of step 3 only step 2 was replicated
+        assert sorted(each.name for each in run.root(process).iterdir()) == ["2", "3"]
 
 
 def test_what_is_over_the_budget_is_a_problem_and_fails_no_save(tmp_path: Path) -> None:
@@ -202,3 +208,87 @@ def test_wrong_options_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         CheckpointManager(tmp_path, **options)  # type: ignore[arg-type]
+
+
+def test_the_newest_replicated_step_stays_until_a_newer_one_is_replicated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path)
+    save(run, 2, [1], keep=1)
+    hold = ReplicaCopies._hold
+
+    def fail_at_2(copies: ReplicaCopies, step: CompleteStep) -> tuple[int, int]:
+        if step.step == 2:
+            raise OSError(errno.EIO, "for this test")
+        return hold(copies, step)
+
+    monkeypatch.setattr(ReplicaCopies, "_hold", fail_at_2)
+    managers = save(run, 2, [2], keep=1)  # in another life of the job
+    assert [manager.steps() for manager in managers] == [[1, 2]] * 2
+    lost = tmp_path / "lost"
+    run.root(1).rename(lost)
+    with pytest.warns(RuntimeWarning, match="step 2 is passed over"):
+        assert run.restore(2) == 1
+    shutil.rmtree(run.root(1), ignore_errors=True)
+    lost.rename(run.root(1))
+    save(run, 2, [3], keep=1)
+    managers = save(run, 2, [4], keep=1)
+    assert [manager.steps() for manager in managers] == [[3, 4]] * 2
+
+
+def test_replicas_slower_than_saves_are_still_of_one_step_at_all_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path)
+    are_saved = threading.Event()
+    hold = ReplicaCopies._hold
+
+    def hold_late(copies: ReplicaCopies, step: CompleteStep) -> tuple[int, int]:
+        if step.step == 1:
+            assert are_saved.wait(TIMEOUT_SECONDS)
+        elif step.step == 4 and copies._storage.index == 1:
+            raise OSError(errno.EIO, "for this test")
+        return hold(copies, step)
+
+    monkeypatch.setattr(ReplicaCopies, "_hold", hold_late)
+
+    def work(manager: CheckpointManager, index: int) -> tuple[int | None, list[int]]:
+        for step in (1, 2, 3, 4):
+            manager.save(step, tree_of(step, 2))
+        manager._queue.wait()
+        are_saved.set()
+        manager.wait()
+        return manager.replicated, manager.steps()
+
+    options = {"failure_domain": each_by_itself, "replicas": 1, "keep": 1}
+    assert run.values(2, work, **options) == [(4, [1, 4]), (1, [1, 4])]
+    shutil.rmtree(run.root(0))
+    with pytest.warns(RuntimeWarning, match="step 4 is passed over"):
+        assert run.restore(2) == 1
+
+
+def test_a_deletion_that_fails_does_not_end_replication(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(cleaner: StepCleaner, numbers: object) -> None:
+        raise OSError(errno.EACCES, "for this test")
+
+    monkeypatch.setattr(StepCleaner, "delete_agreed", fail)
+    managers = save(Run(tmp_path), 2, [1, 2])
+    assert [manager.replicated for manager in managers] == [2, 2]
+    assert [manager.problems for manager in managers] == [[], []]
+
+
+def test_a_step_that_is_deleted_and_saved_again_is_replicated_again(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+
+    def work(manager: CheckpointManager, index: int) -> None:
+        for is_last in (False, True):
+            manager.save(1, tree_of(1, 2))
+            manager.wait()
+            assert manager.replicated == 1
+            assert writers(run, index, 1) == {0, 1}
+            if not is_last:
+                manager.delete(1)
+
+    run.values(2, work, failure_domain=each_by_itself, replicas=1)

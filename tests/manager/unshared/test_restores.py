@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 
@@ -13,8 +14,11 @@ from cordwood.errors import (
     IncompleteCheckpointError,
     ProcessError,
     StepError,
+    StorageError,
     UnsupportedFormatError,
 )
+from cordwood.storage.peers.peer_connection import PeerConnection
+from cordwood.storage.peers.peer_step import PeerStep
 from cordwood.testing import assert_trees_equal
 from tests.manager.unshared.fake_run import (
     Run,
@@ -179,3 +183,54 @@ def test_what_cannot_be_a_root_of_one_process_is_refused(tmp_path: Path) -> None
             manager.save(1, {"w": 2}, overwrite=True)
         manager.delete(1)
         manager.save(1, {"w": 2})
+
+
+def test_an_index_without_files_in_the_roots_is_restored_from_the_mirror(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    mirror = Mirror(tmp_path / "mirror")
+    run.save(2, [1], mirror=mirror)
+    for pack in packs(run.root(0) / "1"):
+        pack.unlink()
+    shutil.rmtree(run.root(1))
+    assert run.restore(2, mirror=mirror) == 1
+
+
+@pytest.mark.parametrize("has_mirror", [True, False])
+def test_a_process_that_reaches_no_index_names_the_peer_or_reads_the_mirror(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_mirror: bool
+) -> None:
+    run = Run(tmp_path)
+    options = {"mirror": Mirror(tmp_path / "mirror")} if has_mirror else {}
+    run.save(2, [1], **options)
+    replicate(run, 1, 1, 0)
+    shutil.rmtree(run.root(1))
+
+    def refuse(connection: PeerConnection, step: PeerStep) -> None:
+        raise StorageError(errno.ECONNREFUSED, "no connection: for this test", str(step))
+
+    monkeypatch.setattr(PeerConnection, "__init__", refuse)
+    if has_mirror:
+        with pytest.warns(RuntimeWarning, match="step 1 is passed over: .*process 0 on"):
+            assert run.restore(2, **options) == 1  # of the mirror
+        return
+    outcomes = run.start(2, lambda manager, _: manager.restore(like=like(2)))
+    for outcome in outcomes:
+        assert "process 0 on" in str(outcome.error)
+        assert "file system that all processes share" not in str(outcome.error)
+
+
+def test_a_step_stays_where_only_another_root_has_its_index_and_gets_metrics(
+    tmp_path: Path,
+) -> None:
+    run = Run(tmp_path)
+    run.save(2, [1])
+    replicate(run, 0, 1, 1)
+    shutil.rmtree(run.root(0))
+
+    def work(manager: CheckpointManager, _: int) -> tuple[list[int], int | None]:
+        manager.restore(like=like(2))
+        manager.add_metrics(1, {"accuracy": 0.5, "another metric, which takes room": 1})
+        assert not manager.problems
+        return manager.steps(), manager.best("accuracy", mode="max")
+
+    assert run.values(2, work) == [([1], 1)] * 2

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.manager.unshared.fake_run import (
     Run,
     every_device_is_a_process,
@@ -42,3 +44,23 @@ def test_a_run_goes_on_with_fewer_processes(tmp_path: Path) -> None:
         (run.root(0) / "1" / pack.name).write_bytes(pack.read_bytes())
     assert run.save(2, [2]) == [[1, 2]] * 2
     assert run.restore(2) == 2
+
+
+@pytest.mark.filterwarnings("ignore:.*is passed over:RuntimeWarning")
+@pytest.mark.parametrize("old", ["newer version", "damaged", "of one root only"])
+def test_steps_whose_index_cannot_be_read_are_never_removed(tmp_path: Path, old: str) -> None:
+    run = Run(tmp_path)
+    run.save(2, [1, 2])
+    for process in (0,) if old == "of one root only" else (0, 1):
+        index = run.root(process) / "1" / "cordwood.json"
+        text = index.read_text()
+        changed = text.replace('"version":1', '"version":99') if "version" in old else text[:-9]
+        assert changed != text
+        index.write_text(changed)
+    run.save(2, [3, 4], keep=1)
+    for process in (0, 1):
+        names = sorted(path.name for path in run.root(process).iterdir())
+        stays = old != "of one root only" or process == 0
+        assert names == (["1", "4"] if stays else ["4"])
+        if stays:
+            assert list(packs(run.root(process) / "1"))

@@ -18,6 +18,7 @@ from cordwood.index import Source
 from cordwood.manager.manager_problem import ManagerProblem
 from cordwood.manager.problem_log import ProblemLog
 from cordwood.manager.unshared.replica_options import ReplicaOptions
+from cordwood.manager.unshared.replica_progress import ReplicaReport
 from cordwood.manager.unshared.unshared_storage import UnsharedStorage
 from cordwood.message_text import counted, size_text
 from cordwood.plan.recovery.complete_steps import CompleteStep
@@ -46,33 +47,55 @@ class ReplicaCopies:
         storage: the steps, of which it writes to the part in the root of this process.
         options: how many replicas there are, and where.
         problems: gets what fails.
-
-    Attributes:
-        newest: the newest step of which this process holds all replicas that it is to hold; None:
-            of none that was saved since it began.
     """
 
     def __init__(
         self, storage: UnsharedStorage, options: ReplicaOptions, problems: ProblemLog
     ) -> None:
-        self.newest: int | None = None
         self._storage = storage
         self._options = options
         self._problems = problems
         self._committed: int | None = None  # the step that was committed last
+        self._target: int | None = None  # the step that all processes replicate
+        self._tried: int | None = None  # the last such step that this process has ended with
+        self._replicated: set[int] = set()  # changed and copied by single operations
         self._reported: int | None = None  # the step that `wait` has reported last
         self._placement_text = ""  # the problem of the placement that was reported
-        self._task = BackgroundTask(self._copy_newest)
+        self._task = BackgroundTask(self._copy_what_is_due)
 
-    def request(self, committed: int) -> None:
-        """Let the files of a committed step be fetched in the background; never wait for that.
+    @property
+    def newest(self) -> int | None:
+        """The newest step of which this process holds all replicas that it is to hold.
+
+        None: of none that was saved since it began.
+        """
+        return max(self._replicated.copy(), default=None)
+
+    def report(self, *, before: int) -> ReplicaReport:
+        """Return what is replicated here, after the commit of a step that cannot be yet.
+
+        There may have been a step of that number, which was deleted.
+        """
+        self._replicated.discard(before)
+        if self._tried == before:
+            self._tried = None
+        replicated = [each for each in self._replicated.copy() if self._is_held(each)]
+        return ReplicaReport(self._tried, sorted(replicated))
+
+    def request(self, committed: int, target: int | None) -> None:
+        """Let the files of committed steps be fetched in the background; never wait for that.
 
         A step whose successor is committed before its turn is skipped.
+
+        Args:
+            committed: the step that was committed last.
+            target: the step that all processes replicate first; None: there are no others.
         """
-        self._committed = committed
+        self._committed, self._target = committed, target
         try:
             run_in_worker(self._task.request)
         except (RuntimeError, MemoryError) as e:
+            self._tried = target
             self._fail(committed, "no thread could be started to hold replicas", e)
 
     def wait(self, seconds_left: Callable[[], float]) -> None:
@@ -98,10 +121,19 @@ class ReplicaCopies:
         """Let a running copy end early."""
         run_in_worker(self._task.stop)
 
-    def _copy_newest(self) -> None:
-        """Fetch the files of the step that was committed last."""
-        number = self._committed
-        if number is None or number == self.newest:
+    def _copy_what_is_due(self) -> None:
+        """Fetch the files of the step that all replicate, and then of the newest one."""
+        target = self._target
+        if target is not None and target != self._tried:
+            self._copy(target)
+            self._tried = target
+        committed = self._committed
+        if committed is not None and committed != self._tried:
+            self._copy(committed)
+
+    def _copy(self, number: int) -> None:
+        """Fetch the files of a step, unless they are here; an error is a problem."""
+        if number in self._replicated:
             return
         step = self._storage.held.get(step_name(number))
         if step is None:
@@ -117,7 +149,7 @@ class ReplicaCopies:
             log.exception("%s: the replicas of step %d", self._storage.location, number)
             self._fail(number, f"step {number} could not be replicated", e)
             return
-        self.newest = number
+        self._replicated.add(number)
         log.info(
             "hold replicas of step %d: %s, %s fetched, in %.3f s (%s)",
             number,

@@ -25,6 +25,7 @@ from cordwood.manager.problem_log import ProblemLog
 from cordwood.manager.step_holder import StepHolder
 from cordwood.manager.unshared.replica_copies import ReplicaCopies
 from cordwood.manager.unshared.replica_options import ReplicaOptions
+from cordwood.manager.unshared.replica_progress import ReplicaProgress
 from cordwood.manager.unshared.root_report import PeerRoot, RootReport, RunSurvey
 from cordwood.manager.unshared.take_inventory import mirrored_step, take_inventory
 from cordwood.manager.unshared.unshared_storage import UnsharedStorage, log_lost
@@ -37,7 +38,6 @@ from cordwood.processes.process_error_texts import process_names
 from cordwood.processes.process_group import ProcessGroup
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.processes.wait_for_arrivals import WAKE_SECONDS
-from cordwood.storage.directories import file_sizes
 from cordwood.storage.local_step_storage import LocalStepStorage
 from cordwood.storage.locks.root_probe import root_probe, sees_probe
 from cordwood.storage.peers.peer_server import PeerServer
@@ -70,6 +70,8 @@ class UnsharedRun:
         self.replicas: ReplicaCopies | None = None
         if replicas.replicas:
             self.replicas = ReplicaCopies(self.storage, replicas, problems)
+        self._copies = replicas.replicas + 1  # of each file
+        self._progress: ReplicaProgress | None = None  # with replicas, once there are others
         self.mirror: StepHolder | None = None
         self._problems = problems
         self._root = root.location
@@ -111,6 +113,9 @@ class UnsharedRun:
             self.storage.adopt(survey, rendezvous.index, answer)
         if rendezvous.count > 1:
             self._group.root = f"{survey.peers[0].root} (shared=False)"
+            if self.replicas is not None:
+                copies = min(self._copies, rendezvous.count)
+                self._progress = ReplicaProgress(survey.complete, copies)
 
     def _peer_root(
         self, probe: str, steps: Sequence[StepInventory], rendezvous: Rendezvous
@@ -120,12 +125,7 @@ class UnsharedRun:
             rules = storage_of(DEFAULT).RULES
             self._server = PeerServer(self._root, rules, self._token, host=host_address())
         address = "" if self._server is None else self._server.address
-        index_sizes = {
-            each.step: file_sizes(str(self._root.child(step_name(each.step)))).get(
-                DEFAULT.index_name, 0
-            )
-            for each in steps
-        }
+        index_sizes = {each.step: self.storage.index_size(each.step) for each in steps}
         return PeerRoot(str(self._root), host_name(), address, self._token, probe, index_sizes)
 
     def _survey(self, messages: list[list[Any]]) -> list[Any]:
@@ -180,18 +180,30 @@ class UnsharedRun:
             cleaner: says on process 0 which steps are deleted now.
         """
         pinned = [entry for entry in self.storage.held if self.storage.root.in_use(entry)]
+        report = None if self.replicas is None else self.replicas.report(before=number)
 
-        def decide(in_use: list[list[str]]) -> list[Sequence[int]]:
+        def decide(reports: list[tuple[list[str], Any]]) -> list[Any]:
             self.storage.add(number)
-            self.storage.in_use_elsewhere = {entry for entries in in_use for entry in entries}
+            spared = {entry for entries, _ in reports for entry in entries}
+            target = None
+            if self._progress is not None:
+                replicas = [each for _, each in reports]
+                target, stay = self._progress.advance(number, replicas, self.storage.numbers())
+                spared.update(map(step_name, stay))
+            self.storage.in_use_elsewhere = spared
             lost = self.storage.lost_steps()
             settlement = cleaner.agree_on_deletion(lost, time_now=time.time())
-            return [self.storage.numbers(), *settlement]
+            return [self.storage.numbers(), settlement._replace(to_replicate=target)]
 
-        complete, deleted, spared = rendezvous.exchange(pinned, decide)
+        complete, settlement = rendezvous.exchange((pinned, report), decide)
         if rendezvous.index:
             self.storage.follow(complete)
-        return Settlement(deleted, spared)
+        return Settlement(*settlement)
+
+    def replicate(self, committed: int, settlement: Settlement) -> None:
+        """Let the replicas of the step that all have agreed on be fetched in the background."""
+        if self.replicas is not None:
+            self.replicas.request(committed, settlement.to_replicate)
 
     def withdraw(self, number: int, rendezvous: Rendezvous) -> None:
         """Remove the part of a failed save that was committed here, if no process counts it.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from contextlib import AbstractContextManager
 
 from cordwood.errors import CordwoodError, StepError, UnsupportedFormatError
-from cordwood.formats.load_format import step_files_of, storage_of
+from cordwood.formats.load_format import records_of, step_files_of, storage_of
 from cordwood.formats.step_names import step_in_name, step_name
 from cordwood.formats.table import DEFAULT
 from cordwood.manager.missing_steps import missing_step_error
@@ -24,6 +24,7 @@ from cordwood.plan.recovery.holder_order import FileHolders, holders_of_files, o
 from cordwood.plan.recovery.position_runs import runs_of
 from cordwood.processes.key_value_store import current_processes
 from cordwood.processes.process_error_texts import process_names
+from cordwood.storage.directories import file_sizes
 from cordwood.storage.local_step_storage import LocalStepStorage
 from cordwood.storage.locations import HeldStep, Holder, LocalPath, Location
 from cordwood.storage.peers.peer_file import PeerConnections, PeerFile
@@ -45,7 +46,8 @@ class UnsharedStorage:
         root: the root of this process.
         peers: the processes, once all have met.
         mirror: returns the location of a step in the mirror by its number; None: no mirror.
-        in_use_elsewhere: the entries that other processes have pinned, as far as is known.
+        in_use_elsewhere: the entries that other processes need, as far as is known: they have
+            pinned them, or replicate them, or have replicated no newer ones.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class UnsharedStorage:
         self._held: dict[str, CompleteStep] | None = None  # by entry; None: nobody has met yet
         self._lost: dict[str, tuple[str, str]] = {}  # of entries: the save, and what is missing
         self._locations: dict[str, LocalPath] = {}
+        self._changes: dict[str, int] = {}  # how often metrics were added to each entry
 
     @property
     def index(self) -> int:
@@ -143,6 +146,8 @@ class UnsharedStorage:
     def remove_lost(self, spared: Collection[int]) -> list[int]:
         """Remove what this root holds of incomplete steps that are older than the newest complete.
 
+        What cannot be read here, as that of a newer cordwood, is no such step, and stays.
+
         Args:
             spared: numbers of steps that stay.
 
@@ -157,6 +162,7 @@ class UnsharedStorage:
             and (number := step_in_name(entry)) is not None
             and number < newest
             and number not in spared
+            and _is_part_of_step(self.root.location_of(entry))
         ]
         removed = self.root.remove(entries, partly=True).removed
         for entry in removed:
@@ -172,9 +178,25 @@ class UnsharedStorage:
         """Return the steps of the root of this process alone, if it holds the index of a step."""
         return None if self.root.stamp(step_name(number)) is None else Steps(self.root)
 
-    def forget_index(self, number: int) -> None:
-        """Read the index of a step again, because metrics were added to it."""
-        self._locations.pop(step_name(number), None)
+    def index_size(self, number: int) -> int:
+        """Return the size of the index of a step in the root of this process; 0 if it has none."""
+        return file_sizes(str(self.root.location_of(step_name(number)))).get(DEFAULT.index_name, 0)
+
+    def change_index(self, number: int, sizes: Sequence[int]) -> None:
+        """Read the index of a step again, because metrics were added to it in each root.
+
+        Args:
+            number: the step.
+            sizes: the new size of the index in the root of each process; 0: it has none.
+        """
+        entry = step_name(number)
+        self._locations.pop(entry, None)
+        self._changes[entry] = self._changes.get(entry, 0) + 1
+        self.peers = [
+            peer._replace(index_sizes={**peer.index_sizes, number: size}) if size else peer
+            for peer, size in zip(self.peers, sizes, strict=False)  # one process has no peers
+        ]
+        self.location_of(entry)
 
     @property
     def location(self) -> LocalPath:
@@ -194,9 +216,9 @@ class UnsharedStorage:
         runs = step.files.get(self._index, ())
         if runs == ((0, step.file_count),) or not self.peers:  # all of it is in this root
             return path
-        index = self._read_index(entry, step)
-        if index is None:
-            return path
+        index, unread = self._read_index(entry, step)
+        if unread:
+            return LocalPath(path.text, held=HeldStep(b"", {}, unread=unread))
         sizes = step_files_of(DEFAULT).read_step_files(index).sizes
         holders: FileHolders = holders_of_files(step.files, list(sizes.values()))
         hosts = [peer.host for peer in self.peers]
@@ -216,27 +238,36 @@ class UnsharedStorage:
         peer = self.peers[process]
         return PeerStep(peer.address, peer.token, entry, f"process {process} on {peer.host}")
 
-    def _read_index(self, entry: str, step: CompleteStep) -> bytes | None:
-        """Return the index of a step, from this root or from another; None if nobody gives it."""
-        for process in (self._index, *[each for each in step.files if each != self._index]):
+    def _read_index(self, entry: str, step: CompleteStep) -> tuple[bytes, str]:
+        """Return the index of a step, from this root or another; or why nobody gives it."""
+        failures: list[str] = []
+        holders = [
+            each
+            for each, peer in enumerate(self.peers)
+            if each != self._index and step.step in peer.index_sizes
+        ]
+        holders.sort(key=lambda each: each not in step.files)  # some may have another save's
+        for process in (self._index, *holders):
             place = self._place(entry, process)
             try:
-                if isinstance(place, PeerStep):
-                    size = self.peers[process].index_sizes.get(step.step)
-                    if size is None:
-                        continue
-                    with PeerFile(place, DEFAULT.index_name, size, PeerConnections()) as file:
-                        index: bytes | None = file.read(0, size)
-                else:
-                    index = storage_of(DEFAULT).store_at(place).read_index()
+                index = self._index_at(place, step.step, process)
                 if index is None:
                     continue
                 if step_files_of(DEFAULT).read_step_files(index).save == step.index_digest:
-                    return index
+                    return index, ""
             except (CordwoodError, OSError) as e:
+                failures.append(f"{place}: {e}")
                 if self._on_problem is not None:
                     self._on_problem(str(place), e)
-        return None
+        return b"", "; ".join(["its index could not be read from any root", *failures])
+
+    def _index_at(self, place: Holder, number: int, process: int) -> bytes | None:
+        """Return the index of a step in the root of a process; None if it has none."""
+        if not isinstance(place, PeerStep):
+            return storage_of(DEFAULT).store_at(place).read_index()
+        size = self.peers[process].index_sizes[number]
+        with PeerFile(place, DEFAULT.index_name, size, PeerConnections()) as file:
+            return file.read(0, size)
 
     def entries(self, matches: Callable[[str], bool]) -> Mapping[str, StepEntry]:
         held = self.held
@@ -245,7 +276,7 @@ class UnsharedStorage:
         for entry, step in held.items():
             if matches(entry):
                 stamp = here[entry].stamp if entry in here else None
-                entries[entry] = StepEntry((step.index_digest, stamp))
+                entries[entry] = StepEntry(self._stamp(entry, step, stamp))
         for entry, (save, text) in self._lost.items():
             if matches(entry) and entry not in entries:
                 entries[entry] = StepEntry(("lost", save), problem=text)
@@ -256,7 +287,10 @@ class UnsharedStorage:
 
     def stamp(self, entry: str) -> Hashable | None:
         step = self.held.get(entry)
-        return None if step is None else (step.index_digest, self.root.stamp(entry))
+        return None if step is None else self._stamp(entry, step, self.root.stamp(entry))
+
+    def _stamp(self, entry: str, step: CompleteStep, own: Hashable | None) -> Hashable:
+        return step.index_digest, own, self._changes.get(entry, 0)
 
     def directory(self, entry: str) -> None:
         """Return None."""
@@ -315,6 +349,15 @@ class UnsharedStorage:
 def _is_step(name: str) -> bool:
     number = step_in_name(name)
     return number is not None and name == step_name(number)
+
+
+def _is_part_of_step(location: LocalPath) -> bool:
+    """Return True if a directory holds what a process with a root of its own has saved."""
+    try:
+        index = storage_of(DEFAULT).store_at(location).read_index()
+        return index is not None and records_of(DEFAULT).read_step_index(index).is_unshared
+    except (CordwoodError, OSError):
+        return False
 
 
 def _lost_text(step: IncompleteStep, names: Sequence[str] | None) -> str:

@@ -103,6 +103,27 @@ def survey_steps(
     )
 
 
+def newest_with_copies(steps: Sequence[CompleteStep], copies: int) -> int | None:
+    """Return the newest step of which so many processes hold each file.
+
+    If there is none, return the newest step; None without steps.
+    """
+    if not steps:
+        return None
+    replicated = [each.step for each in steps if _copies_of(each) >= copies]
+    return max(replicated or [each.step for each in steps])
+
+
+def _copies_of(step: CompleteStep) -> int:
+    """Return how many processes hold the file of a step that the fewest hold."""
+    counts = [0] * step.file_count
+    for runs in step.files.values():
+        for start, stop in runs:
+            for position in range(start, stop):
+                counts[position] += 1
+    return min(counts, default=0)
+
+
 def _is_later(step: CompleteStep, other: CompleteStep) -> bool:
     return (step.saved_at, step.index_digest) > (other.saved_at, other.index_digest)
 

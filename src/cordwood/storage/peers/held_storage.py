@@ -56,10 +56,12 @@ class HeldStorage:
         raise held_is_read_only(self.location)
 
     def read_index(self) -> bytes | None:
+        if self._step.unread:
+            raise CorruptionError(f"{self.name}: {self._step.unread}")
         return self._step.index
 
     def read_sidecar(self, name: str) -> bytes | None:
-        return self._step.index if name == self._rules.index_name else None
+        return self.read_index() if name == self._rules.index_name else None
 
     def read_optional_sidecar(self, name: str) -> bytes | None:
         return self.read_sidecar(name)
