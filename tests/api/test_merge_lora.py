@@ -200,7 +200,7 @@ def test_names_that_are_missing_or_wrong_are_refused(tmp_path: Path) -> None:
     paths = (tmp_path / "merged", base, tmp_path / "adapter")
     with pytest.raises(ValueError, match="expected a local directory of PEFT with adapter_config"):
         cordwood.merge_lora(*paths)
-    with pytest.raises(ValueError, match="up, alpha: expected all of target, down, up and"):
+    with pytest.raises(ValueError, match=r"expected all of target, .* without a value: up, alpha"):
         cordwood.merge_lora(*paths, target="{module}/w", down="{module}/a")
     names: Any = {"target": "w", "down": "{module}/a", "up": "{module}/b"}
     with pytest.raises(ValueError, match=r"target: expected a name with one \{module\}, found 'w'"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -44,13 +45,34 @@ def test_jobs_of_an_array_copy_a_run_and_a_last_call_commits(
     run: Run, root: Path, tmp_path: Path
 ) -> None:
     for i in range(2):
-        assert run("copy", root, tmp_path / "copy", "--part", f"{i}/2").code == 0
+        code, out, _ = run("copy", root, tmp_path / "copy", "--part", f"{i}/2")
+        assert code == 0
+        assert f"part {i} of 2: after all parts, the same command without --part copies" in out
         assert not list((tmp_path / "copy").glob("*/cordwood.json"))
     code, out, _ = run("copy", root, tmp_path / "copy", "--workers", "1")
     assert code == 0
     assert "copy: 3 steps, 3 files" in out
     assert run("verify", tmp_path / "copy").code == 0
     assert {each.name for each in tmp_path.iterdir()} == {"run", "copy"}
+
+
+@pytest.mark.parametrize("remedy", ["another", "delete"])
+def test_the_journal_of_another_copy_does_not_stand_in_the_way(
+    run: Run, root: Path, tmp_path: Path, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("copy", root / "1", "copy", "--part", "0/2").code == 0
+    code, _, err = run("copy", root / "2", "copy")
+    assert code == 2
+    journal = tmp_path / ".copy.cordwood-journal"
+    text = " ".join(err.split())
+    assert f"journal='{journal}': this is the journal of another call" in text
+    assert "another directory by journal= (--journal), or delete this one if that call" in text
+    options = ("--journal", "other") if remedy == "another" else ()
+    if remedy == "delete":
+        shutil.rmtree(journal)
+    assert run("copy", root / "2", "copy", *options).code == 0
+    assert cordwood.load("copy")["x"][0] == 2
 
 
 @pytest.mark.parametrize("part", ["4/4", "-1/4", "1", "a/b", "0/0", "1/4/2"])

@@ -48,9 +48,9 @@ def test_combine_says_what_to_do_about_counters(run: Run, root: str, tmp_path: P
 @pytest.mark.parametrize(
     ("terms", "message"),
     [
-        (("a",), "expected PATH=WEIGHT, found 'a'"),
-        (("a=b",), "expected PATH=WEIGHT, found 'a=b'"),
-        (("=1",), "expected PATH=WEIGHT, found '=1'"),
+        (("a",), "expected PATH=WEIGHT, such as run/800=0.5, found 'a'"),
+        (("a=b",), "expected PATH=WEIGHT, such as run/800=0.5, found 'a=b'"),
+        (("=1",), "expected PATH=WEIGHT, such as run/800=0.5, found '=1'"),
         (("a=1", "a=2"), "'a' has two weights"),
         (("a=inf",), "expected a finite weight"),
     ],
@@ -61,6 +61,29 @@ def test_wrong_terms_are_refused(
     ran = run("combine", *terms, f"{tmp_path}/out")
     assert ran.code == 2
     assert message in " ".join(ran.err.split())
+
+
+def test_a_destination_that_is_left_out_is_no_checkpoint_to_write(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cordwood.save("a", {"w": np.ones(3, np.float32)})
+    ran = run("combine", "a=0.5", "a=2")
+    assert ran.code == 2
+    assert "expected DESTINATION after the checkpoints, found 'a=2'" in " ".join(ran.err.split())
+    assert "write 'a=2/' for a directory of that name" in " ".join(ran.err.split())
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
+    assert run("combine", "a=0.5", "a=2/").code == 0
+    assert cordwood.load("a=2")["w"].tolist() == [0.5] * 3
+
+
+def test_an_average_needs_a_run(run: Run, tmp_path: Path) -> None:
+    ran = run("average", f"{tmp_path}/misspelt", f"{tmp_path}/mean", "--last", "1")
+    assert (ran.code, "there is nothing" in ran.err) == (3, True)
+    cordwood.save(tmp_path / "tree", {"w": np.ones(3, np.float32)})
+    ran = run("average", f"{tmp_path}/tree", f"{tmp_path}/mean", "--last", "1")
+    assert ran.code == 2
+    assert "not a directory of steps" in " ".join(ran.err.split())
 
 
 def test_average_takes_the_last_steps(run: Run, root: str, tmp_path: Path) -> None:
@@ -92,4 +115,12 @@ def test_merge_lora_takes_names_and_an_alpha(run: Run, tmp_path: Path) -> None:
     assert_trees_equal(merged, {"mlp": {"kernel": np.full((2, 3), 5, np.float32)}})
     ran = run("merge-lora", *paths, "--alpha", "2", "--force")
     assert ran.code == 2
-    assert "expected all of target, down, up and alpha" in " ".join(ran.err.split())
+    text = "expected all of target, down, up and alpha; without a value: target, down, up"
+    assert text in " ".join(ran.err.split())
+    ran = run("merge-lora", *paths, *names, "--alpha", "two", "--force")
+    assert "alpha: expected a number, or a name with one {module}" in " ".join(ran.err.split())
+    misspelt = ("--target", "{module}/kernal", "--down", "{module}/a", "--up", "{module}/c")
+    ran = run("merge-lora", *paths, *misspelt, "--alpha", "2", "--force")
+    assert "expected as factors: {module}/a with {module}/c" in ran.err
+    ran = run("merge-lora", *paths, *misspelt[:-1], "{module}/b", "--alpha", "2", "--force")
+    assert "mlp/a: the base has no mlp/kernal; did you mean mlp/kernel?" in ran.err

@@ -107,6 +107,33 @@ def test_other_policies_are_refused(run: Run, tmp_path: Path, text: str) -> None
     assert "expected last N, every N, best N METRIC" in " ".join(ran.err.split())
 
 
+@pytest.mark.parametrize(
+    ("term", "problem"),
+    [
+        ("best 1 los", "no step has the metric 'los'; the metrics that steps have: loss"),
+        ("at 200 20", "there is no step 20; the steps: 100, 200, 300, 400, 500, 600"),
+    ],
+)
+def test_a_policy_of_what_no_step_has_deletes_nothing(
+    run: Run, root: str, term: str, problem: str
+) -> None:
+    for keep in (term, f"last 2 | {term}", f"last 2 & {term}"):
+        ran = run("prune", root, "--keep", keep, "--yes")
+        assert ran.code == 2
+        assert problem in " ".join(ran.err.split())
+        assert len(steps(root)) == 6
+    assert run("prune", root, "--keep", "last 6 | best 1 los", "--yes").code == 0
+
+
+def test_prune_needs_a_run(run: Run, tmp_path: Path) -> None:
+    ran = run("prune", f"{tmp_path}/misspelt", "--keep", "last 1", "--yes")
+    assert (ran.code, "there is nothing" in ran.err) == (3, True)
+    cordwood.save(tmp_path / "tree", {"w": np.ones(3)})
+    ran = run("prune", f"{tmp_path}/tree", "--keep", "last 1", "--yes")
+    assert ran.code == 2
+    assert "not a directory of steps" in " ".join(ran.err.split())
+
+
 def test_policies_are_those_of_the_manager() -> None:
     some = (cordwood.KeepLast(2) & cordwood.KeepEvery(10)) | cordwood.KeepBest(1, "acc", mode="max")
     assert parse_keep("last 2 & every 10 | best 1 acc max") == some

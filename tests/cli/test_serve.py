@@ -83,3 +83,14 @@ def test_what_cannot_be_served(run: Run, tmp_path: Path) -> None:
         code, out, err = run("serve", *arguments)
         assert (code, out) == (2, "")
         assert "expected a" in err
+
+
+def test_an_address_of_another_machine_is_refused(run: Run, tmp_path: Path) -> None:
+    code, _, err = run("serve", tmp_path, "--host", "192.0.2.1")  # an address of no machine
+    assert code == 3
+    assert "choose as host an address of this machine, or 0.0.0.0 for all" in err
+    with serving(tmp_path, "--host", "0.0.0.0") as served:
+        port = served["url"].rpartition(":")[2]
+        code, _, err = run("serve", tmp_path, "--port", port)
+        assert code == 3
+        assert "choose another port" in err

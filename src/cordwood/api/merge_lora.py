@@ -171,13 +171,16 @@ def _named_layout(
     """Return the layout that a caller describes. Raises ValueError."""
     missing = [name for name, value in {**names, "alpha": alpha}.items() if value is None]
     if missing:
-        raise ValueError(f"{', '.join(missing)}: expected all of target, down, up and alpha")
+        raise ValueError(
+            f"expected all of target, down, up and alpha; without a value: {', '.join(missing)}"
+        )
     templates = {name: value for name, value in names.items() if value is not None}
     if isinstance(alpha, str):
         templates["alpha"] = alpha
     for name, value in templates.items():
         if value.count(MODULE) != 1:
-            raise ValueError(f"{name}: expected a name with one {MODULE}, found {value!r}")
+            number = "a number, or " if name == "alpha" else ""
+            raise ValueError(f"{name}: expected {number}a name with one {MODULE}, found {value!r}")
     target, down, up = (joined_name(templates[name]) for name in names)
     rule = LoraNames(target, down, up)
     if isinstance(alpha, str):

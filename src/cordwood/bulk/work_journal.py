@@ -57,7 +57,8 @@ class WorkJournal:
 
 def journal_beside(destination: LocalPath) -> LocalPath:
     """Return the place of the journal of a call that writes to a local path."""
-    return destination.parent.child(f".{destination.name}.cordwood-journal")
+    name = f".{destination.name}.cordwood-journal"
+    return destination.parent.child(name) if "/" in destination.text else LocalPath(name)
 
 
 @contextmanager
@@ -136,7 +137,8 @@ def _read(path: LocalPath, work: str, fd: int | None) -> dict[str, Any]:
         if "journal" in line and line != {**line, "journal": _VERSION, "work": work}:
             raise ValueError(
                 f"journal={path.parent.text!r}: this is the journal of another call, "
-                f"{line.get('work')!r}; expected that of {work!r}: name another path"
+                f"{line.get('work')!r}; expected that of {work!r}: name another directory by "
+                "journal= (--journal), or delete this one if that call is not to go on"
             )
         if "task" in line:
             results[line["task"]] = line.get("result")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from cordwood.loading.detect_checkpoint import Detected
 
 
 class _Source(click.Path):
@@ -78,6 +81,16 @@ def pairs_of(option: str, form: str, values: Sequence[str]) -> dict[str, str] | 
             raise click.BadParameter(f"expected {form}, found {value!r}", param_hint=option)
         pairs[old] = new
     return pairs or None
+
+
+def detected_run(path: str) -> Detected:
+    """Return what a directory of steps holds. Raises click.UsageError for another path."""
+    from cordwood.api.detect import detect
+
+    detected = detect(path)
+    if detected.format != "steps":
+        raise click.UsageError(f"{path} is {detected.description}, not a directory of steps")
+    return detected
 
 
 def rename_of(values: Sequence[str]) -> dict[str, list[str]] | None:

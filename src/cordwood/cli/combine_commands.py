@@ -8,7 +8,14 @@ from typing import Any
 
 import click
 
-from cordwood.cli.arguments import PATH, SOURCE, cast_option, patterns_option, rename_option
+from cordwood.cli.arguments import (
+    PATH,
+    SOURCE,
+    cast_option,
+    detected_run,
+    patterns_option,
+    rename_option,
+)
 from cordwood.cli.output import json_option, print_answer
 from cordwood.errors import CordwoodError, UnsupportedFormatError
 
@@ -83,17 +90,28 @@ def combine_command(terms: Sequence[str], destination: str, as_json: bool, **opt
     """
     weights: dict[str, float] = {}
     for term in terms:
-        path, _, weight = term.rpartition("=")
-        try:
-            number = float(weight)
-        except ValueError:
-            path = ""
-        if not path:
-            raise click.BadParameter(f"expected PATH=WEIGHT, found {term!r}")
+        parsed = _parse_term(term)
+        if parsed is None:
+            raise click.BadParameter(f"expected PATH=WEIGHT, such as run/800=0.5, found {term!r}")
+        path, weight = parsed
         if path in weights:
             raise click.BadParameter(f"{path!r} has two weights")
-        weights[path] = number
+        weights[path] = weight
+    if _parse_term(destination) is not None:
+        raise click.UsageError(
+            f"expected DESTINATION after the checkpoints, found {destination!r}; write "
+            f"{destination + '/'!r} for a directory of that name"
+        )
     _combine(destination, weights, as_json, options)
+
+
+def _parse_term(text: str) -> tuple[str, float] | None:
+    """Return the path and the weight of PATH=WEIGHT; None for another text."""
+    path, _, weight = text.rpartition("=")
+    try:
+        return (path, float(weight)) if path else None
+    except ValueError:
+        return None
 
 
 @click.command("average", epilog=AVERAGE_EXAMPLES, short_help="Write the mean of the last steps.")
@@ -120,6 +138,8 @@ def average_command(run: str, destination: str, last: int, as_json: bool, **opti
     reader = StepReader(run)
     steps = reader.steps()[-last:]
     if len(steps) < last:
+        if not steps:
+            detected_run(run)
         raise click.UsageError(f"{run}: expected {last} complete steps, found {len(steps)}")
     with ExitStack() as stack:
         for step in steps:

@@ -65,4 +65,10 @@ def copy_command(
         if isinstance(e, CordwoodError):
             raise
         raise click.UsageError(str(e)) from e
-    print_answer(str(report), report._asdict(), as_json=as_json)
+    text = str(report)
+    if part is not None:
+        text += (
+            f"; part {part[0]} of {part[1]}: after all parts, the same command without --part "
+            "copies what is missing and writes the indexes"
+        )
+    print_answer(text, report._asdict(), as_json=as_json)

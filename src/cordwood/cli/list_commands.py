@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cordwood.cli.arguments import PATH, SOURCE, format_option, prefix_option
+from cordwood.cli.arguments import PATH, SOURCE, detected_run, format_option, prefix_option
 from cordwood.cli.complete_key import complete_key
 from cordwood.cli.list_leaves import LeafListing, LeafRow, group_rows, list_leaves, select_rows
 from cordwood.cli.output import (
@@ -262,14 +262,10 @@ def steps_command(path: str, as_json: bool) -> None:
     A step is complete if its index is; `cordwood verify` reads the rest. Exit with 1 if the newest
     step is not complete.
     """
-    from cordwood.api.detect import detect
     from cordwood.manager.step_summaries import summarize_steps
     from cordwood.storage.locations import parse_location
 
-    detected = detect(path)
-    if detected.format != "steps":
-        raise click.UsageError(f"{path} is {detected.description}, not a directory of steps")
-    steps = summarize_steps(parse_location(path), detected.steps)
+    steps = summarize_steps(parse_location(path), detected_run(path).steps)
     rows = [_step_row(step) for step in steps]
     if as_json:
         print_json({"path": path, "steps": [_step_json(step) for step in steps]})

@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from cordwood.cli.arguments import PATH
+from cordwood.cli.arguments import PATH, detected_run
 from cordwood.cli.output import json_option, print_answer
+from cordwood.errors import CordwoodError
 from cordwood.message_text import counted, printable, size_text
 
 EXAMPLES = """
@@ -44,7 +45,15 @@ def prune_command(run: str, keep: str, dry_run: bool, yes: bool, as_json: bool) 
         policy = parse_keep(keep)
     except ValueError as e:
         raise click.BadParameter(str(e), param_hint="--keep") from e
-    plan = plan_prune(parse_location(run), policy)
+    try:
+        plan = plan_prune(parse_location(run), policy)
+    except ValueError as e:
+        if isinstance(e, CordwoodError):
+            raise
+        problem = f"{e}. Nothing was deleted: correct or leave out that part of the policy"
+        raise click.BadParameter(problem, param_hint="--keep") from e
+    if not plan.retention.steps:
+        detected_run(run)
     size = "" if plan.freed_bytes is None else f", {size_text(plan.freed_bytes)}"
     what = f"{run}: {counted(len(plan.deleted), 'step')} of {len(plan.retention.steps)}{size}"
     text = f"{plan.retention}\n{what}".lstrip("\n")

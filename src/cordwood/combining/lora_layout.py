@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from cordwood.combining.low_rank_update import LowRankUpdate
 from cordwood.combining.plan_combination import is_added
+from cordwood.did_you_mean import nearest_path
 from cordwood.errors import MismatchError
 from cordwood.index import Index, leaf_text
 from cordwood.keypath import path_label
@@ -129,7 +130,9 @@ def match_lora(
                 continue  # it stays among those that are not used
             unused -= {name, partner}
             if target not in targets:
-                problems.append(f"{label(number)}: the base has no {target}")
+                close = nearest_path(target, list(targets))
+                hint = "" if close is None else f"; did you mean {close}?"
+                problems.append(f"{label(number)}: the base has no {target}{hint}")
                 continue
             update = LowRankUpdate(number, factors[partner], names.transposed, 0.0)
             first, second = update.factor_shapes(adapter.leaves)
@@ -154,8 +157,9 @@ def match_lora(
     if not problems and not updates:
         problems.append("it has no factors")
     if problems:
+        pairs = " or ".join([f"{names.first} with {names.second}" for names in layout.names])
         raise MismatchError(
-            f"{where} does not fit the base; nothing was merged:\n"
+            f"{where} does not fit the base; nothing was merged; expected as factors: {pairs}\n"
             + first_lines(problems, _MAX_SHOWN)
         )
     return updates

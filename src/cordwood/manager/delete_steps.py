@@ -14,7 +14,8 @@ from cordwood.manager.step import Step, best_of_each
 from cordwood.manager.steps import Steps
 from cordwood.message_text import listed, printable
 from cordwood.policies.best_step import metric_problems
-from cordwood.policies.keep_policies import KeepPolicy
+from cordwood.policies.joined_policies import parts_of
+from cordwood.policies.keep_policies import KeepAt, KeepPolicy
 from cordwood.policies.retention_plan import RetentionPlan, plan_retention
 from cordwood.policies.saved_step import SavedStep
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
@@ -322,11 +323,17 @@ class PrunePlan(NamedTuple):
 
 
 def plan_prune(root: Location, policy: KeepPolicy) -> PrunePlan:
-    """Return which steps of a run a policy does not keep, as a manager would plan it."""
+    """Return which steps of a run a policy does not keep, as a manager would plan it.
+
+    Raises ValueError if steps would be deleted by a policy that names a metric or a step that the
+    run does not have: it is misspelt, and the steps that it was to keep would be lost.
+    """
     storage = open_step_storage(root, storage_of(DEFAULT).RULES, timeout_seconds=TIMEOUT_SECONDS)
     steps = Steps(storage)
     every = steps.all()
     plan = plan_deletions(storage, every, policy, time_now=time.time())
+    if plan.deleted:
+        _refuse_unmet_terms(every, policy)
     numbers = {*plan.deleted}
     deleted = tuple([step for step in every if step.step in numbers])
     folders = [
@@ -336,6 +343,18 @@ def plan_prune(root: Location, policy: KeepPolicy) -> PrunePlan:
     ]
     freed = freed_bytes(folders) if isinstance(steps.location, LocalPath) else None
     return PrunePlan(steps, deleted, plan, freed)
+
+
+def _refuse_unmet_terms(steps: Sequence[Step], policy: KeepPolicy) -> None:
+    saved = [each.saved for each in steps if each.saved is not None]
+    problems = [*metric_problems(saved, policy).values()]
+    present = {each.step for each in steps}
+    named = {step for part in parts_of(policy) if isinstance(part, KeepAt) for step in part.steps}
+    if missing := sorted(named - present):
+        steps_text = listed([*map(str, sorted(present))])
+        problems.append(f"there is no step {listed([*map(str, missing)])}; the steps: {steps_text}")
+    if problems:
+        raise ValueError("; ".join(problems))
 
 
 def prune(plan: PrunePlan) -> Removal:

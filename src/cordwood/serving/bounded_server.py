@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import Any
@@ -35,9 +36,12 @@ class BoundedServer(ThreadingHTTPServer):
         try:
             TCPServer.server_bind(self)
         except OSError as e:
+            remedy = "choose another port"
+            if e.errno not in (errno.EADDRINUSE, errno.EACCES):
+                remedy = "choose as host an address of this machine, or 0.0.0.0 for all of them"
             raise OSError(
                 e.errno,
-                f"{e.strerror}; choose another port",
+                f"{e.strerror}; {remedy}",
                 ":".join(map(str, self.server_address)),
             ) from e
         self.server_name, self.server_port = self.socket.getsockname()[:2]
