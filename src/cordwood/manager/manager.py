@@ -386,7 +386,7 @@ class CheckpointManager(StepReader):
 
     def _met(self, call: Callable[[], R]) -> R:
         """Call a function once the processes have met, where each has a root of its own."""
-        if self._unshared is not None and not self._unshared.storage.has_met:
+        if self._unshared is not None and self._unshared.meets_first(serves=not self._closed):
             run_in_worker(self._unshared.meet)
         return call()
 

@@ -39,14 +39,17 @@ def test_a_death_during_a_save_loses_no_step_that_was_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: int
 ) -> None:
     monkeypatch.setattr(rendezvous, "SILENCE_SECONDS", SILENCE_SECONDS)
+    deaths: list[int | None] = []
 
     def attempt(number: int | None) -> int:
         run = Run(tmp_path / str(number))
         run.save(COUNT, [1])
         dies_at = {} if number is None else {victim: number}
         outcomes = run.start(COUNT, restore_and_save, dies_at=dies_at, keep=1)
-        if number is not None:
-            assert isinstance(outcomes[victim].error, Died)
+        if isinstance(outcomes[victim].error, Died):
+            deaths.append(number)
+        else:  # other loads of the machine change the number of calls
+            assert outcomes[victim].value
         calls = run.calls[victim]
         step = run.restore(COUNT)
         assert step in (1, 2)
@@ -64,3 +67,4 @@ def test_a_death_during_a_save_loses_no_step_that_was_saved(
         attempt(points[number])
 
     in_threads(work, len(points))
+    assert deaths

@@ -292,3 +292,38 @@ def test_a_step_that_is_deleted_and_saved_again_is_replicated_again(tmp_path: Pa
                 manager.delete(1)
 
     run.values(2, work, failure_domain=each_by_itself, replicas=1)
+
+
+def test_a_manager_that_is_opened_again_serves_again(tmp_path: Path) -> None:
+    def work(manager: CheckpointManager, index: int) -> tuple[int | None, list[str]]:
+        manager.save(1, tree_of(1, 2))
+        manager.close()
+        assert manager.steps() == [1]
+        with manager:
+            manager.save(2, tree_of(2, 2))
+            manager.wait()
+        return manager.replicated, list(map(str, manager.problems))
+
+    options = {"replicas": 1, "failure_domain": each_by_itself}
+    assert Run(tmp_path).values(2, work, **options) == [(2, [])] * 2
+
+
+def test_a_damaged_replica_is_neither_restored_from_nor_linked(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    save(run, 2, [1])
+    for pack in packs(run.root(0) / "1"):
+        if "-1-" in pack.name:
+            data = bytearray(pack.read_bytes())
+            data[-1] ^= 1
+            pack.write_bytes(data)
+
+    def work(manager: CheckpointManager, index: int) -> None:
+        restored = manager.restore(like=like(2))
+        assert restored is not None
+        assert restored.step == 1
+        assert ["p0/1 failed" in str(each) for each in manager.problems] == [True] * (index == 0)
+        manager.save(2, tree_of(2, 2))
+
+    run.values(2, work, replicas=1, failure_domain=each_by_itself)
+    shutil.rmtree(run.root(1))
+    assert run.restore(2) == 2

@@ -234,3 +234,31 @@ def test_a_step_stays_where_only_another_root_has_its_index_and_gets_metrics(
         return manager.steps(), manager.best("accuracy", mode="max")
 
     assert run.values(2, work) == [([1], 1)] * 2
+
+
+def test_a_returned_root_of_an_earlier_life_mixes_no_two_saves_of_one_number(
+    tmp_path: Path,
+) -> None:
+    run = Run(tmp_path)
+    run.save(3, [1, 2, 3])
+    earlier = tmp_path / "earlier"
+    shutil.copytree(run.root(2), earlier)
+    for step in (2, 3):
+        shutil.rmtree(run.root(2) / str(step))
+    with pytest.warns(RuntimeWarning, match="is passed over"):
+        assert run.save(3, [2, 3, 4]) == [[1, 2, 3, 4]] * 3
+    for step in (2, 3, 4):
+        replicate(run, 2, step, 0)
+    shutil.rmtree(run.root(2))
+    shutil.copytree(earlier, run.root(2))
+    assert run.restore(3) == 4
+
+    def work(manager: CheckpointManager, _: int) -> tuple[list[int], int | None]:
+        manager.restore(like=like(3))
+        manager.add_metrics(3, {"accuracy": 1.0})
+        manager.save(5, tree_of(5, 3))
+        manager.wait()
+        return manager.steps(), manager.best("accuracy")
+
+    assert run.values(3, work, keep=3) == [([3, 4, 5], 3)] * 3
+    assert run.restore(3) == 5

@@ -7,9 +7,11 @@ replicated: the next inventory shows it.
 from __future__ import annotations
 
 import errno
+import os
 import time
 from collections.abc import Callable, Hashable, Mapping
 
+from cordwood.copying.missing_files import missing_files
 from cordwood.errors import CordwoodError, StorageError
 from cordwood.formats.load_format import copier_of, step_files_of, storage_of
 from cordwood.formats.step_names import step_in_name, step_name
@@ -202,7 +204,9 @@ class ReplicaCopies:
         folder: LocalPath,
         stored: Mapping[str, tuple[str, int]],
     ) -> int:
-        """Link files that older steps have, and fetch the others; return the bytes fetched.
+        """Link files that older steps have undamaged, and fetch the others.
+
+        Returns the bytes fetched.
 
         Args:
             files: the files to hold, by name.
@@ -214,7 +218,8 @@ class ReplicaCopies:
             name: file
             for name, file in files.items()
             if not (
-                stored.get(name, ("", -1))[1] == file.size_bytes
+                name in stored
+                and _is_undamaged(stored[name][0], name, file)
                 and link_file(stored[name][0], str(folder), name)
             )
         }
@@ -278,6 +283,12 @@ class ReplicaCopies:
 
     def _fail(self, number: int | None, what: str, error: Exception) -> None:
         self._problems.add(ManagerProblem(number, what, error))
+
+
+def _is_undamaged(path: str, name: str, file: Source) -> bool:
+    """Return True if a file of the own root has the bytes that the index of a step implies."""
+    folder = storage_of(DEFAULT).store_at(LocalPath(os.path.dirname(path)))
+    return not missing_files(folder, {name: file}, by_size=False)
 
 
 def _placement_problem(placement: ReplicaPlacement, replicas: int) -> str:

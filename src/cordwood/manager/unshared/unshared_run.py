@@ -90,10 +90,14 @@ class UnsharedRun:
         self._group = group
         group.root = UNMET
 
-    def meet_once(self) -> None:
-        """Meet the other processes, unless that was done. All processes call this together."""
-        if not self.storage.has_met:
-            self.meet()
+    def meets_first(self, *, serves: bool) -> bool:
+        """Return True if the processes must meet before a call: for the first one, for example.
+
+        Args:
+            serves: True if others are to read from this root then; a closed manager has no server.
+        """
+        is_closed = self._server is None and current_processes().count > 1
+        return not self.storage.has_met or (serves and is_closed)
 
     def meet(self) -> None:
         """Agree with the other processes on the steps that all hold together.

@@ -214,7 +214,8 @@ class UnsharedStorage:
         """Return the location of a complete step, with the places that hold its files."""
         path = self.root.location_of(entry)
         runs = step.files.get(self._index, ())
-        if runs == ((0, step.file_count),) or not self.peers:  # all of it is in this root
+        is_here = runs == ((0, step.file_count),)
+        if not self.peers or (is_here and len(step.files) == 1):  # no other root has any of it
             return path
         index, unread = self._read_index(entry, step)
         if unread:
