@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import shutil
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,10 +19,12 @@ from cordwood.errors import (
     StorageError,
     UnsupportedFormatError,
 )
+from cordwood.manager.delete_steps import StepCleaner
 from cordwood.storage.peers.peer_connection import PeerConnection
 from cordwood.storage.peers.peer_step import PeerStep
 from cordwood.testing import assert_trees_equal
 from tests.manager.unshared.fake_run import (
+    TIMEOUT_SECONDS,
     Run,
     every_device_is_a_process,
     in_the_foreground,
@@ -262,3 +266,30 @@ def test_a_returned_root_of_an_earlier_life_mixes_no_two_saves_of_one_number(
 
     assert run.values(3, work, keep=3) == [([3, 4, 5], 3)] * 3
     assert run.restore(3) == 5
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_the_deletion_of_a_step_that_a_root_lacks_is_no_problem(tmp_path: Path, lost: int) -> None:
+    run = Run(tmp_path)
+    run.save(2, [1, 2])
+    for step in (1, 2):
+        replicate(run, lost, step, 1 - lost)
+    shutil.rmtree(run.root(lost))
+    are_deleted = threading.Event()
+    delete_agreed = StepCleaner.delete_agreed
+
+    def delete_late(cleaner: StepCleaner, numbers: Sequence[int]) -> None:
+        if cleaner._steps.root == str(run.root(lost)):
+            assert are_deleted.wait(TIMEOUT_SECONDS)
+        delete_agreed(cleaner, numbers)
+        are_deleted.set()
+
+    def work(manager: CheckpointManager, _: int) -> tuple[list[int], list[object]]:
+        manager.restore(like=like(2))
+        manager.save(3, tree_of(3, 2))
+        manager.wait()
+        return manager.steps(), list(manager.problems)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StepCleaner, "delete_agreed", delete_late)
+        assert run.values(2, work, keep=1) == [([3], [])] * 2

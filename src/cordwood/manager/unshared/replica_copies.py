@@ -7,7 +7,6 @@ replicated: the next inventory shows it.
 from __future__ import annotations
 
 import errno
-import os
 import time
 from collections.abc import Callable, Hashable, Mapping
 
@@ -287,7 +286,7 @@ class ReplicaCopies:
 
 def _is_undamaged(path: str, name: str, file: Source) -> bool:
     """Return True if a file of the own root has the bytes that the index of a step implies."""
-    folder = storage_of(DEFAULT).store_at(LocalPath(os.path.dirname(path)))
+    folder = storage_of(DEFAULT).store_at(LocalPath(path.rpartition("/")[0]))
     return not missing_files(folder, {name: file}, by_size=False)
 
 

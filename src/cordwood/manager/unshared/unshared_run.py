@@ -202,7 +202,9 @@ class UnsharedRun:
         complete, settlement = rendezvous.exchange((pinned, report), decide)
         if rendezvous.index:
             self.storage.follow(complete)
-        return Settlement(*settlement)
+        agreed = Settlement(*settlement)
+        self.storage.drop_absent(agreed.deleted)
+        return agreed
 
     def replicate(self, committed: int, settlement: Settlement) -> None:
         """Let the replicas of the step that all have agreed on be fetched in the background."""

@@ -138,6 +138,15 @@ class UnsharedStorage:
             if entry not in self.held and self.root.stamp(entry) is not None:
                 self.add(number)
 
+    def drop_absent(self, numbers: Iterable[int]) -> None:
+        """Forget steps that all roots delete now, if this root has no part of them.
+
+        Otherwise their indexes would be read from roots that have deleted them.
+        """
+        for entry in map(step_name, numbers):
+            if self.root.stamp(entry) is None:
+                self._writable().pop(entry, None)
+
     def lost_steps(self) -> list[int]:
         """Return the numbers of the steps of which files are nowhere."""
         numbers = [step_in_name(entry) for entry in self._lost]
