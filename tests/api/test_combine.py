@@ -312,6 +312,8 @@ def test_wrong_options_are_refused(tmp_path: Path) -> None:
     cordwood.save(tmp_path / "a", STATE)
     with pytest.raises(ValueError, match='accumulate: expected "float32" or "float64"'):
         cordwood.open_combined({tmp_path / "a": 1}, accumulate="bf16")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match='accumulate: expected "float32" or "float64"'):
+        cordwood.combine(tmp_path / "b", {tmp_path / "a": 1}, accumulate="f32")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match='others: expected "equal", "first" or "last"'):
         cordwood.open_combined({tmp_path / "a": 1}, others="all")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"the result would replace .*a: write to another path"):
@@ -376,3 +378,12 @@ def test_small_leaves_share_tiles(tmp_path: Path) -> None:
     cordwood.combine(tmp_path / "b", {tmp_path / "a": 2})
     result = cordwood.load(tmp_path / "b")
     assert all((result[str(n)] == 2 * n).all() for n in range(300))
+
+
+def test_a_checkpoint_at_the_destination_is_replaced_only_if_asked_for(tmp_path: Path) -> None:
+    for name in ("a", "out"):
+        cordwood.save(tmp_path / name, STATE)
+    with pytest.raises(FileExistsError, match="pass overwrite=True") as raised:
+        cordwood.combine(tmp_path / "out", {tmp_path / "a": 1}, others="first")
+    assert "to_prefix" not in str(raised.value)  # combine has none
+    cordwood.combine(tmp_path / "out", {tmp_path / "a": 1}, others="first", overwrite=True)

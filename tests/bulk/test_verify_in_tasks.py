@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -235,9 +235,10 @@ def test_arguments_that_exclude_each_other(
         cordwood.verify(path, **arguments)
 
 
-def test_what_is_no_executor_is_refused(path: Path) -> None:
+@pytest.mark.parametrize("executor", [4, ThreadPoolExecutor])
+def test_what_is_no_executor_is_refused(path: Path, executor: Any) -> None:
     with pytest.raises(TypeError, match=r"expected an executor of concurrent\.futures"):
-        cordwood.verify(path, executor=4)  # type: ignore[arg-type]
+        cordwood.verify(path, executor=executor)
 
 
 def test_lost_workers_are_an_error_and_no_silent_loss(path: Path) -> None:

@@ -32,6 +32,7 @@ def test_jobs_of_an_array_verify_a_run_and_a_last_call_reports(
         code, out, _ = run("verify", root, "--part", f"{i}/2", "--journal", journal)
         assert code == 0
         assert "3 steps: 3 without damage" in out
+        assert f"this is part {i} of 2 alone" in out
     assert sorted(each.name for each in journal.iterdir()) == [
         "tasks-0-of-2.jsonl",
         "tasks-1-of-2.jsonl",

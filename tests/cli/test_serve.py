@@ -57,7 +57,7 @@ def test_steps_are_read_with_the_printed_token(tmp_path: Path) -> None:
             cordwood.copy(f"{url}/100", tmp_path / "copy")
             with pytest.raises(FileNotFoundError):
                 cordwood.load(f"{url}/200")
-        with with_token(url, "wrong"), pytest.raises(PermissionError):
+        with with_token(url, "wrong"), pytest.raises(PermissionError, match="Bearer TOKEN"):
             cordwood.load(f"{url}/100")
     assert_trees_equal(cordwood.load(tmp_path / "copy"), TREE)
 

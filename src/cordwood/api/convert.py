@@ -204,7 +204,16 @@ def convert(
         writer_of(to_format).refuse_foreign(to_format, target)
         written = [each or "" for each in trees.prefixes.values()]
         beside = to_prefix is not None
-        refuse_existing(target, to_format, written, beside=beside, overwrite=overwrite)
+        refuse_existing(
+            target,
+            to_format,
+            written,
+            beside=beside,
+            overwrite=overwrite,
+            has_to_prefix=not isinstance(
+                origin, Checkpoint
+            ),  # `combine` and `merge_lora` have none
+        )
 
     with ExitStack() as stack, gc_paused():
         stack.enter_context(after_interrupted_saves(str(target)))

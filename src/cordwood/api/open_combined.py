@@ -77,8 +77,6 @@ def open_combined(
     ...     print(mean.load()["w"])
     [2. 4.]
     """
-    if accumulate not in ("float32", "float64"):
-        raise ValueError(f'accumulate: expected "float32" or "float64", found {accumulate!r}')
     if others not in ("equal", "first", "last"):
         raise ValueError(f'others: expected "equal", "first" or "last", found {others!r}')
     locations = parse_weights(weights, accumulate)

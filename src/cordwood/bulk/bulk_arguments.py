@@ -20,7 +20,8 @@ def bulk_options(
 
     Raises TypeError and ValueError for arguments that are none.
     """
-    if executor is not None and not callable(getattr(executor, "submit", None)):
+    is_executor = callable(getattr(executor, "submit", None)) and not isinstance(executor, type)
+    if executor is not None and not is_executor:
         raise TypeError(
             f"executor={executor!r:.80}: expected an executor of concurrent.futures, which has "
             "submit(): a ProcessPoolExecutor, or the adapter that Dask, mpi4py or Ray has for it"

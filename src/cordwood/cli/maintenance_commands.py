@@ -130,6 +130,8 @@ def verify_command(
     if steps:
         document = {"path": path, "damaged": damaged, "sample": sample, "steps": documents}
         lines.append(_summary(str(location), outcomes))
+    if part is not None:
+        lines.append(f"this is part {part[0]} of {part[1]} alone")
     print_answer("\n".join(lines), document, as_json=as_json)
     if damaged:
         raise click.exceptions.Exit(1)

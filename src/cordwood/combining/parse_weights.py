@@ -21,9 +21,11 @@ def parse_weights(
 ) -> list[tuple[Location, float]]:
     """Return the locations and their weights.
 
-    Raises ValueError for a weight that is not finite in the dtype of the totals, or if there is
-    none; TypeError for one that is no number.
+    Raises ValueError for another dtype of the totals, for a weight that is not finite in it, or if
+    there is none; TypeError for one that is no number.
     """
+    if accumulate not in ("float32", "float64"):
+        raise ValueError(f'accumulate: expected "float32" or "float64", found {accumulate!r}')
     if not isinstance(weights, Mapping):
         raise TypeError(
             "expected a mapping of paths to weights, such as {'run/800': 0.5, 'run/900': 0.5}, "

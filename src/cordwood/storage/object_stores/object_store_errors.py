@@ -81,6 +81,10 @@ _NO_ANSWER_HINT = (
     "look at the bucket's name, the network, and what AWS_ENDPOINT_URL, STORAGE_EMULATOR_HOST or "
     "AZURE_STORAGE_ENDPOINT says"
 )
+_REFUSED_HINT = (
+    "if the server asks for a token, set it by cordwood.storage_options(URL, "
+    'client_options={"default_headers": {"authorization": "Bearer TOKEN"}})'
+)
 
 
 def failure_of(error: BaseException) -> RequestFailure:
@@ -115,6 +119,8 @@ def request_error(error: Exception, where: str, doing: str) -> OSError:
     hint = next((hint for mark, hint in _HINTS.items() if mark in text), "")
     if not hint and not failure.status:
         hint = _NO_ANSWER_HINT
+    if not hint and failure.status in (401, 403) and where.startswith(("http://", "https://")):
+        hint = _REFUSED_HINT
     message = text.partition("\n\nDebug source")[0].replace("\n", " ")
     code = re.search(r"<Code>([^<]+)</Code>", text)
     if failure.status and code:  # the text names the object twice before it says this
