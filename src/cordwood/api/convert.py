@@ -210,9 +210,8 @@ def convert(
             written,
             beside=beside,
             overwrite=overwrite,
-            has_to_prefix=not isinstance(
-                origin, Checkpoint
-            ),  # `combine` and `merge_lora` have none
+            # `combine` and `merge_lora` convert a checkpoint, and have no such option.
+            has_to_prefix=not isinstance(origin, Checkpoint),
         )
 
     with ExitStack() as stack, gc_paused():
