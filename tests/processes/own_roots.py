@@ -49,7 +49,7 @@ def train(
             roots[index],
             shared=False,
             replicas=1,
-            failure_domain=_itself,
+            failure_domain=itself,
             keep=KEEP,
             mirror=Mirror(mirror, every=MIRRORED_EVERY, keep=MIRROR_KEEP),
             on_save=committed,
@@ -58,36 +58,36 @@ def train(
             step = 0
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # about steps that are passed over
-                restored = manager.restore(like=_place(state_at(0)))
+                restored = manager.restore(like=place(state_at(0)))
             if restored is not None:
                 step = restored.step
-                _require_equal(restored.tree, step)
+                require_equal(restored.tree, step)
             lines.write("restored", step)
             rng = random.Random(step)
             while True:
                 step += 1
                 lines.write("begun", step)
-                manager.save(step, _place(state_at(step)))
+                manager.save(step, place(state_at(step)))
                 if rng.random() < 1 / WAITS_ONE_IN:
                     manager.wait()
                     lines.write("replicated", step, manager.replicated)
 
 
-def _itself(process: int) -> int:
+def itself(process: int) -> int:
     return process
 
 
-def _place(state: dict[str, Any]) -> dict[str, Any]:
+def place(state: dict[str, Any]) -> dict[str, Any]:
     every = NamedSharding(Mesh(np.array(jax.devices()), "rows"), PartitionSpec("rows"))
 
-    def place(array: np.ndarray) -> jax.Array:
+    def place_array(array: np.ndarray) -> jax.Array:
         return jax.make_array_from_callback(array.shape, every, array.__getitem__)
 
     arrays = {name: value for name, value in state.items() if name != "step"}
-    return {**jax.tree.map(place, arrays), "step": state["step"]}
+    return {**jax.tree.map(place_array, arrays), "step": state["step"]}
 
 
-def _require_equal(tree: dict[str, Any], step: int) -> None:
+def require_equal(tree: dict[str, Any], step: int) -> None:
     """Require the bits of the shards on this process."""
     expected = state_at(step)
     assert tree["step"] == step

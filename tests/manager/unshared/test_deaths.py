@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cordwood import CheckpointManager
+from cordwood import CheckpointManager, Mirror
+from cordwood.errors import ProcessError
 from cordwood.processes import rendezvous
 from tests.deaths import SILENCE_SECONDS
 from tests.manager.unshared.fake_run import (
@@ -68,3 +69,35 @@ def test_a_death_during_a_save_loses_no_step_that_was_saved(
 
     in_threads(work, len(points))
     assert deaths
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_death_while_the_processes_meet_is_the_error_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rendezvous, "SILENCE_SECONDS", SILENCE_SECONDS)
+    run = Run(tmp_path / "run")
+    mirror = Mirror(tmp_path / "mirror", wait_seconds=1.0)  # also for those that died
+    run.save(COUNT, [1])
+
+    def restore(dies_at: int | None) -> int:
+        """Restore in a run of which a process dies at a call; return how many it has made."""
+        each = Run(tmp_path / "run")
+        outcomes = each.start(
+            COUNT,
+            lambda manager, _: manager.restore(like=like(COUNT)) is not None,
+            dies_at={} if dies_at is None else {0: dies_at},
+            mirror=mirror,
+        )
+        for index, outcome in enumerate(outcomes):
+            expected = Died if index == 0 and dies_at is not None else ProcessError
+            assert outcome.error is None or isinstance(outcome.error, expected)
+        return each.calls[0]
+
+    calls = restore(None)
+
+    def work(number: int) -> None:
+        restore(1 + number * calls // 8)
+
+    in_threads(work, 8)
+    assert run.restore(COUNT) == 1

@@ -242,6 +242,8 @@ class UnsharedRun:
         """
         if self._server is None or (self.mirror is None and self.replicas is None):
             return
+        if not self.storage.has_met:  # the meeting failed: nobody knows this server
+            return
         processes = current_processes()
         prefix = f"cordwood/parted/{self.storage.peers[0].probe}"
         readers = range(processes.count) if self.replicas is not None else range(1)
