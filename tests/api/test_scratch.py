@@ -25,7 +25,7 @@ from cordwood.errors import (
 from cordwood.io import progress
 from cordwood.results import Progress
 from cordwood.storage import syscalls
-from cordwood.storage.scratch_file import UnnamedTemporaryFile
+from cordwood.storage.scratch.scratch_file import UnnamedTemporaryFile
 from tests.alarms import interruptions
 from tests.children import run_python
 from tests.descriptors import open_descriptors
@@ -53,7 +53,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[UnnamedTemporaryFile]:
             self.folder = os.fspath(folder)
             super().__init__(folder, name)
 
-    monkeypatch.setattr("cordwood.storage.scratch_file.UnnamedTemporaryFile", Noted)
+    monkeypatch.setattr("cordwood.storage.scratch.scratch_file.UnnamedTemporaryFile", Noted)
     return result
 
 

@@ -15,7 +15,7 @@ import pytest
 from cordwood.errors import StorageError, TruncatedError
 from cordwood.storage import syscalls
 from cordwood.storage.paths import temporary_path
-from cordwood.storage.scratch_file import UnnamedTemporaryFile, scratch_directory
+from cordwood.storage.scratch.scratch_file import UnnamedTemporaryFile, scratch_directory
 from cordwood.storage.syscalls import SystemCalls
 from tests.faults.systems import CountingSystem, FailingSystem
 

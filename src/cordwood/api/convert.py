@@ -39,7 +39,7 @@ from cordwood.saving.background_saves import raise_unreported_failures, wait_for
 from cordwood.saving.interrupted_saves import after_interrupted_saves
 from cordwood.storage.locations import LocalPath, Location, Url, parse_local_path, parse_location
 from cordwood.storage.paths import is_same_path
-from cordwood.storage.scratch_file import scratch_directory
+from cordwood.storage.scratch.scratch_file import scratch_directory
 from cordwood.threads.garbage_collector import gc_paused
 from cordwood.threads.log import log
 from cordwood.threads.run_in_worker import in_worker

@@ -18,7 +18,7 @@ from cordwood.loading.leaf_reader import LeafReader
 from cordwood.plan.arrangements import dtype_as_stored, source_blocks
 from cordwood.sharding.boxes import element_count, relative, shape_of
 from cordwood.storage.locations import LocalPath
-from cordwood.storage.scratch_file import UnnamedTemporaryFile
+from cordwood.storage.scratch.scratch_file import UnnamedTemporaryFile
 from cordwood.threads.thread_pool import map_in_threads
 
 _BLOCK_BYTES = 32 << 20

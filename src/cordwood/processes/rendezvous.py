@@ -199,13 +199,7 @@ class Rendezvous:
 
         For the other processes; also after the rendezvous.
         """
-        if self._namespace is None:
-            return True
-        try:
-            answer = self._processes.list(self._key("answer", "")).get(str(self._round))
-        except ProcessError:
-            return True
-        return answer is not None and answer[:1] == _FAILURE
+        return self._was_answered_by_a_failure() is not False
 
     def is_refused(self) -> bool:
         """Return True if process 0 is known to have answered the last round with a failure.
@@ -214,12 +208,16 @@ class Rendezvous:
         """
         if self._processes.count == 1:
             return True  # the caller has met the failure itself
+        return self._was_answered_by_a_failure() is True
+
+    def _was_answered_by_a_failure(self) -> bool | None:
+        """Return True if process 0 has answered this round with a failure; None if unknown."""
         if self._namespace is None:
-            return False
+            return None
         try:
             answer = self._processes.list(self._key("answer", "")).get(str(self._round))
         except ProcessError:
-            return False
+            return None
         return answer is not None and answer[:1] == _FAILURE
 
     def _key(self, *parts: str | int) -> str:

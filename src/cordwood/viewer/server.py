@@ -20,13 +20,12 @@ import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
-from io import BufferedReader
-from typing import Any, cast
+from typing import cast
 
 from cordwood.io.progress import Progress
 from cordwood.serving.bounded_server import BoundedServer
-from cordwood.serving.request_reader import RequestReader, RequestTooLargeError
+from cordwood.serving.limited_requests import LimitedRequestHandler, RequestLimits
+from cordwood.serving.request_reader import RequestTooLargeError
 from cordwood.viewer.page import Page
 from cordwood.viewer.resources import Resources, error_json, parse_name
 
@@ -95,27 +94,16 @@ class _CanceledError(Exception):
     """The page has closed the connection, or the server is stopping."""
 
 
-class _RequestHandler(BaseHTTPRequestHandler):
+class _RequestHandler(LimitedRequestHandler):
     """The handler of one connection."""
-
-    protocol_version = "HTTP/1.1"
-    server_version = "cordwood"
-    sys_version = ""
 
     @property
     def _server(self) -> ViewerServer:
         return cast(ViewerServer, self.server)
 
-    def setup(self) -> None:
-        """Limit the request."""
-        super().setup()
-        reader = RequestReader(
-            cast(BufferedReader, self.rfile),
-            self.connection,
-            most_bytes=_MAX_REQUEST_BYTES,
-            seconds=_REQUEST_SECONDS,
-        )
-        self.rfile = cast(Any, reader)
+    @property
+    def request_limits(self) -> RequestLimits:
+        return RequestLimits(_MAX_REQUEST_BYTES, _REQUEST_SECONDS)
 
     def handle(self) -> None:
         """Answer one request."""
@@ -253,9 +241,6 @@ class _RequestHandler(BaseHTTPRequestHandler):
             status, message = HTTPStatus.METHOD_NOT_ALLOWED, "only GET is allowed"
         body = f"{status.value} {message or status.phrase}\n".encode("ascii", "replace")
         self._send(status, "text/plain; charset=us-ascii", body, _EMPTY_POLICY)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: the address has the token."""
 
 
 def serve(server: ViewerServer, *, browser: bool) -> None:

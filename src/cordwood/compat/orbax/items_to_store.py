@@ -16,7 +16,7 @@ from cordwood.formats.orbax.encode_tree import leaf_names
 from cordwood.manager.items.stateful import is_stateful
 from cordwood.processes.process_group import ProcessGroup
 from cordwood.saving.save_rendezvous import announce_errors
-from cordwood.storage.scratch_directory import files_in_scratch
+from cordwood.storage.scratch.scratch_directory import files_in_scratch
 from cordwood.tree.flatten import flatten
 from cordwood.tree.leaves import describe_leaf
 

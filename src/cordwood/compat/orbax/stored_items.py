@@ -26,7 +26,7 @@ from cordwood.manager.items.recorded_items import ITEM
 from cordwood.manager.items.stateful import is_stateful, set_state
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.locations import LocalPath, Location
-from cordwood.storage.scratch_directory import read_in_scratch
+from cordwood.storage.scratch.scratch_directory import read_in_scratch
 
 # In the metadata of a single checkpoint: its items that are JSON, and the name of its first tree.
 JSON_KEY, NAME_KEY = "cordwood-json", "cordwood-item"

@@ -66,7 +66,7 @@ def _decompressed(path: LocalPath, compression: Compression, options: OpenOption
                 size_reader=outline,
                 read_once=options.read_once,
             )
-        from cordwood.storage.scratch_file import UnnamedTemporaryFile
+        from cordwood.storage.scratch.scratch_file import UnnamedTemporaryFile
 
         out = UnnamedTemporaryFile(options.scratch, file.name)
         try:

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager
-from typing import NoReturn
+from collections.abc import Collection, Sequence
 
 from cordwood.errors import CorruptionError, UnsupportedFormatError
 from cordwood.index import Source
 from cordwood.io.open_files import ReadableFile
 from cordwood.io.reopened_file import MAX_OPEN_FILES
-from cordwood.plan.cells import FileSizes
 from cordwood.storage.local_directory import LocalDirectory
 from cordwood.storage.local_storage import LocalStorage
 from cordwood.storage.locations import HeldStep, Holder, LocalPath, Url
 from cordwood.storage.peers.held_file import HeldFile
 from cordwood.storage.peers.peer_file import PeerConnections, PeerFile
 from cordwood.storage.peers.peer_step import PeerStep
-from cordwood.storage.storage_protocol import (
-    NamingRules,
-    OptionalSidecarsOf,
-    SidecarsOf,
-    StorageTransaction,
-)
+from cordwood.storage.read_only_storage import ReadOnlyStorage
+from cordwood.storage.storage_protocol import NamingRules
 from cordwood.threads.log import log
 
 
@@ -31,7 +24,7 @@ def held_is_read_only(location: LocalPath) -> UnsupportedFormatError:
     return UnsupportedFormatError(f"{location}: a step that several places hold can only be read")
 
 
-class HeldStorage:
+class HeldStorage(ReadOnlyStorage):
     """A step, read as if all of its files were in one directory.
 
     Args:
@@ -39,9 +32,6 @@ class HeldStorage:
         step: where its files lie.
         rules: the naming rules of its format.
     """
-
-    has_links = False
-    has_pool = False
 
     def __init__(self, location: LocalPath, step: HeldStep, rules: NamingRules) -> None:
         self.name = str(location)
@@ -51,9 +41,8 @@ class HeldStorage:
         self._connections = PeerConnections()
         self._directories: dict[LocalPath, LocalDirectory] = {}
 
-    @property
-    def file_sizes(self) -> FileSizes:
-        raise held_is_read_only(self.location)
+    def read_only(self) -> UnsupportedFormatError:
+        return held_is_read_only(self.location)
 
     def read_index(self) -> bytes | None:
         if self._step.unread:
@@ -62,9 +51,6 @@ class HeldStorage:
 
     def read_sidecar(self, name: str) -> bytes | None:
         return self.read_index() if name == self._rules.index_name else None
-
-    def read_optional_sidecar(self, name: str) -> bytes | None:
-        return self.read_sidecar(name)
 
     def open(self, sources: Sequence[Source]) -> list[ReadableFile]:
         step, are_many = self._step, len(sources) > MAX_OPEN_FILES
@@ -89,33 +75,6 @@ class HeldStorage:
 
     def names(self) -> list[str]:
         return sorted([self._rules.index_name, *self._step.places])
-
-    def transaction(
-        self,
-        *,
-        others_commit: bool,
-        timeout_seconds: float | None = None,
-        page_cache: bool = False,
-        staged: bool = False,
-    ) -> AbstractContextManager[StorageTransaction]:
-        del others_commit, timeout_seconds, page_cache, staged
-        raise held_is_read_only(self.location)
-
-    def flush(self) -> None:
-        """Do nothing: each place has committed its files."""
-
-    def wait_for_commit(self, is_whole: Callable[[], bool]) -> None:
-        """Do nothing: the step is committed."""
-
-    def collect(
-        self,
-        *,
-        dry_run: bool,
-        sidecars_of: SidecarsOf | None = None,
-        optional_sidecars_of: OptionalSidecarsOf | None = None,
-    ) -> NoReturn:
-        del dry_run, sidecars_of, optional_sidecars_of
-        raise held_is_read_only(self.location)
 
     def _open_at(self, place: Holder, source: Source, *, keep_open: bool) -> ReadableFile:
         if isinstance(place, PeerStep):

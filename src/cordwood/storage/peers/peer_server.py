@@ -13,14 +13,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
-from io import BufferedReader, FileIO
+from io import FileIO
 from typing import Any, NamedTuple, Self, cast
 from urllib.parse import unquote_to_bytes
 
 from cordwood.errors import CordwoodError
 from cordwood.serving.bounded_server import BoundedServer
-from cordwood.serving.request_reader import RequestReader, RequestTooLargeError
+from cordwood.serving.limited_requests import LimitedRequestHandler, RequestLimits
+from cordwood.serving.request_reader import RequestTooLargeError
 from cordwood.storage.local_directory import LocalDirectory
 from cordwood.storage.locations import LocalPath
 from cordwood.storage.open_beneath import open_beneath
@@ -186,31 +186,20 @@ class _Server(BoundedServer):
         super().__init__(host, port, _PeerRequestHandler, most=limits.connections)
 
 
-class _PeerRequestHandler(BaseHTTPRequestHandler):
+class _PeerRequestHandler(LimitedRequestHandler):
     """The handler of one connection, which carries requests one after another."""
-
-    protocol_version = "HTTP/1.1"
-    server_version = "cordwood"
-    sys_version = ""
 
     @property
     def _server(self) -> _Server:
         return cast(_Server, self.server)
 
-    def setup(self) -> None:
-        """Limit the requests."""
-        super().setup()
-        reader = RequestReader(
-            cast(BufferedReader, self.rfile),
-            self.connection,
-            most_bytes=_MAX_REQUEST_BYTES,
-            seconds=self._server.limits.request_seconds,
-        )
-        self.rfile = cast(Any, reader)
+    @property
+    def request_limits(self) -> RequestLimits:
+        return RequestLimits(_MAX_REQUEST_BYTES, self._server.limits.request_seconds)
 
     def handle(self) -> None:
         """Answer requests until one is refused, or none comes."""
-        limits, reader = self._server.limits, cast(RequestReader, self.rfile)
+        limits, reader = self._server.limits, self.request_reader
         self.close_connection = False
         try:
             while not self.close_connection:
@@ -296,9 +285,6 @@ class _PeerRequestHandler(BaseHTTPRequestHandler):
         """Refuse what BaseHTTPRequestHandler does not understand, without repeating it."""
         del message, explain
         self._refuse(HTTPStatus(code))
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Do nothing: requests are not logged."""
 
 
 def _path_of(target: str) -> str:

@@ -1,0 +1,1 @@
+"""Temporary files and directories for work that needs a disk."""
