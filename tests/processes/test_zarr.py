@@ -16,6 +16,7 @@ import pytest
 from eformer.serialization import serialization as eformer
 
 import cordwood
+from cordwood.processes.rendezvous import SILENCE_SECONDS
 from cordwood.testing import assert_trees_equal
 from tests.processes.group import Group
 from tests.processes.spread_trees import SPECS, reference
@@ -86,8 +87,12 @@ def test_keys_that_are_spread(tmp_path: Path, two: Group) -> None:
 
 def test_processes_with_other_options_save_nothing(tmp_path: Path, two: Group) -> None:
     path = tmp_path / "x"
-    for text in two.fail("directories.save_otherwise", path=str(path)):
-        assert f"process 1 came to save {path} as zarr with zstd, process 0 to save" in text
+    two.run("managers.hasten", silence_seconds=10.0)
+    try:
+        for text in two.fail("directories.save_otherwise", path=str(path)):
+            assert f"process 1 came to save {path} as zarr with zstd, process 0 to save" in text
+    finally:
+        two.run("managers.hasten", silence_seconds=SILENCE_SECONDS)
     assert os.listdir(tmp_path) == []
 
 
