@@ -17,16 +17,21 @@ import pytest
 
 import cordwood as cw
 from cordwood.errors import CorruptionError, MismatchError, PendingSaveError, StepError
+from cordwood.formats.load_format import storage_of
+from cordwood.formats.table import DEFAULT
 from cordwood.manager.step_summaries import summarize_steps
 from cordwood.publishing.held_version import HeldVersion
 from cordwood.publishing.stored_versions import StoredVersions
 from cordwood.removing.remove_checkpoint import plan_removal, remove
 from cordwood.storage import syscalls
 from cordwood.storage.locations import LocalPath
+from cordwood.storage.open_step_storage import open_step_listing
 from cordwood.testing import assert_trees_equal
 from tests.faults.recorder import RecordingSystem
 from tests.publishing.published import tree_of
 from tests.storage.stores import new_url
+
+RULES = storage_of(DEFAULT).RULES
 
 
 @pytest.fixture(params=["folder", "memory", "moto", "gs"])
@@ -328,7 +333,7 @@ def test_a_tile_that_was_read_as_a_gap_is_not_taken_for_what_is_fetched_later(
     """Reads go over the tiles between those that they need, which are not fetched for them."""
     tree = {name: np.full(4, n + 1.0) for n, name in enumerate("abc")}
     cw.WeightPublisher(tmp_path).publish(1, tree).wait()
-    versions = StoredVersions(LocalPath(str(tmp_path)), 10.0)
+    versions = StoredVersions(open_step_listing(LocalPath(str(tmp_path)), RULES))
     with ExitStack() as stack:
         whole = versions.open(1, stack)
         held = HeldVersion(whole)

@@ -45,8 +45,9 @@ def serve_command(
     """Serve the checkpoints below the directory ROOT by HTTP, to readers that send the token.
 
     Steps, published versions and other directories of cordwood are served: their indexes, and the
-    files that these name. Nothing else is, nothing is listed, and nothing can be written. The bytes
-    are not encrypted: serve to networks that you trust. Ctrl-C ends it.
+    files that these name. Nothing else is, and nothing can be written. `WeightFollower` of the
+    address follows published versions. The bytes are not encrypted: serve to networks that you
+    trust. Ctrl-C ends it.
 
     Readers set the token by `cordwood.storage_options`, for the address that is printed.
     """

@@ -10,7 +10,9 @@ from enum import IntEnum
 from typing import Any, NamedTuple, SupportsIndex, Unpack
 
 from cordwood.errors import CordwoodError, MismatchError, ProcessError
+from cordwood.formats.load_format import storage_of
 from cordwood.formats.step_names import step_number
+from cordwood.formats.table import DEFAULT
 from cordwood.loading.load_options import LoadOptions, ReadOptions
 from cordwood.loading.load_tree import load_tree
 from cordwood.manager.argument_hints import refuse_arguments
@@ -20,6 +22,7 @@ from cordwood.publishing.held_version import HeldVersion, NotHeldError
 from cordwood.publishing.stored_versions import StoredVersions
 from cordwood.publishing.version_chain import open_chain
 from cordwood.storage.locations import parse_location
+from cordwood.storage.open_step_storage import open_step_listing
 from cordwood.threads.log import log
 
 _ATTEMPTS = 5  # each finds the versions that are there then
@@ -58,7 +61,8 @@ class WeightFollower:
     version.
 
     Args:
-        location: the directory or URL of the publisher, which need not exist yet.
+        location: the directory or URL of the publisher, which need not exist yet. Also the URL of
+            a directory that `cordwood serve` serves.
         like: as in `cordwood.load`; None: the tree as it was published.
         timeout_seconds: how long to wait for other processes that are late but alive.
         options: those of `cordwood.load` that say what to make of the tree: `select`, `recipe`,
@@ -92,7 +96,8 @@ class WeightFollower:
         self._options = LoadOptions(**options)
         self._options.require_valid(like)
         self._like = like
-        self._versions = StoredVersions(parse_location(location), timeout_seconds)
+        storage = open_step_listing(parse_location(location), storage_of(DEFAULT).RULES)
+        self._versions = StoredVersions(storage)
         self._group = ProcessGroup(self.location, timeout_seconds)
         self._held: HeldVersion | None = None
         self._held_stamp = ""  # the stamp with which that version was listed

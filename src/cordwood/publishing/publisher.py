@@ -30,7 +30,8 @@ from cordwood.publishing.publish_version import (
     tiles_of_process,
     whole_tree,
 )
-from cordwood.publishing.stored_versions import ListedVersions, StoredVersions
+from cordwood.publishing.publishing_place import PublishingPlace
+from cordwood.publishing.stored_versions import ListedVersions
 from cordwood.saving.background_saves import PendingSave, save_in_background
 from cordwood.saving.interrupted_saves import after_interrupted_saves
 from cordwood.saving.save_rendezvous import announce_errors, rendezvous_for
@@ -83,7 +84,7 @@ class WeightPublisher:
         for name, value in (("full_every", full_every), ("keep", keep)):
             if type(value) is not int or value < 1:
                 raise ValueError(f"{name}: expected an int of at least 1, found {value!r:.80}")
-        self._versions = StoredVersions(parse_location(location), timeout_seconds)
+        self._place = PublishingPlace(parse_location(location), timeout_seconds)
         self._full_every = full_every
         self._keep = keep
         self._timeout_seconds = timeout_seconds
@@ -97,7 +98,7 @@ class WeightPublisher:
     @property
     def location(self) -> str:
         """The directory or URL that holds the versions."""
-        return str(self._versions.location)
+        return str(self._place.location)
 
     def publish(self, version: SupportsIndex, tree: Any) -> PendingSave:
         """Publish the tree as it is now, in the background; the caller may change or donate it.
@@ -135,7 +136,7 @@ class WeightPublisher:
         return pending
 
     def _publish(self, number: int, tree: Any) -> PendingSave:
-        location = self._versions.location_of(number)
+        location = self._place.location_of(number)
         with (
             after_interrupted_saves(str(location)),
             rendezvous_for(
@@ -183,7 +184,7 @@ class _Publication:
             last = None
         with announce_errors(rendezvous):
             if rendezvous.index == 0:
-                begin = partial(publisher._versions.begin, self._number, chain)
+                begin = partial(publisher._place.begin, self._number, chain)
                 self._before, own = together(begin, partial(encode_own_tiles, host, last))
             else:
                 own = encode_own_tiles(host, last)
@@ -202,7 +203,7 @@ class _Publication:
             kinds.append(f"a delta of {size_text(sum(tiles.sizes))}")
         log.info("%s: published version %d: %s", publisher.location, self._number, listed(kinds))
         if self._before is not None:
-            publisher._versions.end(
+            publisher._place.end(
                 self._number, self._before, publisher._keep, is_whole=record.is_whole
             )
 

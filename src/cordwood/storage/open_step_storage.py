@@ -6,7 +6,7 @@ from cordwood.errors import UnsupportedFormatError
 from cordwood.storage.hub.hub_address import refuse_hub
 from cordwood.storage.local_step_storage import LocalStepStorage
 from cordwood.storage.locations import LocalPath, Location
-from cordwood.storage.step_storage import StepStorage
+from cordwood.storage.step_storage import StepListing, StepStorage
 from cordwood.storage.storage_protocol import NamingRules
 
 
@@ -34,3 +34,17 @@ def open_step_storage(
     from cordwood.storage.object_stores.object_step_storage import ObjectStepStorage
 
     return ObjectStepStorage(root, rules)
+
+
+def open_step_listing(root: Location, rules: NamingRules) -> StepListing:
+    """Return a listing of the steps below a path or URL, to read them.
+
+    Unlike `open_step_storage` this takes the URL of a server of `cordwood serve`, which lists them.
+
+    Raises UnsupportedFormatError for the URL of the hub.
+    """
+    if isinstance(root, LocalPath) or not root.is_web:
+        return open_step_storage(root, rules)
+    from cordwood.storage.peers.served_steps import ServedSteps
+
+    return ServedSteps(root, rules)

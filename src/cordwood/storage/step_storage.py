@@ -58,8 +58,8 @@ def refusal_text(content: EntryContent) -> str:
     return f"it holds {content.foreign_text}, which cordwood did not write"
 
 
-class StepStorage(Protocol):
-    """A directory of entries, each of which is a checkpoint or will become one."""
+class StepListing(Protocol):
+    """A directory whose entries can be listed. Some can only be read."""
 
     @property
     def location(self) -> Location:
@@ -77,6 +77,10 @@ class StepStorage(Protocol):
             matches: returns True for the names of these entries.
         """
         ...
+
+
+class StepStorage(StepListing, Protocol):
+    """A directory of entries, each of which is a checkpoint or will become one."""
 
     def stamp(self, entry: str) -> Hashable | None:
         """Return the stamp of a directory, as in its Entry."""

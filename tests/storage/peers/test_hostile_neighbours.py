@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from cordwood.storage.locations import LocalPath
 from cordwood.storage.peers.peer_file import PeerConnections, PeerFile
 from cordwood.storage.peers.peer_server import PeerServer, ServerLimits
+from cordwood.storage.peers.served_steps import LISTING
 from tests.storage.peers.held_steps import ENTRY, INDEX, RULES, TOKEN, peer, save_step
 
 SECRET = b"what nobody may read"
@@ -99,6 +101,7 @@ def test_without_the_token_nothing_can_be_read_or_learned(
     served: Served, headers: list[str]
 ) -> None:
     targets = [f"/{ENTRY}/{served.name}", f"/{ENTRY}/{INDEX}", "/nothing", "/../secret", "/"]
+    targets += [f"/{LISTING}", f"/nothing/{LISTING}"]
     answers = {served.answer(f"GET {each} HTTP/1.1", *headers) for each in targets}
     (answer,) = answers  # the same, whatever there is
     assert status_of(answer) == 403
@@ -142,6 +145,12 @@ TRAVERSALS = [
     "/" + "a/" * 2000 + INDEX,
     "/" + "a" * 300 + f"/{INDEX}",
     f"/%ff/{INDEX}",
+    f"/../{LISTING}",
+    f"/%2e%2e/{LISTING}",
+    f"/./{LISTING}",
+    f"/{LISTING}/",
+    f"/{ENTRY}/{INDEX}/{LISTING}",
+    f"/%ff%00/{LISTING}",
 ]
 
 
@@ -191,6 +200,43 @@ def test_symbolic_links_are_not_followed(served: Served, tmp_path: Path) -> None
         answer = served.get(target)
         assert status_of(answer) == 404, target
         assert SECRET not in answer
+
+
+def test_a_listing_names_what_is_served(served: Served, tmp_path: Path) -> None:
+    for name in (
+        "notes",
+        ".hidden",
+        "unfinished",
+        "with link",
+        "with folder",
+        b"\xff".decode("utf-8", "surrogateescape"),
+    ):
+        (served.root / name).mkdir()
+    for name in (".hidden", "\udcff"):
+        os.link(served.root / ENTRY / INDEX, served.root / name / INDEX)
+    (served.root / "with link" / INDEX).symlink_to(served.root / ENTRY / INDEX)
+    (served.root / "with folder" / INDEX).mkdir()
+    (served.root / "latest").symlink_to(ENTRY)
+    (served.root / "file").write_bytes(SECRET)
+    (served.root / LISTING).write_bytes(SECRET)
+    first = listing(served.get(f"/{LISTING}"))
+    assert [*first] == [ENTRY]
+    os.utime(served.root / ENTRY / INDEX, (0, 0))
+    assert listing(served.get(f"/{LISTING}")) != first
+    assert status_of(served.get(f"/latest/{LISTING}")) == 404
+    head = served.answer(f"HEAD /{LISTING} HTTP/1.1", BEARER)
+    assert status_of(head) == 200
+    assert head.endswith(b"\r\n\r\n")
+    os.rename(served.root / ENTRY, tmp_path / "elsewhere")
+    assert listing(served.get(f"/{LISTING}")) == listing(served.get(f"/later/{LISTING}")) == {}
+    os.rename(tmp_path / "elsewhere", served.root / ENTRY)
+
+
+def listing(answer: bytes) -> Any:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert status_of(head) == 200
+    assert b"Content-Length: %d" % len(body) in head
+    return json.loads(body)
 
 
 def test_pipes_and_directories_under_the_name_of_a_file_are_not_served(served: Served) -> None:

@@ -1,5 +1,7 @@
 """A server of the checkpoints below a directory: their indexes, and the files that these name.
 
+It lists the finished steps of a directory, too, and nothing else (`served_steps`).
+
 It only reads. Whoever has not the token learns nothing, and whoever has it can read no other file.
 Connections, requests and times are limited, so that no client can stop it.
 """
@@ -24,6 +26,7 @@ from cordwood.serving.request_reader import RequestTooLargeError
 from cordwood.storage.local_directory import LocalDirectory
 from cordwood.storage.locations import LocalPath
 from cordwood.storage.open_beneath import open_beneath
+from cordwood.storage.peers.served_steps import LISTING, listing_of
 from cordwood.storage.read_small_file import read_limited, regular_file_size
 from cordwood.storage.storage_protocol import NamingRules
 
@@ -146,6 +149,19 @@ class _ServedFiles:
         except (OSError, ValueError, CordwoodError):
             return None
 
+    def listing(self, path: str) -> bytes | None:
+        """Return the listing that is at a path below the directory; None if there is none."""
+        folder, _, name = path.rpartition("/")
+        if name != LISTING:
+            return None
+        try:
+            with LocalDirectory(self._root) as root:
+                return listing_of(root.fd, folder, self._rules.index_name)
+        except FileNotFoundError:
+            return b"{}"  # a run that begins later
+        except (OSError, ValueError):
+            return None
+
     def _names_in(self, root: int, index_path: str) -> frozenset[str]:
         """Return the names of the files of an index, which is parsed again once it has changed."""
         fd = open_beneath(root, index_path)
@@ -209,7 +225,7 @@ class _PeerRequestHandler(LimitedRequestHandler):
             pass
 
     def do_GET(self) -> None:
-        """Answer with a range of a file, or refuse."""
+        """Answer with a range of a file, or with a listing, or refuse."""
         self._answer(self._send_range)
 
     def do_HEAD(self) -> None:
@@ -231,7 +247,13 @@ class _PeerRequestHandler(LimitedRequestHandler):
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE)
             return
         try:
-            fd = server.files.open(_path_of(self.path))
+            path = _path_of(self.path)
+            listing = server.files.listing(path)
+            if listing is not None:
+                self._send_head(HTTPStatus.OK, len(listing))
+                self.wfile.write(b"" if self.command == "HEAD" else listing)
+                return
+            fd = server.files.open(path)
             if fd is None:
                 self._send_head(HTTPStatus.NOT_FOUND, 0)
                 return
