@@ -67,6 +67,6 @@ def _go_on(roots: Sequence[Path], mirror: Path) -> Resumed:
 
 
 def _newest(root: Path) -> int:
-    """The number of the newest step; a name with a dot is of a step that is written or removed."""
+    """Return the newest step; a name with a dot is of a step that is written or removed."""
     steps = (path.parent.name for path in root.glob("*/cordwood.json"))
     return max((int(name) for name in steps if name.isdigit()), default=0)
