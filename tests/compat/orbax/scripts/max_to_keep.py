@@ -19,7 +19,7 @@ def run(ocp: Any, directory: Path) -> dict[str, Any]:
     }.items():
         options = ocp.CheckpointManagerOptions(**fields)
         with ocp.CheckpointManager(directory / name, options=options) as manager:
-            for step in range(10):
+            for step in range(7):
                 manager.save(step, args=ocp.args.StandardSave({"w": jnp.full(2, step)}))
             manager.wait_until_finished()
             observed[name] = [list(manager.all_steps()), manager.latest_step()]

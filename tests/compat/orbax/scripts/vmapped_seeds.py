@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,23 @@ class Policy(nn.Module):
         return nn.Dense(2)(nn.tanh(nn.Dense(4)(x)))
 
 
-def run(ocp: Any, directory: Path) -> dict[str, Any]:
-    network, optimizer = Policy(), optax.adam(1e-3)
+network, optimizer = Policy(), optax.adam(1e-3)
+
+
+@cache
+def initial_states() -> TrainState:
+    """Return the states of three seeds; compiling this takes longer than all saves."""
 
     def init(key: jax.Array) -> TrainState:
         params = network.init(key, jnp.zeros(3))
         return TrainState.create(apply_fn=network.apply, params=params, tx=optimizer)
 
-    states = jax.vmap(init)(jax.random.split(jax.random.PRNGKey(0), 3))
+    states: TrainState = jax.vmap(init)(jax.random.split(jax.random.PRNGKey(0), 3))
+    return states
+
+
+def run(ocp: Any, directory: Path) -> dict[str, Any]:
+    states = initial_states()
     config = {"LR": 1e-3, "NUM_SEEDS": 3, "ANNEAL": True, "ENV": "CartPole-v1", "HIDDEN": [4]}
     checkpointer = ocp.PyTreeCheckpointer()
     path = directory / "best"
