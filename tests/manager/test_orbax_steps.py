@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from orbax.checkpoint import v1
 
 import cordwood
 from cordwood.errors import UnsupportedLeafError
+from cordwood.manager.orbax_indexes import add_orbax_index
+from cordwood.storage.locations import parse_location
 from cordwood.testing import assert_trees_equal
 
 
@@ -31,7 +34,7 @@ def tree_of(step: int) -> dict[str, Any]:
     return {"w": np.full(3, step, np.float32), "frozen": np.arange(4.0), "step": step}
 
 
-def save_steps(root: Path, steps: list[int], **options: Any) -> None:
+def save_steps(root: Path | str, steps: list[int], **options: Any) -> None:
     with cordwood.CheckpointManager(root, background=False, **options) as manager:
         for step in steps:
             manager.save(step, tree_of(step), metrics={"loss": 1 / step}, force=True)
@@ -179,9 +182,29 @@ def test_a_step_that_orbax_cannot_read_is_refused_before_it_is_written(tmp_path:
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_a_run_in_a_store_is_refused_when_the_manager_is_made() -> None:
-    with pytest.raises(cordwood.errors.UnsupportedFormatError, match="orbax= needs links"):
-        cordwood.CheckpointManager("memory://orbax-steps", orbax=True)
+def test_in_a_store_the_error_says_how_a_step_becomes_one_of_orbax(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = "memory://orbax-steps/run"
+    with pytest.raises(cordwood.errors.UnsupportedFormatError, match="orbax= needs links") as run:
+        cordwood.CheckpointManager(url, orbax=True)
+    with pytest.raises(cordwood.errors.UnsupportedFormatError, match="orbax= needs links") as one:
+        cordwood.save(f"{url}/3", tree_of(3), orbax=True)
+    with pytest.raises(cordwood.errors.UnsupportedFormatError, match="needs links") as index:
+        add_orbax_index(parse_location(f"{url}/3"), None)
+    save_steps(url, [3])
+    for error in (run, one, index):
+        advice = re.fullmatch(r".*: (cordwood\.convert\(.*\))", str(error.value))
+        assert advice is not None
+        eval(advice[1].replace("STEP", "3"), {"cordwood": cordwood})
+        shutil.rmtree("copy", ignore_errors=True)
+    with ocp.CheckpointManager(tmp_path / "run") as manager:
+        restored = manager.restore(3, args=ocp.args.StandardRestore(tree_of(0)))
+        assert np.array_equal(restored["w"], tree_of(3)["w"])
+
+
+def test_other_values_of_the_option_are_refused() -> None:
     with pytest.raises(TypeError, match="expected True, False or the name of an item"):
         cordwood.CheckpointManager("run", orbax=3)  # type: ignore[arg-type]
 

@@ -42,7 +42,16 @@ def with_orbax(
         )
     if isinstance(location, Url):
         raise UnsupportedFormatError(
-            f"{location}: orbax= needs links, which object stores lack; save without it, and write "
-            'a checkpoint for Orbax by cordwood.convert(..., format="orbax")'
+            f"{location}: orbax= needs links, which object stores lack; save without it, and "
+            f"{conversion_to_disk(location, item=item)}"
         )
     return {**strings, ORBAX_KEY: item if orbax is True else orbax}
+
+
+def conversion_to_disk(location: Url, *, item: str) -> str:
+    """Return the advice to convert what is in a store; `item` is not "" for the steps of a run."""
+    source, destination = (f"{location}/STEP", f"run/STEP/{item}") if item else (location, "copy")
+    return (
+        "write checkpoints for Orbax to a disk from there: "
+        f'cordwood.convert("{source}", "{destination}", format="orbax")'
+    )

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from cordwood.errors import UnsupportedFormatError
 from cordwood.formats.list_steps import steps_in
 from cordwood.formats.load_format import records_of, storage_of
+from cordwood.formats.orbax_option import conversion_to_disk
 from cordwood.formats.place import Place
 from cordwood.formats.table import DEFAULT
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
@@ -52,8 +53,8 @@ def add_orbax_index(location: LocalPath | Url, item: str | None) -> OrbaxIndex:
     """
     if isinstance(location, Url):
         raise UnsupportedFormatError(
-            f"{location}: an index for Orbax needs links, which object stores lack; write a "
-            'checkpoint for Orbax by cordwood.convert(..., format="orbax")'
+            f"{location}: an index for Orbax needs links, which object stores lack; "
+            f"{conversion_to_disk(location, item='')}"
         )
     storage = storage_of(DEFAULT)
     store = storage.store_at(location, to_save=True)

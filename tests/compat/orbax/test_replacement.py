@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,43 @@ def test_steps_of_orbax_are_restored_and_followed_by_others(tmp_path: Path) -> N
         assert not manager.save(1, args=ocp.args.StandardSave(state()))
         assert manager.save(2, args=ocp.args.StandardSave(state()))
         assert manager.all_steps() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"step_prefix": "ckpt"}, "ckpt_100"),
+        ({"step_format_fixed_length": 4}, "0100"),
+        ({"step_prefix": "weights"}, "weights_100"),
+    ],
+)
+def test_a_run_with_other_names_goes_on_as_the_error_says(
+    options: dict[str, Any], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with orbax.checkpoint.CheckpointManager(
+        tmp_path / "run", options=orbax.checkpoint.CheckpointManagerOptions(**options)
+    ) as orbax_manager:
+        orbax_manager.save(100, args=orbax.checkpoint.args.StandardSave(state()))
+    with pytest.raises(TypeError, match=r"leave it out: .* is read, and new steps are") as error:
+        ocp.CheckpointManagerOptions(**options)
+    command = re.search(r"\(mv (\S+) (\S+)\)", str(error.value))
+    assert command is not None
+    if "weights" not in name:
+        with ocp.CheckpointManager("run") as manager:
+            assert manager.save(200, args=ocp.args.StandardSave(state()))
+            assert manager.all_steps() == [100, 200]
+        assert name in command[1]
+    os.rename(f"run/{name}", command[2])
+    with ocp.CheckpointManager("run") as manager:
+        manager.save(300, args=ocp.args.StandardSave(state()))
+        steps = manager.all_steps()
+        assert_same(manager.restore(100, args=ocp.args.StandardRestore(state())), state())
+    with orbax.checkpoint.CheckpointManager(tmp_path / "run") as orbax_manager:
+        assert sorted(orbax_manager.all_steps()) == steps == sorted({100, *steps})
+        for step in steps:
+            target = orbax.checkpoint.args.StandardRestore(state())
+            assert_same(orbax_manager.restore(step, args=target), state())
 
 
 def test_composites_of_orbax_are_restored(tmp_path: Path) -> None:

@@ -14,6 +14,11 @@ from cordwood.did_you_mean import nearest_name
 
 T = TypeVar("T")
 
+_NUMBERS = (
+    "leave it out: {0} is read, and new steps are named by their numbers. If Orbax is to read all "
+    "steps too, rename the old ones (mv run/{0} run/100), and leave it out there"
+)
+
 # Fields of Orbax's options that this class does not have, and what to do instead.
 _OTHER_FIELDS = {
     "atomicity_options": "leave it out: every step is committed atomically",
@@ -26,12 +31,9 @@ _OTHER_FIELDS = {
     "prevent_write_metrics": "leave metrics= of save out",
     "save_root_metadata": "leave it out: a root has no metadata of its own",
     "single_host_load_and_broadcast": "leave it out: each process reads what its devices need",
-    "step_format_fixed_length": "leave it out: 0100 is read, and new steps are named 100",
-    "step_name_format": "leave it out, and rename steps to their numbers",
-    "step_prefix": (
-        "leave it out: new steps are named by their numbers, and ckpt_100 and step_100 are read; "
-        "rename steps of another prefix"
-    ),
+    "step_format_fixed_length": _NUMBERS.format("0100"),
+    "step_name_format": _NUMBERS.format("ckpt_100"),
+    "step_prefix": _NUMBERS.format("ckpt_100"),
     "temporary_path_class": "leave it out: every step is committed atomically",
     "todelete_full_path": "use cordwood copy before a step is deleted",
     "todelete_subdir": "use cordwood copy before a step is deleted",
