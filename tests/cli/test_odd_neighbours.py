@@ -18,7 +18,7 @@ from cordwood.errors import CordwoodError, LimitError, NotACheckpointError
 from cordwood.removing.remove_checkpoint import plan_removal
 from cordwood.storage.directories import size_on_disk
 from cordwood.storage.locations import parse_location
-from cordwood.storage.removal.listed_removal import MAX_DEPTH
+from cordwood.storage.removal.list_tree import MAX_DEPTH
 from tests.cli.conftest import Run
 
 TREE = {"w": np.arange(4)}

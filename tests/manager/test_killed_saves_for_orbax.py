@@ -207,3 +207,80 @@ def test_a_failed_save_leaves_nothing(root: Path) -> None:
             assert cordwood.verify(root / "new" / "12").stale == ()
         shutil.rmtree(root / "new", ignore_errors=True)
     assert failures > 8
+
+
+def test_at_every_call_of_a_copy_orbax_has_no_step_or_the_whole_one(root: Path) -> None:
+    copy = root.with_name("copy")
+    total = cordwood.copy(root, copy).copied_bytes
+    copied = []
+    for call in range(1, 500):
+        shutil.rmtree(copy)
+        dying = Dying(call)
+        with syscalls.override(dying), suppress(Killed):
+            cordwood.copy(root, copy)
+        assert steps_for_orbax(copy, IN_PLACE) == steps_for_orbax(copy)
+        if steps_for_orbax(copy):
+            assert cordwood.verify(copy / "11").stale == ()
+        copied.append(cordwood.copy(root, copy).copied_bytes)
+        assert {*os.listdir(copy)} <= {"11", ".steps.cordwood-lock"}
+        assert cordwood.verify(copy / "11").stale == ()
+        if not dying.died:
+            break
+    with ocp.StandardCheckpointer() as checkpointer:
+        restored = checkpointer.restore(copy / "11" / "default")
+    assert_trees_equal(restored, dict(sorted(tree_of(11).items())))
+    assert len(copied) > 20
+    assert {copied[0], *copied} == {total, 0}
+    assert copied == sorted(copied, reverse=True)  # a file that was whole is not copied again
+    assert copied.count(0) > 10
+
+
+def kill_copy(root: Path, copy: Path) -> Path:
+    """Copy a run of one step, and die once its data are copied; return the path of their file."""
+    for call in range(1, 100):
+        with syscalls.override(Dying(call)), suppress(Killed):
+            cordwood.copy(root, copy)
+        data = list(copy.glob(".11.*.stage/data-*.safetensors"))
+        if data:
+            return data[0]
+    raise AssertionError("no call left data in a staging directory")
+
+
+def test_a_mirror_goes_on_from_the_files_of_a_killed_copy(root: Path) -> None:
+    mirror = root.with_name("mirror")
+    data = kill_copy(root, mirror)
+    inode = data.stat().st_ino
+    with cordwood.CheckpointManager(root, mirror=cordwood.Mirror(mirror), orbax=True) as manager:
+        manager.restore()
+        manager.wait()
+        assert manager.mirrored == 11
+    assert os.listdir(mirror) == ["11"]
+    assert (mirror / "11" / data.name).stat().st_ino == inode
+
+
+def test_gc_and_the_next_step_in_a_mirror_remove_a_killed_copy(root: Path) -> None:
+    mirror = root.with_name("mirror")
+    stage = str(kill_copy(root, mirror).parent)
+    assert cordwood.gc(mirror) == [stage]
+    stage = str(kill_copy(root, mirror).parent)
+    with cordwood.CheckpointManager(root, mirror=cordwood.Mirror(mirror)) as manager:
+        manager.save(12, tree_of(12))
+        manager.wait()
+        assert manager.mirrored == 12
+    assert not os.path.exists(stage)
+    assert steps_for_orbax(mirror) == [12]
+
+
+def test_a_checkpoint_that_comes_while_it_is_copied_stays(root: Path, tmp_path: Path) -> None:
+    begun: list[bool] = []
+
+    def progress(_: object) -> None:
+        if not begun:
+            begun.append(True)
+            cordwood.save(tmp_path / "to" / "11", tree_of(1), orbax=True)
+
+    with pytest.raises(FileExistsError, match="there is a checkpoint already, and another one"):
+        cordwood.copy(root / "11", tmp_path / "to" / "11", progress=progress)
+    assert_trees_equal(cordwood.load(tmp_path / "to" / "11", like=tree_of(1)), tree_of(1))
+    assert cordwood.gc(tmp_path / "to" / "11") == []
+    assert os.listdir(tmp_path / "to") == ["11"]

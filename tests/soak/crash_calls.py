@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import cordwood as cw
+from cordwood.compat.orbax import PyTreeCheckpointer
 from cordwood.errors import NotACheckpointError, StepError
 from cordwood.manager.orbax_indexes import add_orbax_index, steps_to_index
 from cordwood.removing.remove_checkpoint import plan_removal, remove
@@ -580,6 +581,12 @@ def _for_orbax() -> list[CrashCase]:
         save(root, 1, "state")
         shutil.rmtree(f"{root}/d/state")
 
+    def prepare_plain(root: str) -> None:
+        cw.save(f"{root}/d", tree_of(1), format="orbax")
+
+    def force(root: str) -> None:
+        PyTreeCheckpointer().save(f"{root}/d", tree_of(2), force=True)
+
     def of_steps(*steps: int) -> tuple[Tree, ...]:
         paths = [f"run/{step}" for step in steps]
         return tuple(
@@ -634,6 +641,14 @@ def _for_orbax() -> list[CrashCase]:
         ),
         case("rm of a run", prepare, partial(_remove, "run"), of_steps(1, 2, 3)),
         case("index of a run", prepare_without, index_all, of_steps(1, 2, 3)),
+        case("force=True over a checkpoint of Orbax", prepare_plain, force, (Tree("d"),)),
+        case(
+            "force=True over a checkpoint of Orbax, without exchange",
+            prepare_plain,
+            force,
+            (Tree("d"),),
+            _NO_EXCHANGE,
+        ),
         case("gc", prepare_missing, lambda root: cw.gc(f"{root}/d"), in_place("state")),
         case(
             "copy",

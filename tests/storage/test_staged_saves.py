@@ -14,6 +14,7 @@ import pytest
 from cordwood.storage import syscalls
 from cordwood.storage.local_storage import LocalStorage
 from cordwood.storage.local_transaction import LocalTransaction
+from cordwood.storage.removal.list_tree import list_tree
 from cordwood.storage.staging.collect_stages import collect_stages_of_packs
 from cordwood.storage.storage_protocol import MissingDataError
 from tests.storage.test_local_storage import RULES, new_file, put, save, sevens
@@ -155,6 +156,25 @@ def test_the_files_of_all_processes_move_into_a_directory_that_came_meanwhile(
     assert names_below(path) == ["data-0", "data-1", "data-9", "index"]
     assert LocalStorage(path, RULES).read_index() == b'{"y": ["data-9"], "x": ["data-0", "data-1"]}'
     assert os.listdir(tmp_path) == ["12"]
+
+
+def test_the_files_of_all_processes_take_the_place_of_what_was_listed(tmp_path: Path) -> None:
+    path = tmp_path / "12"
+    (path / "inner").mkdir(parents=True)
+    (path / "inner" / "old").write_text("of another tool")
+    with ExitStack() as stack:
+        other = stack.enter_context(LocalStorage(path, RULES).transaction(others_commit=True))
+        first = stack.enter_context(
+            LocalStorage(path, RULES).transaction(
+                others_commit=False, replaces=list_tree(os.fspath(path))
+            )
+        )
+        assert other.sees_probe(first.create_probe(), timeout_seconds=1)
+        first.write([new_file("data-0")], sevens())
+        other.write([new_file("data-1")], sevens())
+        assert names_below(path) == ["inner", "inner/old"]
+        first.commit(put("x", "data-0", "data-1"))
+    assert names_below(tmp_path) == ["12", "12/data-0", "12/data-1", "12/index"]
 
 
 def _saved_elsewhere(folder: Path) -> Path:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from cordwood.formats.choose_format import format_for_saving
 from cordwood.formats.format_protocol import SaveOptions
 from cordwood.formats.orbax_option import with_orbax
+from cordwood.formats.table import Format
 from cordwood.io.memory.staging_memory import StagingOptions, checked_options
 from cordwood.io.page_cache import require_page_cache_option
 from cordwood.io.progress import ProgressOption
@@ -97,13 +98,14 @@ def save_async(
     """
     require_page_cache_option(page_cache)
     options = SaveOptions(prefix, {}, compression, page_cache=page_cache)
+    location = parse_location(path)
     pending = run_in_worker(
         lambda: start_save(
-            parse_location(path),
+            location,
             tree,
             options,
             metadata,
-            format=format,
+            format=format_for_saving(location, format=format, prefix=prefix, exports=True),
             orbax=orbax,
             staging=checked_options(staging_bytes, device_copies),
             progress=progress,
@@ -120,25 +122,22 @@ def start_save(
     options: SaveOptions,
     metadata: Mapping[str, str] | None,
     *,
-    format: str | None,
+    format: Format,
     orbax: bool | str,
     staging: StagingOptions,
     progress: ProgressOption,
     timeout_seconds: float,
 ) -> PendingSave:
     """Begin a save in the background, as `save_async`; the caller lets it begin to write."""
-    saved_format = format_for_saving(location, format=format, prefix=options.prefix, exports=True)
     require_progress_option(progress)
-    strings = with_orbax(metadata, orbax, saved_format, location, item="")
+    strings = with_orbax(metadata, orbax, format, location, item="")
     options = options._replace(metadata=strings)
     with (
         after_interrupted_saves(str(location)),
-        rendezvous_for(
-            location, saved_format, options, timeout_seconds, background=True
-        ) as rendezvous,
+        rendezvous_for(location, format, options, timeout_seconds, background=True) as rendezvous,
     ):
         save = SnapshotSave(
-            location, tree, saved_format, rendezvous, options, staging=staging, progress=progress
+            location, tree, format, rendezvous, options, staging=staging, progress=progress
         )
         pending = save.start(str(location), save.write)
         save.detach(pending)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -18,8 +19,9 @@ from cordwood.formats.table import DEFAULT
 from cordwood.index import Source
 from cordwood.storage.atomic_file import remove_stale_temporaries
 from cordwood.storage.locations import LocalPath, Location
+from cordwood.storage.paths import path_exists, real_path, stage_path
 from cordwood.storage.retry_reading import ReplacedError, retry_reading
-from cordwood.storage.storage_protocol import MissingDataError, Storage
+from cordwood.storage.storage_protocol import MissingDataError, Storage, StorageTransaction
 from cordwood.threads.log import log
 
 _ATTEMPTS = 3  # to copy a step whose files are removed at the destination before its index is there
@@ -86,7 +88,10 @@ class Copier:
         names = [*content.files]
         current = target.read_index()
         _content_beside(current, content, destination)
-        if current != content.index_bytes:
+        if current is None and _is_staged(content, destination):
+            stage = LocalPath(stage_path(real_path(str(destination)), _save_id(content)))
+            names = self._missing(store_at(stage), content, by_size=False)
+        elif current != content.index_bytes:
             writer_of(DEFAULT).refuse_foreign(DEFAULT, destination)
         elif not self._verify:
             names = self._missing(target, content, by_size=True)
@@ -144,10 +149,61 @@ class Copier:
     def _copy(
         self, name: str, origin: Storage, content: StepContent, destination: Location
     ) -> None:
-        target, copier = storage_of(DEFAULT).store_at(destination), copier_of(DEFAULT)
-        current = target.read_index()
+        current = storage_of(DEFAULT).store_at(destination).read_index()
         _content_beside(current, content, destination)
         is_there = current == content.index_bytes
+        if current is None and _is_staged(content, destination):
+            missing = self._copy_to_stage(origin, content, destination)
+        else:
+            missing = self._copy_in_place(origin, content, destination, is_there=is_there)
+        written = {each for each in content.files if (destination, each) in self.written}
+        written.update(missing)
+        self.files += len(written)
+        for each, file in content.files.items():
+            if each in written:
+                self.copied_bytes += file.size_bytes
+            elif not self._holds(each, content):
+                self.skipped_bytes += file.size_bytes
+        self._held.update({each: (destination, file) for each, file in content.files.items()})
+        (self.steps_there if is_there and not written else self.steps).append(name)
+
+    def _copy_to_stage(
+        self, origin: Storage, content: StepContent, destination: Location
+    ) -> list[str]:
+        """Copy to a directory that gets its name at the end; return the files that were copied."""
+        store_at = storage_of(DEFAULT).store_at
+        block = store_at(destination).transaction(
+            others_commit=False, staged=True, resumes=_save_id(content)
+        )
+        with block as save:
+            missing = self._missing(store_at(save.place), content, by_size=False)
+            for each in content.files.keys() - set(missing):
+                remove_stale_temporaries(str(save.place), each)
+            copied = self._link_or_copy(save, origin, content, missing)
+            save.commit(lambda old: _content_beside(old, content, destination).change())
+        return copied
+
+    def _link_or_copy(
+        self,
+        save: StorageTransaction,
+        origin: Storage,
+        content: StepContent,
+        names: Sequence[str],
+    ) -> list[str]:
+        """Link files that an earlier step has, and copy the others; return the copied ones."""
+        unlinked = [
+            each
+            for each in names
+            if not self._holds(each, content) or not save.link(str(self._held[each][0]), each)
+        ]
+        copier_of(DEFAULT).write_files(origin, _files(content, unlinked), save.place)
+        return unlinked
+
+    def _copy_in_place(
+        self, origin: Storage, content: StepContent, destination: Location, *, is_there: bool
+    ) -> list[str]:
+        """Copy to a directory that may be there already; return the files that were copied."""
+        target, copier = storage_of(DEFAULT).store_at(destination), copier_of(DEFAULT)
         is_complete = False
         if is_there:
             if content.optional_sidecars and isinstance(destination, LocalPath):
@@ -170,23 +226,9 @@ class Copier:
                 for each in content.files.keys() - set(missing):
                     remove_stale_temporaries(str(destination), each)
             with target.transaction(others_commit=False) as save:
-                unlinked = [
-                    each for each in linked if not save.link(str(self._held[each][0]), each)
-                ]
-                copier.write_files(origin, _files(content, unlinked), destination)
-                missing = [each for each in missing if each not in linked or each in unlinked]
-
+                unshared += self._link_or_copy(save, origin, content, linked)
                 save.commit(lambda old: _content_beside(old, content, destination).change())
-        written = {each for each in content.files if (destination, each) in self.written}
-        written.update(missing)
-        self.files += len(written)
-        for each, file in content.files.items():
-            if each in written:
-                self.copied_bytes += file.size_bytes
-            elif not self._holds(each, content):
-                self.skipped_bytes += file.size_bytes
-        self._held.update({each: (destination, file) for each, file in content.files.items()})
-        (self.steps_there if is_there and not written else self.steps).append(name)
+        return unshared
 
     def _holds(self, name: str, content: StepContent) -> bool:
         """Return True if an earlier step of this call has the same file."""
@@ -215,6 +257,17 @@ class Copier:
             *missing_files(target, others, by_size=by_size),
         }
         return [name for name in files if name in missing]
+
+
+def _is_staged(content: StepContent, destination: Location) -> bool:
+    """Return True for a new directory that another tool takes for a step from its first file on."""
+    is_for_orbax = bool(content.optional_sidecars) and isinstance(destination, LocalPath)
+    return is_for_orbax and not path_exists(str(destination))
+
+
+def _save_id(content: StepContent) -> str:
+    """Return the same 16 digits for each copy of a step, by which one goes on from another."""
+    return hashlib.blake2b(content.index_bytes, digest_size=8).hexdigest()
 
 
 def _files(content: StepContent, names: Sequence[str]) -> dict[str, Source]:

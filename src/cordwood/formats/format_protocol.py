@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cordwood.keypath import KeyPath
     from cordwood.plan.load_plan import LoadPlan
     from cordwood.processes.rendezvous import Rendezvous
+    from cordwood.storage.removal.list_tree import Listing
     from cordwood.storage.storage_protocol import (
         Garbage,
         IndexChange,
@@ -123,6 +124,8 @@ class SaveOptions(NamedTuple):
             then dropped. None: this tree alone is saved, and those of other prefixes stay.
         files: files that are written beside the tree, by their names.
         page_cache: True if the files may stay in the page cache (`io/page_cache.py`).
+        replaces: all that is at the destination, of another tool, as the caller has checked it: it
+            is removed once this save is committed. On one process; None: nothing is replaced.
     """
 
     prefix: str | None = None
@@ -133,6 +136,7 @@ class SaveOptions(NamedTuple):
     items: Mapping[str, Any] | None = None
     files: Mapping[str, bytes] = {}
     page_cache: bool = False
+    replaces: Listing | None = None
 
 
 class SavePlan(NamedTuple):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from cordwood.errors import CordwoodError, StepError
 from cordwood.formats.load_format import collector_of, storage_of
+from cordwood.formats.step_names import step_name
 from cordwood.formats.table import DEFAULT
 from cordwood.manager.step import Step, best_of_each
 from cordwood.manager.steps import Steps
@@ -153,7 +154,8 @@ class StepCleaner:
     def remove_unfinished(self, *, spared: int | None = None) -> None:
         """Do the same in any storage. In an object store only what is a day old is removed."""
         unfinished = self._steps.unfinished()
-        self._remove_unfinished([each for each in unfinished if each.step != spared])
+        unfinished = [each for each in unfinished if each.step != spared]
+        self._remove_unfinished(unfinished, spared="" if spared is None else step_name(spared))
 
     def after_commit(self, *, time_now: float) -> None:
         """Delete steps by the plan, and all leftovers. Raises OSError, CordwoodError."""
@@ -252,8 +254,8 @@ class StepCleaner:
                 self._warned.add(problem)
                 log.warning("%s", printable(problem))
 
-    def _remove_unfinished(self, unfinished: Sequence[Step]) -> None:
-        self._storage.remove_leftovers()
+    def _remove_unfinished(self, unfinished: Sequence[Step], *, spared: str = "") -> None:
+        self._storage.remove_leftovers(spared=spared)
         for each in unfinished:
             # An empty directory, and one with other files alone, may be anybody's.
             if not each.is_link and self._storage.has_leftovers(each.entry):

@@ -27,7 +27,8 @@ from cordwood.storage.removal.killed_removals import (
     finish_removals,
     undo_removals,
 )
-from cordwood.storage.removal.listed_removal import Listing, list_tree, remove_listed
+from cordwood.storage.removal.list_tree import Listing, list_tree
+from cordwood.storage.removal.listed_removal import remove_listed
 from cordwood.threads.run_in_worker import run_in_worker
 
 _MAX_SHOWN = 3

@@ -73,6 +73,7 @@ class SnapshotSave:
         self._sizes = plan.sizes or [getattr(leaf, "nbytes", 0) for leaf in snapshot]
         self._save = plan.save
         self._is_unshared = UNSHARED_KEY in options.metadata
+        self._is_replacing = options.replaces is not None
         self._display = progress_display(progress, "saving")
         self.is_detached = self._leaves.host_copies is None
         self.total_bytes = sum(self._sizes)
@@ -137,7 +138,8 @@ class SnapshotSave:
                     if meter is not None:
                         meter.advance(sizes[leaf])
 
-                if self._rendezvous.index == 0 or self._is_unshared:
+                is_first = self._rendezvous.index == 0 or self._is_unshared
+                if is_first and not self._is_replacing:
                     writer_of(self._format).refuse_foreign(self._format, self._location)
                 leaves.on_take = advance
                 write_save(self._format, self._save, leaves, self._rendezvous)

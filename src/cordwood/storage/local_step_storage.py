@@ -278,7 +278,7 @@ class LocalStepStorage:
     def pin(self, entry: str) -> AbstractContextManager[None]:
         return pin_directory(self._path_of(entry), self._index_name, root_lock=self._locked())
 
-    def remove_leftovers(self) -> None:
+    def remove_leftovers(self, *, spared: str = "") -> None:
         paths = [each.path for each in scan_directory(self._root) if self._is_left(each.name)]
 
         def discard() -> None:
@@ -293,7 +293,11 @@ class LocalStepStorage:
             run_in_worker(discard)
         with suppress(OSError, CordwoodError):
             is_data_file = self._rules.is_data_file
-            run_in_worker(lambda: collect_stages_of_packs(self._root, is_data_file, dry_run=False))
+            run_in_worker(
+                lambda: collect_stages_of_packs(
+                    self._root, is_data_file, dry_run=False, spared=spared
+                )
+            )
         with suppress(OSError, CordwoodError):
             run_in_worker(lambda: finish_removals(self._root))
 

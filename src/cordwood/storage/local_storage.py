@@ -25,11 +25,13 @@ from cordwood.storage.locks.file_locks import is_locked, remove_unlocked, wait_f
 from cordwood.storage.locks.lock_files import locked
 from cordwood.storage.optional_sidecars import read_optional_sidecar
 from cordwood.storage.paths import (
+    stage_path,
     stale_stages,
     temporary_of,
     temporary_pattern,
 )
 from cordwood.storage.read_small_file import read_small_file
+from cordwood.storage.removal.list_tree import Listing
 from cordwood.storage.staging.collect_stages import collect_stages
 from cordwood.storage.storage_protocol import (
     Garbage,
@@ -95,18 +97,24 @@ class LocalStorage:
         timeout_seconds: float | None = None,
         page_cache: bool = False,
         staged: bool = False,
+        replaces: Listing | None = None,
+        resumes: str = "",
     ) -> Iterator[LocalTransaction]:
         save = LocalTransaction(
             self._path, self._rules, others_commit, timeout_seconds, page_cache=page_cache
         )
-        if not others_commit and not os.path.lexists(f"{self._path}/{self._rules.index_name}"):
-            with suppress(OSError):  # left by a killed first save in the zarr layout
+        if not others_commit:
+            with suppress(
+                OSError
+            ):  # left by a killed save of a new directory, or in the zarr layout
                 if stale_stages(self._path):
-                    collect_stages(self._path, dry_run=False)
+                    spared = stage_path(self._path, resumes) if resumes else ""
+                    collect_stages(self._path, dry_run=False, spared=spared)
         try:
             with save.explain_errors(self.name, what="checkpoint"):
-                if staged and not others_commit and not os.path.lexists(self._path):
-                    save.begin_stage()
+                staged = staged and not os.path.lexists(self._path)
+                if (staged or replaces is not None) and not others_commit:
+                    save.begin_stage(replaces, resumes=resumes)
                 yield save
             save.remove_probes()
         except BaseException:

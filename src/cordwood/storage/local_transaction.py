@@ -24,6 +24,7 @@ from cordwood.storage.atomic_file import SaveStep, WritableFile, remove_stale_te
 from cordwood.storage.directories import make_ancestors, remove_directories, sync_directory
 from cordwood.storage.file_rights import creation_mode, limit_file, rights_of
 from cordwood.storage.local_directory import LocalDirectory, open_directory_files
+from cordwood.storage.locations import LocalPath
 from cordwood.storage.locks.file_locks import link_under_shared_lock, remove_unlocked, unlock
 from cordwood.storage.locks.lock_files import locked
 from cordwood.storage.optional_sidecars import (
@@ -35,6 +36,8 @@ from cordwood.storage.optional_sidecars import (
 )
 from cordwood.storage.paths import temporary_path, temporary_pattern, temporary_prefix
 from cordwood.storage.read_small_file import read_small_file
+from cordwood.storage.removal.list_tree import Listing
+from cordwood.storage.staging.collect_stages import remove_unused
 from cordwood.storage.staging.staging_directory import StagingDirectory
 from cordwood.storage.storage_protocol import (
     IndexChange,
@@ -79,10 +82,18 @@ class LocalTransaction(SaveStep):
         self._probes: list[WritableFile] = []
         self._stage: StagingDirectory | None = None
         self._is_complete = False  # True once the staging directory may have an index
+        self._replaces: Listing | None = None
 
-    def begin_stage(self) -> None:
-        """Write to a new directory, which gets its name at the commit, with all that is in it."""
-        self._enter_stage(StagingDirectory(self._path, timeout_seconds=self._timeout_seconds))
+    def begin_stage(self, replaces: Listing | None, *, resumes: str) -> None:
+        """Write to a new directory, which gets its name at the commit, with all that is in it.
+
+        `replaces` is what has that name until then, and is removed; None: nothing has it. `resumes`
+        is as in `StagingDirectory`.
+        """
+        self._replaces = replaces
+        self._enter_stage(
+            StagingDirectory(self._path, timeout_seconds=self._timeout_seconds, resumes=resumes)
+        )
 
     def _enter_stage(self, stage: StagingDirectory, *, probe: str = "") -> None:
         self._stage = stage
@@ -92,6 +103,10 @@ class LocalTransaction(SaveStep):
         else:
             stage.begin()
         self._path = stage.path
+
+    @property
+    def place(self) -> LocalPath:
+        return LocalPath(self._path)
 
     def create_probe(self) -> str:
         if self._stage is not None:
@@ -238,20 +253,26 @@ class LocalTransaction(SaveStep):
         """
         self.doing = "waiting for the lock of its parent directory"
         with locked(stage.naming_lock, timeout_seconds=self._timeout_seconds):
-            change = update(None)
+            old = read_local_index(self._path, self._rules)  # of a copy that was killed
+            change = update(old)
             self._require(change.added)
             self._is_complete = True
-            self._replace(change, None)
+            self._replace(change, old)
             if not self._links.keys() <= change.kept:  # links that were given up
                 with suppress(OSError):
                     self._clean(change)
                 sync_directory(self._path)
             self.doing = "renaming its directory into place"
-            self.in_place = stage.put_new()
+            replaced = None if self._replaces is None else stage.put_over(self._replaces)
+            self.in_place = replaced is not None or stage.put_new()
             if self.in_place:
                 self.doing = "flushing its parent directory to the disk"
                 sync_directory(os.path.dirname(stage.target))
-                return True
+        if self.in_place:
+            if replaced is not None:
+                remove_unused(replaced, replaced=True)
+            return True
+        update(read_local_index(stage.target, self._rules))  # may refuse it
         for small in self._small:
             small.close()
         self._small.clear()

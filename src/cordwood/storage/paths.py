@@ -208,6 +208,12 @@ def stale_stages(path: str | os.PathLike[str]) -> list[str]:
     return []
 
 
+def stage_path(path: str, save_id: str) -> str:
+    """Return the path of the staging directory of `path` with an id, as `new_save_id` makes one."""
+    parent, name = os.path.split(path)
+    return f"{parent}/{temporary_prefix(name)}{save_id}.stage"
+
+
 def new_save_id() -> str:
     """Return 16 hexadecimal digits: 8 of the seconds since 1970, and 8 random ones.
 

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from cordwood.errors import UnsupportedFormatError
 from cordwood.plan.cells import FileSizes
+from cordwood.storage.removal.list_tree import Listing
 from cordwood.storage.storage_protocol import (
     OptionalSidecarsOf,
     Sidecar,
@@ -43,8 +44,10 @@ class ReadOnlyStorage:
         timeout_seconds: float | None = None,
         page_cache: bool = False,
         staged: bool = False,
+        replaces: Listing | None = None,
+        resumes: str = "",
     ) -> AbstractContextManager[StorageTransaction]:
-        del others_commit, timeout_seconds, page_cache, staged
+        del others_commit, timeout_seconds, page_cache, staged, replaces, resumes
         raise self.read_only()
 
     def flush(self) -> None:

@@ -147,8 +147,11 @@ class StepStorage(StepListing, Protocol):
         """
         ...
 
-    def remove_leftovers(self) -> None:
-        """Remove what interrupted deletions have left, if this user may remove it."""
+    def remove_leftovers(self, *, spared: str = "") -> None:
+        """Remove what interrupted deletions, saves and copies have left, if this user may.
+
+        `spared` is the name of an entry of which a copy is about to go on.
+        """
         ...
 
     def remove_empty(self, entry: str) -> bool:

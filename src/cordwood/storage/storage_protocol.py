@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # listing a checkpoint needs the names in it, and not what it
     from cordwood.io.open_files import ReadableFile
     from cordwood.plan.cells import FileSizes
     from cordwood.plan.file_plan import FilePlan
+    from cordwood.storage.removal.list_tree import Listing
 
 _File_contra = TypeVar("_File_contra", contravariant=True)
 _Written_co = TypeVar("_Written_co", covariant=True)
@@ -149,6 +150,11 @@ class Transaction(Protocol[_File_contra, _Written_co, _Current_co, _Change_contr
 class StorageTransaction(Transaction[NewDataFile, HeaderDigest, bytes, IndexChange], Protocol):
     """A save of data files and an index."""
 
+    @property
+    def place(self) -> Location:
+        """The place where its files are until the commit."""
+        ...
+
     def link(self, folder: str, name: str) -> bool:
         """Add a data file of another directory, under the same name, by a hard link.
 
@@ -235,6 +241,8 @@ class Storage(Protocol):
         timeout_seconds: float | None = None,
         page_cache: bool = False,
         staged: bool = False,
+        replaces: Listing | None = None,
+        resumes: str = "",
     ) -> AbstractContextManager[StorageTransaction]:
         """Save in the block; after an exception remove what it wrote, unless an index refers to it.
 
@@ -244,6 +252,10 @@ class Storage(Protocol):
             page_cache: True if the files may stay in the page cache of this host.
             staged: True if a new directory gets its name when all is in it, and not before. For
                 other tools, which take a directory for a checkpoint by its name alone.
+            replaces: all that is there, which the commit replaces if it is still the same. None: a
+                commit removes data files alone.
+            resumes: with `staged`, the id of the files that a killed call may have left, to go on
+                from: 16 hexadecimal digits. "": a new id.
         """
         ...
 

@@ -25,23 +25,18 @@ from cordwood.compat.orbax.items_to_store import (
 )
 from cordwood.compat.orbax.preservation_policy import OrbaxKeepPolicy
 from cordwood.compat.orbax.save_decision_policy import OrbaxSavePolicy
-from cordwood.compat.orbax.stored_items import StoredItems, restore_item, stored_items
+from cordwood.compat.orbax.stored_items import StoredItems, restore_items, stored_items
 from cordwood.errors import StepError
-from cordwood.formats.load_format import storage_of
 from cordwood.formats.step_names import step_number
-from cordwood.formats.table import DEFAULT
 from cordwood.manager.manager import CheckpointManager as Manager
 from cordwood.manager.missing_steps import finished_step
 from cordwood.manager.save_report import SaveReport
 from cordwood.manager.step import Step
-from cordwood.manager.steps import Steps
-from cordwood.processes.process_group import ProcessGroup
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 from cordwood.removing.remove_checkpoint import plan_removal, remove
 from cordwood.saving.background_saves import PendingSave
 from cordwood.storage.directories import make_ancestors
 from cordwood.storage.locations import LocalPath, parse_location
-from cordwood.storage.open_step_storage import open_step_storage
 from cordwood.storage.paths import absolute_path
 
 
@@ -118,9 +113,7 @@ class CheckpointManager:
             on_save=None if callback is None else self._call_back,
             timeout_seconds=seconds,
         )
-        storage = open_step_storage(self._root, storage_of(DEFAULT).RULES, timeout_seconds=seconds)
-        self._steps = Steps(storage)
-        self._group = ProcessGroup(self._manager.root, seconds)
+        self._steps, self._group = self._manager._steps, self._manager._group
 
     def _call_back(self, report: SaveReport) -> None:
         del report
@@ -233,20 +226,13 @@ class CheckpointManager:
         requests = self._arguments(items, restore_kwargs, args, for_save=False)
         if not requests:
             requests = dict.fromkeys([DEFAULT_ITEM] if self._single else stored.names)
-        values = self._restored(stored, requests)
+        values = restore_items(stored, requests, self._handlers, self._group)
         return values[DEFAULT_ITEM] if self._single else Composite(**values)
 
     def restore_items(self, step: int, requests: Mapping[str, Any]) -> dict[str, Any]:
         """Return items of a step by name, from the arguments of each. Raises as `restore`."""
         self._wait_quietly()
-        return self._restored(self._items_at(step), requests)
-
-    def _restored(self, stored: StoredItems, requests: Mapping[str, Any]) -> dict[str, Any]:
-        with self._group.rendezvous(f"restore {stored.location} of") as processes:
-            return {
-                name: restore_item(stored, name, value, self._handlers, processes)
-                for name, value in sorted(requests.items())
-            }
+        return restore_items(self._items_at(step), requests, self._handlers, self._group)
 
     def _arguments(self, items: Any, keywords: Any, args: Any, *, for_save: bool) -> dict[str, Any]:
         """Return the arguments of each item by name, from either form of a call.

@@ -23,20 +23,22 @@ from cordwood.compat.orbax.items_to_store import (
     NO_TREE,
     items_to_store,
     refuse_custom_metadata,
-    require_storable,
 )
-from cordwood.compat.orbax.stored_items import JSON_KEY, NAME_KEY, restore_item, stored_items
+from cordwood.compat.orbax.stored_items import JSON_KEY, NAME_KEY, restore_items, stored_items
 from cordwood.errors import IncompleteCheckpointError, UnsupportedLeafError
+from cordwood.formats.choose_format import format_for_saving
 from cordwood.formats.format_protocol import SaveOptions
-from cordwood.formats.table import DEFAULT
+from cordwood.formats.table import DEFAULT, Format
 from cordwood.io.memory.staging_memory import checked_options
 from cordwood.loading.detect_checkpoint import detect_checkpoint
 from cordwood.processes.process_group import ProcessGroup
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
-from cordwood.removing.remove_checkpoint import plan_removal, remove
+from cordwood.removing.remove_checkpoint import plan_removal
 from cordwood.saving.background_saves import PendingSave
 from cordwood.storage.locations import LocalPath, Location, parse_location
 from cordwood.storage.paths import path_exists
+from cordwood.storage.removal.list_tree import Listing
+from cordwood.storage.staging.exchange_directories import recover_exchanged
 from cordwood.threads.run_in_worker import run_in_worker
 
 
@@ -84,9 +86,11 @@ class Checkpointer:
             raise UnsupportedLeafError(
                 f"{', '.join(stored.states)}: states of iterators are saved by a CheckpointManager"
             )
-        if force:
-            require_storable(stored, orbax=isinstance(location, LocalPath))
-        group.agree("make room for the checkpoint", lambda: _make_room(location, force=force))
+        with group.rendezvous("look at the destination of") as processes:
+            replaced = None
+            if processes.index == 0:
+                replaced = _checkpoint_to_replace(location, force=force)
+            is_replacing = processes.exchange(None, lambda _: replaced is not None)
         (name, tree), *others = stored.trees.items() or [(NO_TREE, {})]
         metadata = {} if name == DEFAULT_ITEM else {NAME_KEY: name}
         orbax = isinstance(location, LocalPath) and bool(stored.trees)
@@ -96,9 +100,9 @@ class Checkpointer:
             lambda: start_save(
                 location,
                 tree,
-                SaveOptions(items=dict(others)),
+                SaveOptions(items=dict(others), replaces=replaced),
                 metadata,
-                format=DEFAULT.name,
+                format=DEFAULT if is_replacing else _format_of_new(location),
                 orbax=orbax and metadata.get(NAME_KEY, True),
                 staging=checked_options(None, False),
                 progress=None,
@@ -136,11 +140,7 @@ class Checkpointer:
             if DEFAULT_ITEM not in stored.trees and len(stored.names) == 1:
                 requests = {stored.names[0]: value}
         group = ProcessGroup(str(location), self._timeout_seconds)
-        with group.rendezvous("restore the checkpoint") as processes:
-            restored = {
-                name: restore_item(stored, name, request, handlers, processes)
-                for name, request in sorted(requests.items())
-            }
+        restored = restore_items(stored, requests, handlers, group)
         if isinstance(self.handler, CompositeCheckpointHandler):
             return Composite(**restored)
         return next(iter(restored.values()))
@@ -265,16 +265,26 @@ def _seconds_in(options: dict[str, Any]) -> float:
     return TIMEOUT_SECONDS if given is None else float(given)
 
 
-def _make_room(location: Location, *, force: bool) -> None:
-    """Remove the checkpoint at a location with `force`; else raise ValueError if there is one."""
+def _checkpoint_to_replace(location: Location, *, force: bool) -> Listing | None:
+    """Return the files of a checkpoint of another tool at a location, which a save is to replace.
+
+    None if nothing is there, or what any save replaces. Raises ValueError without `force` if there
+    is something, and NotACheckpointError if it is no checkpoint.
+    """
+    if isinstance(location, LocalPath):
+        run_in_worker(lambda: recover_exchanged(location))
     if not _exists(location):
-        return
+        return None
     if not force:
         raise ValueError(f"Destination {location} already exists.")
-    with suppress(IncompleteCheckpointError):  # it is none: the save replaces an empty directory
+    with suppress(IncompleteCheckpointError):  # an empty directory
         plan = plan_removal(str(location))
-        if plan.format != DEFAULT.name:  # else the save replaces it atomically
-            remove(plan)
+        return None if plan.format == DEFAULT.name else plan.listing
+    return None
+
+
+def _format_of_new(location: Location) -> Format:
+    return format_for_saving(location, format=DEFAULT.name, prefix=None)
 
 
 def _exists(location: Location) -> bool:

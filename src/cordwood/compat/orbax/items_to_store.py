@@ -12,13 +12,10 @@ import numpy as np
 
 from cordwood.compat.orbax import args as arguments
 from cordwood.compat.orbax.handlers import CheckpointHandler
-from cordwood.formats.orbax.encode_tree import leaf_names
 from cordwood.manager.items.stateful import is_stateful
 from cordwood.processes.process_group import ProcessGroup
 from cordwood.saving.save_rendezvous import announce_errors
 from cordwood.storage.scratch.scratch_directory import files_in_scratch
-from cordwood.tree.flatten import flatten
-from cordwood.tree.leaves import describe_leaf
 
 DEFAULT_ITEM = "default"  # the name of the item of a checkpoint that has one, without a name
 NO_TREE = "no-tree"  # the name of the empty tree of a checkpoint whose items are no trees
@@ -134,21 +131,6 @@ def _cast(tree: Any, save_args: Any) -> Any:
     structure: Any = jax.tree.structure(tree)
     flat = structure.flatten_up_to(save_args)
     return structure.unflatten(map(cast, structure.flatten_up_to(tree), flat))
-
-
-def require_storable(items: ItemsToStore, *, orbax: bool) -> None:
-    """Raise UnsupportedLeafError for a leaf that cannot be saved, before a checkpoint is deleted.
-
-    Args:
-        items: the items of a save.
-        orbax: True if Orbax is to read the trees.
-    """
-    for tree in items.trees.values():
-        flat = flatten(tree)
-        pairs = zip(flat.paths, flat.leaves, strict=True)
-        specs = [describe_leaf(path, leaf, allow_remote=True) for path, leaf in pairs]
-        if orbax:
-            leaf_names(flat.structure, specs)
 
 
 def refuse_custom_metadata(custom_metadata: object) -> None:

@@ -24,6 +24,7 @@ from cordwood.manager.items.foreign_items import foreign_extras, load_foreign_it
 from cordwood.manager.items.items_to_restore import load_item
 from cordwood.manager.items.recorded_items import ITEM
 from cordwood.manager.items.stateful import is_stateful, set_state
+from cordwood.processes.process_group import ProcessGroup
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.locations import LocalPath, Location
 from cordwood.storage.scratch.scratch_directory import read_in_scratch
@@ -91,24 +92,37 @@ def stored_items(location: Location, record: Record | None) -> StoredItems:
     return StoredItems(location, trees, json, others, None, stored)
 
 
-def restore_item(
+def restore_items(
+    items: StoredItems,
+    requests: Mapping[str, Any],
+    handlers: Mapping[str, CheckpointHandler],
+    group: ProcessGroup,
+) -> dict[str, Any]:
+    """Return items of a checkpoint by name.
+
+    Args:
+        items: the items of the checkpoint.
+        requests: the arguments of each item to restore, such as `args.StandardRestore(target)`;
+            None: as it was saved.
+        handlers: the handlers of users, by the names of items.
+        group: the processes that restore them together.
+
+    Raises KeyError if there is no item of a name.
+    """
+    with group.rendezvous(f"restore {items.location} of") as processes:
+        return {
+            name: _restore_item(items, name, value, handlers, processes)
+            for name, value in sorted(requests.items())
+        }
+
+
+def _restore_item(
     items: StoredItems,
     name: str,
     value: Any,
     handlers: Mapping[str, CheckpointHandler],
     processes: Rendezvous,
 ) -> Any:
-    """Return an item of a checkpoint.
-
-    Args:
-        items: the items of the checkpoint.
-        name: the name of the item.
-        value: its arguments, such as `args.StandardRestore(target)`; None: as it was saved.
-        handlers: the handlers of users, by the names of items.
-        processes: the processes that restore it.
-
-    Raises KeyError if there is no such item.
-    """
     handler = handler_for(name, value, handlers)
     if handler is not None:
         return _restored_by(handler, items, name, value)

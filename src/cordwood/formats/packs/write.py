@@ -32,6 +32,7 @@ from cordwood.processes.tree_fingerprints import tree_fingerprints
 from cordwood.storage.atomic_file import storage_error
 from cordwood.storage.locations import Location
 from cordwood.storage.paths import new_save_id
+from cordwood.storage.removal.list_tree import Listing
 from cordwood.storage.storage_protocol import Storage, StorageTransaction
 from cordwood.tree.flatten import describe_tree
 
@@ -58,6 +59,7 @@ class PacksSave(NamedTuple):
         is_whole: True if trees of other prefixes are dropped.
         page_cache: True if the files may stay in the page cache.
         is_unshared: True if each process writes to a directory of its own, and commits that.
+        replaces: what is at the destination, of another tool; None: nothing is replaced.
         save_id: for tests; None: a new one is drawn.
     """
 
@@ -67,6 +69,7 @@ class PacksSave(NamedTuple):
     is_whole: bool
     page_cache: bool
     is_unshared: bool
+    replaces: Listing | None
     save_id: str | None
 
 
@@ -90,7 +93,7 @@ def plan_save(
         save_id: for tests.
     """
     del format
-    prefix, metadata, _, max_shard_bytes, linking, items, _, page_cache = options
+    prefix, metadata, _, max_shard_bytes, linking, items, _, page_cache, replaces = options
     store = store_at(location, to_save=True)
     file_sizes = store.file_sizes
     if max_shard_bytes is not None:
@@ -134,7 +137,8 @@ def plan_save(
             raise ValueError(f"{store.name}: orbax= is for a tree without a prefix")
         require_orbax(packed)
     is_unshared = UNSHARED_KEY in metadata
-    save = PacksSave(store, packed, linking, items is not None, page_cache, is_unshared, save_id)
+    is_whole = items is not None
+    save = PacksSave(store, packed, linking, is_whole, page_cache, is_unshared, replaces, save_id)
     return SavePlan(leaves, save, sizes)
 
 
@@ -151,6 +155,7 @@ def write(save: PacksSave, leaves: Leaves, rendezvous: Rendezvous) -> None:
         timeout_seconds=rendezvous.timeout_seconds,
         page_cache=save.page_cache,
         staged=any(ORBAX_KEY in tree.metadata for tree in trees),
+        replaces=save.replaces,
     )
     with rendezvous, block as transaction:
         save_id, base = save.save_id or new_save_id(), "" if linking is None else linking.base

@@ -346,8 +346,8 @@ class UnsharedStorage:
             )
         return self.root.pin(entry)
 
-    def remove_leftovers(self) -> None:
-        self.root.remove_leftovers()
+    def remove_leftovers(self, *, spared: str = "") -> None:
+        self.root.remove_leftovers(spared=spared)
 
     def remove_empty(self, entry: str) -> bool:
         return self.root.remove_empty(entry)

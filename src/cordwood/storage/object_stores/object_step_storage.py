@@ -196,7 +196,7 @@ class ObjectStepStorage:
         raise no_pins_error(self.location_of(entry))
         yield
 
-    def remove_leftovers(self) -> None:
+    def remove_leftovers(self, *, spared: str = "") -> None:
         """Do nothing: entries without an index count as unfinished, and are removed as such."""
 
     def remove_empty(self, entry: str) -> bool:  # noqa: ARG002

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from cordwood.errors import UnsupportedFormatError
+from cordwood.errors import CordwoodError, UnsupportedFormatError
 from cordwood.index import Source
 from cordwood.io.open_files import ReadableFile
 from cordwood.plan.cells import FileSizes
@@ -41,12 +41,14 @@ from cordwood.storage.object_stores.object_transaction import ObjectTransaction
 from cordwood.storage.object_stores.request_loop import POLL_SECONDS
 from cordwood.storage.object_stores.stored_objects import ObjectEntry, Tag
 from cordwood.storage.paths import POOL
+from cordwood.storage.removal.list_tree import Listing
 from cordwood.storage.storage_protocol import (
     Garbage,
     NamingRules,
     OptionalSidecarsOf,
     SidecarsOf,
 )
+from cordwood.threads.log import log
 from cordwood.threads.stop_check import check_stop
 
 _COMMIT_SECONDS = 5  # between the writes of the index and of a sidecar of one commit
@@ -104,15 +106,32 @@ class ObjectStorage:
         timeout_seconds: float | None = None,  # noqa: ARG002  (there are no locks to wait for)
         page_cache: bool = False,  # noqa: ARG002  (nothing is written to a disk)
         staged: bool = False,  # noqa: ARG002  (a store has no directories)
+        replaces: Listing | None = None,
+        resumes: str = "",  # noqa: ARG002
     ) -> Iterator[ObjectTransaction]:
         save = ObjectTransaction(self._store, self._rules, others_commit=others_commit)
         try:
             yield save
+            if replaces is not None:
+                self._delete_replaced(replaces)
         except BaseException:
             save.abandon()
             raise
         finally:
             save.release()
+
+    def _delete_replaced(self, listing: Listing) -> None:
+        """Delete the objects of another tool that a checkpoint has replaced, if still the same."""
+        try:
+            tags = {each.name: each.tag for each in list_objects(self._store)}
+            names = [name for name, tag in listing.stamps.items() if tags.get(name) == tag]
+            self._store.delete(sorted(names))
+        except (OSError, CordwoodError) as e:  # the tree is saved
+            log.warning(
+                "%s is saved, but not all of the objects that it replaces were deleted: %s",
+                self.name,
+                e,
+            )
 
     def flush(self) -> None:
         """Do nothing: what a store has confirmed is durable."""

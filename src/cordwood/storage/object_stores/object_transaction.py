@@ -21,6 +21,7 @@ from cordwood.index import HeaderDigest, Source
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.io.open_files import ReadableFile
 from cordwood.message_text import first_names
+from cordwood.storage.locations import Url
 from cordwood.storage.object_stores.conditional_writes import (
     replace_object,
     require_conditional_writes,
@@ -78,6 +79,10 @@ class ObjectTransaction:
                 partial(require_conditional_writes, self._store, rules.index_name)
             )
             self._before = _begin(self._read_before)
+
+    @property
+    def place(self) -> Url:
+        return self._store.url
 
     def create_probe(self) -> str:
         name = name_beside(self._rules, PROBE)

@@ -14,19 +14,21 @@ from cordwood.storage.locks.file_locks import (
     lock,
     opened_for_lock,
 )
-from cordwood.storage.paths import is_stage_name, stale_stages
+from cordwood.storage.paths import is_stage_name, stale_stages, temporary_pattern
 from cordwood.threads.stop_check import never_stop, stop_check
 
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-def collect_stages(path: str | os.PathLike[str], *, dry_run: bool) -> list[str]:
+def collect_stages(path: str | os.PathLike[str], *, dry_run: bool, spared: str = "") -> list[str]:
     """Remove this user's unused staging directories beside a path; return their paths.
+
+    `spared` is the path of one that stays.
 
     The removals are durable: after a power cut no directory is there again that nothing removes,
     because what a new save puts at the path may be there, and a call that is repeated is refused.
     """
-    stages = stale_stages(path)
+    stages = [stage for stage in stale_stages(path) if stage != spared]
     if stages and not dry_run:
         # The exchange of a killed save may not be durable: then the path still leads to one.
         sync_directory(os.path.dirname(stages[0]))
@@ -76,7 +78,7 @@ def _has_locked_file(path: str) -> bool:
 
 
 def collect_stages_of_packs(
-    root: str, is_data_file: Callable[[str], bool], *, dry_run: bool
+    root: str, is_data_file: Callable[[str], bool], *, dry_run: bool, spared: str = ""
 ) -> list[str]:
     """Remove the unused staging directories in a root that hold packs, or nothing; return paths.
 
@@ -87,9 +89,13 @@ def collect_stages_of_packs(
         root: the directory.
         is_data_file: returns True for the name of a data file of packs.
         dry_run: remove nothing.
+        spared: the name of a step whose staging directories stay; "": none do.
     """
     stages = []
+    is_spared = temporary_pattern(spared, "stage").fullmatch
     for each in scan_directory(root):
+        if is_spared(each.name):
+            continue
         if is_stage_name(each.name) and each.is_dir(follow_symlinks=False):
             names = [inner.name for inner in scan_directory(each.path)]
             if not names or any(map(is_data_file, names)):

@@ -12,6 +12,8 @@ from contextlib import suppress
 
 from cordwood.storage import syscalls
 from cordwood.storage.directories import remove_tree, sync_directory
+from cordwood.storage.locks.lock_files import locked
+from cordwood.storage.paths import LOCK_NAME, old_name, parent_and_name
 from cordwood.threads.stop_check import never_stop, stop_check
 
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY)
@@ -42,6 +44,15 @@ def exchange_directories(new: str, target: str, old: str) -> str:
             calls.replace(old, target)
         raise
     return old
+
+
+def recover_exchanged(path: str | os.PathLike[str]) -> None:
+    """Rename back the directory of a path that a killed save had renamed, as below."""
+    parent, name = parent_and_name(path)
+    old = f"{parent}/{old_name(name)}"
+    if os.path.isdir(old):
+        with locked(f"{parent}/{LOCK_NAME}"):
+            recover_directory(f"{parent}/{name}", old)
 
 
 def recover_directory(target: str, old: str) -> None:

@@ -37,9 +37,22 @@ from cordwood.storage.directories import (
     sync_directory,
 )
 from cordwood.storage.file_rights import Rights, limit_folder, make_private, rights_of
-from cordwood.storage.locks.file_locks import GONE_ERRORS, opened_for_lock, unlock, wait_and_lock
+from cordwood.storage.locks.file_locks import (
+    GONE_ERRORS,
+    is_open_file_at,
+    opened_for_lock,
+    unlock,
+    wait_and_lock,
+)
 from cordwood.storage.locks.lock_files import locked
-from cordwood.storage.paths import LOCK_NAME, old_name, temporary_path, temporary_prefix
+from cordwood.storage.paths import (
+    LOCK_NAME,
+    old_name,
+    stage_path,
+    temporary_path,
+    temporary_prefix,
+)
+from cordwood.storage.removal.list_tree import Listing, list_tree
 from cordwood.storage.staging.collect_stages import FOLDER_FLAGS, collect_stages, remove_unused
 from cordwood.storage.staging.exchange_directories import exchange_directories, recover_directory
 from cordwood.storage.storage_protocol import wait_until_visible
@@ -76,6 +89,7 @@ class StagingDirectory(SaveStep):
         encode: compresses a chunk; None for raw chunks.
         page_cache: True if the files may stay in the page cache, where they are few.
         timeout_seconds: the longest wait for a lock of another process; None: no limit.
+        resumes: the id of one that a killed copy may have left, to go on from; "": a new id.
 
     The constructor raises:
         NotADirectoryError: `path` is a file.
@@ -91,6 +105,7 @@ class StagingDirectory(SaveStep):
         encode: Encoder | None = None,
         timeout_seconds: float | None = None,
         page_cache: bool = False,
+        resumes: str = "",
     ) -> None:
         self._encode = encode
         self._page_cache = page_cache
@@ -102,6 +117,7 @@ class StagingDirectory(SaveStep):
         self.target = _resolve(self.asked)
         self.path = ""
         self._parent, self._name = os.path.split(self.target)
+        self._resumed = stage_path(self.target, resumes) if resumes else ""
         self._made: list[str] = []
         self._rights: Rights | None = None  # of the directory that it will replace
         self._unsynced: dict[str, None] = {}
@@ -110,7 +126,7 @@ class StagingDirectory(SaveStep):
         """Create and lock it."""
         make_ancestors(self._parent, self._made)
         self.doing = "removing what a killed save left"
-        collect_stages(self.target, dry_run=False)
+        collect_stages(self.target, dry_run=False, spared=self._resumed)
         self.doing = "creating a directory beside it"
         while not self._create():
             self.close()
@@ -120,9 +136,14 @@ class StagingDirectory(SaveStep):
     def _create(self) -> bool:
         """Create and lock it; return False if another save has removed it as a killed save's."""
         calls = syscalls.current()
-        self.path = temporary_path(self._parent, self._name, "stage")
+        self.path = self._resumed or temporary_path(self._parent, self._name, "stage")
         self._rights = rights_of(self.target)
-        calls.mkdir(self.path, 0o777 if self._rights is None else self._rights.mode & 0o777 | 0o700)
+        mode = 0o777 if self._rights is None else self._rights.mode & 0o777 | 0o700
+        try:
+            calls.mkdir(self.path, mode)
+        except FileExistsError:
+            if not self._resumed:
+                raise
         try:
             # A link in its place is not followed: its target would get the rights of the directory.
             self._lock = open_fd(self.path, FOLDER_FLAGS | os.O_NOFOLLOW)
@@ -139,7 +160,7 @@ class StagingDirectory(SaveStep):
             self._unlock()
             return False
         make_private(self._lock, self._rights)
-        return os.path.isdir(self.path)  # the name is random, so no other save creates it
+        return is_open_file_at(self._lock, self.path)
 
     def create_probe(self) -> str:
         self._is_shared = True
@@ -341,6 +362,34 @@ class StagingDirectory(SaveStep):
         self.path = self.target
         return True
 
+    def put_over(self, listing: Listing) -> str | None:
+        """Exchange it with the directory that is at its target; return the new path of that one.
+
+        The caller has flushed what is in it, and holds the lock `naming_lock`. Returns None if
+        nothing is there.
+
+        Args:
+            listing: what is in the directory to replace, as the caller has checked it.
+
+        Raises NotACheckpointError if it is no longer the same: then it stays.
+        """
+        if not os.path.lexists(self.target):
+            return None
+        with ExitStack() as held:
+            retry_stale(lambda: self._lock_target(held))  # so that no other save removes it
+            _require_same(self.target, listing, self.asked)
+            limit_folder(self._lock, rights_of(self.target) or self._rights)
+            old = f"{self._parent}/{old_name(self._name)}"
+            replaced = exchange_directories(self.path, self.target, old)
+            try:
+                _require_same(replaced, listing, self.asked)
+            except BaseException:
+                exchange_directories(replaced, self.target, self.path)
+                raise
+        self.in_place = True
+        self.path = self.target
+        return replaced
+
     @property
     def naming_lock(self) -> str:
         """The path of the lock for renames in the parent directory, such as `put_new`."""
@@ -376,6 +425,15 @@ class StagingDirectory(SaveStep):
         except BaseException:
             self.abandon()
             raise
+
+
+def _require_same(path: str, listing: Listing, asked: str) -> None:
+    """Raise NotACheckpointError unless a directory is as it was listed."""
+    if list_tree(path) != listing:
+        raise NotACheckpointError(
+            f"{asked}: it has changed while a new checkpoint was written, and is not replaced; try "
+            "again"
+        )
 
 
 def _resolve(path: str) -> str:
