@@ -73,7 +73,7 @@ SCRIPTS = [
     ),
     Script("peer_plans.py", "--processes 32", ("| both holders of a file |", "| met |")),
     Script(
-        "publish.py", "--mib 4 --rounds 1 --folder FOLDER", ("| float32 masters |", "| a store")
+        "publish.py", "--mib 1 --rounds 1 --folder FOLDER", ("| float32 masters |", "| a store")
     ),
     Script("recipes.py", "--mib 4 --rounds 1 --folder FOLDER", ("| numpy, transposed |",)),
     Script(

@@ -135,13 +135,10 @@ def _gap_bytes(positions: np.ndarray) -> np.ndarray:
     gaps[0] = positions[0]
     np.subtract(positions[1:], positions[:-1], out=gaps[1:], casting="unsafe")
     gaps[1:] -= 1
-    more = gaps // _MORE
-    total = int(more.sum(dtype=np.uint64))
-    if not total:
-        return gaps.astype(np.uint8)
-    result = np.full(len(gaps) + total, _MORE, np.uint8)
-    result[np.arange(len(gaps)) + np.cumsum(more, dtype=np.int64)] = gaps - more * _MORE
-    return result
+    long = np.flatnonzero(gaps >= _MORE)  # few: a division of all would take longer
+    more = gaps[long] // _MORE
+    gaps[long] -= more * _MORE
+    return np.insert(gaps.astype(np.uint8), np.repeat(long, more), _MORE)
 
 
 def _pairs(nibbles: np.ndarray) -> np.ndarray:
