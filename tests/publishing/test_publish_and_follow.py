@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 import cordwood as cw
+from cordwood.deltas.held_version import HeldVersion
+from cordwood.deltas.stored_versions import StoredVersions
 from cordwood.errors import CorruptionError, MismatchError, PendingSaveError, StepError
 from cordwood.formats.load_format import storage_of
 from cordwood.formats.table import DEFAULT
 from cordwood.manager.step_summaries import summarize_steps
-from cordwood.publishing.held_version import HeldVersion
-from cordwood.publishing.stored_versions import StoredVersions
 from cordwood.removing.remove_checkpoint import plan_removal, remove
 from cordwood.storage import syscalls
 from cordwood.storage.locations import LocalPath
@@ -453,14 +453,58 @@ def test_a_follower_writes_nothing(tmp_path: Path) -> None:
     assert recorder.trace.effects == []
 
 
-def test_a_delta_is_not_loaded_as_a_tree(location: str) -> None:
-    publisher = cw.WeightPublisher(location)
+def test_each_version_is_loaded_by_its_number(location: str) -> None:
+    publisher = cw.WeightPublisher(location, full_every=3)
+    for version in range(1, 6):
+        publisher.publish(version, tree_of(version)).wait()
+    for version in range(1, 6):
+        tree = tree_of(version)
+        assert_trees_equal(cw.load(f"{location}/{version}"), tree)
+        assert_trees_equal(cw.load(f"{location}/{version}", like=tree), tree)
+    like = {"params": tree_of(3)["params"]}
+    assert_trees_equal(cw.load(f"{location}/3", like=like, select="params"), like)
+    with pytest.raises(ValueError, match="no file to map; leave it out"):
+        cw.load(f"{location}/3", mmap=True)
+    with pytest.raises(MismatchError, match="params/other: not in the checkpoint"):
+        cw.load(f"{location}/3", like={"params": {"other": 1}}, extra="ignore")
+
+
+def test_a_version_is_loaded_by_any_path_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher = cw.WeightPublisher(tmp_path / "weights")
+    for version in (1, 2, 3):
+        publisher.publish(version, tree_of(version)).wait()
+    (tmp_path / "chosen").symlink_to("weights/2")
+    assert_trees_equal(cw.load(tmp_path / "chosen"), tree_of(2))
+    assert_trees_equal(cw.load(tmp_path / "weights" / "latest"), tree_of(3))
+    monkeypatch.chdir(tmp_path / "weights" / "2")
+    assert_trees_equal(cw.load("."), tree_of(2))
+
+
+def test_a_version_is_loaded_only_from_the_versions_that_it_was_made_of(tmp_path: Path) -> None:
+    publisher = cw.WeightPublisher(tmp_path)
+    for version in (1, 2, 3):
+        publisher.publish(version, tree_of(version)).wait()
+    shutil.copytree(tmp_path / "3", tmp_path / "elsewhere" / "3")
+    with pytest.raises(FileNotFoundError, match="version 3 is made from it"):
+        cw.load(tmp_path / "elsewhere" / "3")
+    shutil.copytree(tmp_path / "3", tmp_path / "renamed")
+    with pytest.raises(MismatchError, match="expected its number as its name"):
+        cw.load(tmp_path / "renamed")
+    shutil.copytree(tmp_path / "1", tmp_path / "elsewhere" / "2")
+    with pytest.raises(CorruptionError, match="is another version than the next one"):
+        cw.load(tmp_path / "elsewhere" / "3")
+
+
+def test_a_manager_says_how_a_delta_is_loaded(tmp_path: Path) -> None:
+    publisher = cw.WeightPublisher(tmp_path)
     for version in (1, 2):
         publisher.publish(version, tree_of(version)).wait()
     message = "is a delta: expected a tree, found the changes of version 1"
     with pytest.raises(MismatchError, match=message) as caught:
-        cw.load(f"{location}/2")
-    remedy = str(caught.value).partition("found the changes of version 1. ")[2].partition(" ")[0]
+        cw.StepReader(tmp_path).restore(step=2)
+    remedy = str(caught.value).partition("version 1. ")[2].partition(" ")[0]
     assert_trees_equal(eval(remedy, {"cordwood": cw}), tree_of(2))
 
 

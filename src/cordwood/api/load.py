@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar, Unpack, overload
 
+from cordwood.deltas.load_version import load_version
 from cordwood.errors import MismatchError
 from cordwood.io.progress import ProgressOption
 from cordwood.loading.load_options import (
@@ -16,7 +17,7 @@ from cordwood.loading.load_options import (
     Missing,
     OpenAndReadOptions,
 )
-from cordwood.loading.load_tree import load_checkpoint
+from cordwood.loading.load_tree import PublishedDeltaError, load_checkpoint
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.rename_paths import Rename
 from cordwood.plan.transpose_leaves import Transpose
@@ -71,6 +72,8 @@ def load(
         path: a file, a directory, or the URL of a directory in an object store. The suffix of a
             file gives its format; if the suffix is unknown, the bytes of the file do.
             `run/latest` is the newest complete step of `run`, `run/best` the best by its metric.
+            Of a version that a `WeightPublisher` has written as a delta, the tree is returned: it
+            is made of the versions before it.
         like: a tree with the expected structure, shapes and dtypes; its leaves are arrays or
             jax.ShapeDtypeStructs. The result has its types, kinds of arrays, shardings and weak
             types. Static fields of its nodes, and functions, classes and PyTreeDefs among its
@@ -198,5 +201,7 @@ def load(
         return load_checkpoint(
             location, like, options, format=format, prefix=prefix, max_bytes=max_bytes
         )
+    except PublishedDeltaError:
+        return load_version(location, like, options)
     except MismatchError as e:
         raise e.with_traceback(None) from e.__cause__  # without the frame of `load_checkpoint`

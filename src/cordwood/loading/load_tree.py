@@ -71,8 +71,7 @@ def load_checkpoint(
     def read() -> Any:
         reader = open_reader(location, format=format, prefix=prefix, options=open_options)
         with closing(reader.opened):
-            if like is None:
-                _refuse_delta(reader)
+            _refuse_delta(reader)
             try:
                 return load_tree(reader, like, options)
             except CordwoodError as e:
@@ -87,19 +86,23 @@ def load_checkpoint(
         raise e.with_traceback(None) from e.__cause__
 
 
+class PublishedDeltaError(MismatchError):
+    """A published version is a delta: its tree is that of a version before it, changed."""
+
+
 def _refuse_delta(reader: LeafReader) -> None:
-    """Raise MismatchError for a delta: without `like`, nothing else shows that it is no tree."""
+    """Raise MismatchError for a delta, PublishedDeltaError for one that is a published version."""
     record = None
     with suppress(CordwoodError):  # a tree can be read, whatever is beside it
         record = version_in(reader.index.metadata, reader.path)
     if record is None or record.is_whole:
         return
-    step = None if record.base is None else record.base.step
-    of = "" if step is None else f" of version {step}"
-    remedy = "cordwood.apply_delta (cordwood apply) makes the tree of it and its base"
-    if step is not None and reader.location is not None:
-        follower = f"cordwood.WeightFollower({str(reader.location.parent)!r})"
-        remedy = f"{follower}.update() returns the newest version; {remedy}"
+    text = f"{reader.path} is a delta: expected a tree, found the changes"
+    if record.base is not None and record.base.step is not None:
+        raise PublishedDeltaError(
+            f"{text} of version {record.base.step}. cordwood.load({reader.path!r}) returns the "
+            "tree that they make"
+        )
     raise MismatchError(
-        f"{reader.path} is a delta: expected a tree, found the changes{of}. {remedy}"
+        f"{text}. cordwood.apply_delta (cordwood apply) makes the tree of it and its base"
     )

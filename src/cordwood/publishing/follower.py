@@ -9,6 +9,10 @@ from contextlib import ExitStack
 from enum import IntEnum
 from typing import Any, NamedTuple, SupportsIndex, Unpack
 
+from cordwood.deltas.held_version import HeldVersion, NotHeldError
+from cordwood.deltas.load_version import load_newest
+from cordwood.deltas.stored_versions import StoredVersions
+from cordwood.deltas.version_chain import open_chain
 from cordwood.errors import CordwoodError, MismatchError, ProcessError
 from cordwood.formats.load_format import storage_of
 from cordwood.formats.step_names import step_number
@@ -18,9 +22,6 @@ from cordwood.loading.load_tree import load_tree
 from cordwood.manager.argument_hints import refuse_arguments
 from cordwood.processes.process_group import ProcessGroup
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
-from cordwood.publishing.held_version import HeldVersion, NotHeldError
-from cordwood.publishing.stored_versions import StoredVersions
-from cordwood.publishing.version_chain import open_chain
 from cordwood.storage.locations import parse_location
 from cordwood.storage.open_step_storage import open_step_listing
 from cordwood.threads.log import log
@@ -224,14 +225,7 @@ class WeightFollower:
                 return load_tree(self._held.reader(), self._like, self._options)
             except NotHeldError:  # `like` has become another part of the tree
                 pass
-        with ExitStack() as stack:
-            chain = open_chain(self._versions, steps, None, stack)
-            assert chain.whole is not None
-            held = HeldVersion(chain.whole)
-            held.fetch_from(chain.whole, chain.deltas)
-            tree = load_tree(held.reader(), self._like, self._options)
-            held.stop_fetching()
-        self._held = held
+        tree, self._held = load_newest(self._versions, steps, self._like, self._options)
         return tree
 
     def _change(self, steps: Sequence[int]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, SupportsIndex
 
+from cordwood.deltas.stored_versions import ListedVersions
 from cordwood.errors import StepError
 from cordwood.formats.format_protocol import SaveOptions
 from cordwood.formats.plan_save import plan_save, write_save
@@ -31,7 +32,6 @@ from cordwood.publishing.publish_version import (
     whole_tree,
 )
 from cordwood.publishing.publishing_place import PublishingPlace
-from cordwood.publishing.stored_versions import ListedVersions
 from cordwood.saving.background_saves import PendingSave, save_in_background
 from cordwood.saving.interrupted_saves import after_interrupted_saves
 from cordwood.saving.save_rendezvous import announce_errors, rendezvous_for

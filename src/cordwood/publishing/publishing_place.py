@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from cordwood.deltas.stored_versions import ListedVersions, StoredVersions
 from cordwood.errors import CordwoodError, StepError
 from cordwood.formats.load_format import storage_of, writer_of
 from cordwood.formats.step_names import step_name
@@ -14,7 +15,6 @@ from cordwood.manager.delete_steps import StepCleaner
 from cordwood.manager.steps import Steps
 from cordwood.message_text import listed
 from cordwood.policies.keep_policies import KeepAll
-from cordwood.publishing.stored_versions import ListedVersions, StoredVersions
 from cordwood.storage.locations import LocalPath, Location
 from cordwood.storage.open_step_storage import open_step_storage
 from cordwood.threads.log import log

@@ -111,7 +111,7 @@ def delta_hint(paths: Sequence[KeyPath]) -> str:
         return ""
     return (
         "this is a delta: it holds the changes of a tree, and not the tree. cordwood.apply_delta "
-        "(cordwood apply) makes the tree of it and its base; cordwood.WeightFollower reads what a "
+        "(cordwood apply) makes the tree of it and its base; cordwood.load reads what a "
         "WeightPublisher wrote"
     )
 

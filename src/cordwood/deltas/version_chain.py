@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
+from cordwood.deltas.held_version import HeldVersion
+from cordwood.deltas.stored_versions import OpenVersion, StoredVersions
 from cordwood.errors import CorruptionError
 from cordwood.index import size_in_memory
 from cordwood.loading.leaf_reader import LeafReader
-from cordwood.publishing.held_version import HeldVersion
-from cordwood.publishing.stored_versions import OpenVersion, StoredVersions
 
 
 class VersionChain(NamedTuple):

@@ -11,12 +11,12 @@ import numpy as np
 
 from cordwood import dtypes
 from cordwood.deltas.stored_delta import StoredDelta
+from cordwood.deltas.stored_versions import OpenVersion
 from cordwood.deltas.tile_grid import TiledTree, tile_tree
 from cordwood.errors import CorruptionError, MismatchError
 from cordwood.index import Naming
 from cordwood.loading.leaf_reader import LeafReader
 from cordwood.loading.stored_specs import read_boxes, stored_specs
-from cordwood.publishing.stored_versions import OpenVersion
 from cordwood.sharding.boxes import element_count
 from cordwood.threads.thread_pool import map_in_threads
 from cordwood.tiles.tiled_checkpoint import open_tiles
