@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -204,11 +205,17 @@ def part_of(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
 def imports_of(path: Path) -> list[Import]:
     package = module_of(path).split(".")
     if path.name != "__init__.py":
         package = package[:-1]
-    return list(_walk(ast.parse(path.read_text()), package, runs=True))
+    return list(_walk(tree_of(path), package, runs=True))
 
 
 def _walk(node: ast.AST, package: list[str], *, runs: bool) -> Iterator[Import]:
@@ -368,7 +375,7 @@ def test_plans_are_pure(source: Path) -> None:
         assert statement.module.split(".")[0] in PURE, where(source, statement)
     calls = {
         node.func.id
-        for node in ast.walk(ast.parse(source.read_text()))
+        for node in ast.walk(tree_of(source))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }
     assert not calls & {"open", "print", "input", "exec", "eval", "__import__"}
@@ -383,7 +390,7 @@ def test_only_some_rooms_touch_the_machine(source: Path) -> None:
             assert used <= HARMLESS[root], f"{where(source, statement)} for {sorted(used)}"
         else:
             assert root not in MACHINE, where(source, statement)
-    for node in ast.walk(ast.parse(source.read_text())):
+    for node in ast.walk(tree_of(source)):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("open", "np.fromfile"):
             name = ast.unparse(node.func)
             pytest.fail(f"{source.relative_to(ROOT)}:{node.lineno} calls {name}()")
@@ -396,7 +403,7 @@ def test_only_some_rooms_touch_the_machine(source: Path) -> None:
 def _attributes(source: Path, name: str) -> set[str]:
     return {
         node.attr
-        for node in ast.walk(ast.parse(source.read_text()))
+        for node in ast.walk(tree_of(source))
         if isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Name)
         and node.value.id == name
@@ -446,7 +453,7 @@ def test_nothing_is_pickled_or_evaluated(source: Path) -> None:
         assert statement.module.split(".")[0] not in ("pickle", "marshal", "shelve", "dill"), where(
             source, statement
         )
-    for node in ast.walk(ast.parse(source.read_text())):
+    for node in ast.walk(tree_of(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             assert node.func.id not in ("eval", "exec", "__import__"), (
                 f"{source.relative_to(ROOT)}:{node.lineno} calls {node.func.id}()"

@@ -40,8 +40,8 @@ def interrupt() -> None:
 
 
 def test_a_handler_saves_at_any_moment_of_any_call(tmp_path: Path) -> None:
-    outcomes = run(spread(6), tmp_path)
-    assert len(outcomes) == len(spread(6))
+    outcomes = run(spread(4), tmp_path)
+    assert len(outcomes) == len(spread(4))
     places = {outcome["at"].split(":")[0] for outcome in outcomes}
     assert len(places) > 20
     assert any("(main)" in outcome["at"] for outcome in outcomes)

@@ -127,4 +127,4 @@ def test_the_process_ends_at_any_call(tmp_path: Path, steps: Scenario, torn: boo
 def test_a_power_cut_leaves_complete_steps(tmp_path: Path, steps: Scenario) -> None:
     if why := why_no_power_cuts(str(tmp_path)):
         pytest.skip(why)
-    check(list(cut_power(steps, str(tmp_path), delays_seconds=(0.0,))), at_least=1)
+    check(list(cut_power([steps], str(tmp_path), delays_seconds=(0.0,))), at_least=1)

@@ -89,18 +89,18 @@ def test_a_process_is_killed_in_the_middle_of_a_run(tmp_path: Path) -> None:
     rng = random.Random(5)
     path = tmp_path / "run"
     reached = 0
-    for _ in range(3):
+    for victim in (0, 1):
         with Group(2) as group:
             group.run("managers.hasten", silence_seconds=5.0)
             group.start(
-                "managers.train", path=str(path), steps=10_000, rows=256, timeout_seconds=20.0
+                "managers.train", path=str(path), steps=10_000, rows=256, timeout_seconds=10.0
             )
             begun = time.monotonic()
             while (CheckpointManager(path).latest() or 0) < reached + 3:
                 assert time.monotonic() - begun < 300
                 time.sleep(0.02)
             time.sleep(rng.uniform(0, 0.2))
-            group.kill(rng.randrange(2))
+            group.kill(victim)
             group.results()
         steps = CheckpointManager(path).steps()
         assert steps[-1] >= reached + 3

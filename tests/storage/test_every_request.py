@@ -16,6 +16,7 @@ import cordwood as cw
 from cordwood.errors import CordwoodError, IncompleteCheckpointError
 from cordwood.storage.object_stores import object_uploads
 from cordwood.testing import assert_trees_equal
+from tests.storage.bucket import Stored
 from tests.storage.web_stores import Answer, Request, WebStore, web_store
 
 ROOT = "run"
@@ -151,11 +152,11 @@ def web(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 def test_a_fault_at_any_request_leaves_old_or_new(
     web: WebStore, scenario: Scenario, fault: Fault
 ) -> None:
-    count = requests_of(web, scenario)
+    prepared, count = prepare(web, scenario)
     assert count > 2
     for number in range(1, count + 1):
         root = f"{web.url}/{ROOT}-{number}"
-        scenario.prepare(root)
+        web.objects.update({f"{ROOT}-{number}/{name}": data for name, data in prepared.items()})
         web.hook = fault.make_hook(number)
         error = error_of(scenario.call, root)
         assert not (error and fault.is_harmless), f"request {number}: {error}"
@@ -179,14 +180,15 @@ def error_of(call: Callable[[str], object], root: str) -> Exception | None:
     return None
 
 
-def requests_of(web: WebStore, scenario: Scenario) -> int:
-    """Return the number of requests of the call if nothing goes wrong."""
+def prepare(web: WebStore, scenario: Scenario) -> tuple[dict[str, Stored], int]:
+    """Return what is there before the call, and the number of its requests if all goes well."""
     root = f"{web.url}/{ROOT}"
     scenario.prepare(root)
+    prepared = {key.removeprefix(f"{ROOT}/"): stored for key, stored in web.objects.items()}
     before = len(web.requests)
     scenario.call(root)
     assert {place: number_at(f"{root}/{place}") for place in scenario.new} == scenario.new
-    return len(web.requests) - before
+    return prepared, len(web.requests) - before
 
 
 def number_at(url: str) -> int | None:

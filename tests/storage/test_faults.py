@@ -101,13 +101,13 @@ def test_a_killed_save_leaves_old_or_new(tmp_path: Path, scenario: Scenario) -> 
 def test_the_power_is_cut_when_save_returns(tmp_path: Path, scenario: Scenario) -> None:
     if why := why_no_power_cuts(str(tmp_path)):
         pytest.skip(why)
-    check(cut_power(scenario, str(tmp_path), delays_seconds=(0.0,)), at_least=1)
+    check(cut_power([scenario], str(tmp_path), delays_seconds=(0.0,)), at_least=1)
 
 
 def test_the_harness_sees_what_a_careless_save_loses(tmp_path: Path) -> None:
     if why := why_no_power_cuts(str(tmp_path)):
         pytest.skip(why)
-    (outcome,) = cut_power(CARELESS, str(tmp_path), delays_seconds=(0.0,))
+    (outcome,) = cut_power([CARELESS], str(tmp_path), delays_seconds=(0.0,))
     assert outcome.found != "new"
     assert not outcome.kept_a_tree
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cordwood.storage.object_stores import object_storage
 from tests.storage.conformance import Check, Storage, checks_of
 from tests.storage.stores import KINDS, StoredObjects, new_url
 
@@ -13,6 +14,8 @@ from tests.storage.stores import KINDS, StoredObjects, new_url
 def test_an_object_store_passes_each_check(
     kind: str, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # How long a check of a damaged sidecar waits for a save that might be writing it.
+    monkeypatch.setattr(object_storage, "_COMMIT_SECONDS", 0.1)
     with new_url(kind, monkeypatch) as url:
         objects = StoredObjects(url)
         check(Storage(url, objects, collects_at_once=False, empty_is_none=True))
