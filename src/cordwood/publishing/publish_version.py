@@ -21,8 +21,6 @@ from cordwood.sharding.boxes import ShardGrid
 from cordwood.tree.flatten import FlatTree
 from cordwood.tree.leaves import DeferredArray
 
-_GROUP_TILES = 16  # encoded at a time
-
 
 class PublishedVersion(NamedTuple):
     """A version that was committed, from which the next delta is made.
@@ -74,12 +72,8 @@ def encode_own_tiles(host: HostVersion, last: PublishedVersion | None) -> list[E
     Without one they are encoded as if nothing had changed: then only their digests count.
     """
     old = host if last is None else last.host
-    tiles: list[EncodedTile] = []
-    for start in range(0, len(host.own), _GROUP_TILES):
-        group = host.own[start : start + _GROUP_TILES]
-        dtypes = [host.specs[tile.leaf].dtype for tile in group]
-        tiles += encode_tiles(dtypes, [*map(old.tile, group)], [*map(host.tile, group)])
-    return tiles
+    dtypes = [host.specs[tile.leaf].dtype for tile in host.own]
+    return encode_tiles(dtypes, [*map(old.tile, host.own)], [*map(host.tile, host.own)])
 
 
 def tiles_of_process(tiles: Sequence[EncodedTile], last: PublishedVersion | None) -> TilesOfProcess:
