@@ -32,7 +32,7 @@ help:
 	@echo "make azure   the same tests on Azurite, the emulator of Azure Blob Storage, on loopback"
 	@echo "make foreign-files  golden files of other tools and their old versions (NAMES=zarr-2.18.7)"
 	@echo "make orbax-versions  checkpoints with orbax=True, read by five versions of Orbax; writes docs/orbax-versions.md"
-	@echo "make executors  verify and copy by Dask and MPI, in packages of their own"
+	@echo "make executors  bulk work by Dask, MPI and Ray, in packages of their own"
 	@echo "make recipes  the shipped recipes beside transformers, MaxText, Tunix and EasyDeL: files and logits"
 	@echo "make recipes-data  writes tests/recipes/families/data, by the same programs"
 	@echo "make recipe-pages  writes docs/recipes from the tables of the shipped recipes"
@@ -181,11 +181,12 @@ EXECUTORS := build/executors
 $(EXECUTORS)/.installed: pyproject.toml constraints-executors.txt
 	test -e $(EXECUTORS) || $(PYTHON) -m venv $(EXECUTORS)
 	$(EXECUTORS)/bin/python -m pip install --quiet --disable-pip-version-check \
-		-e . distributed jax mpi4py mpich -c constraints-executors.txt
+		-e . distributed jax mpi4py mpich ray -c constraints-executors.txt
 	touch $@
 
 executors: $(EXECUTORS)/.installed
 	$(EXECUTORS)/bin/python -m tests.bulk.with_tools dask
+	$(EXECUTORS)/bin/python -m tests.bulk.with_tools ray
 	$(EXECUTORS)/bin/mpiexec -n 3 $(EXECUTORS)/bin/python -m mpi4py.futures -m tests.bulk.with_tools mpi
 
 # Times are asserted here only: it wants a machine that does nothing else.

@@ -101,7 +101,7 @@ SIGNATURES = {
         *["lossy"],
         *["format", "compression", "metadata", "prefix"],
         *["to_prefix", "overwrite", "max_shard_bytes", "files_from", "max_bytes", "scratch"],
-        "progress",
+        *["progress", "executor", "part", "journal"],
     ],
     "combine": [
         *["destination", "weights", "*", "select", "rename", "cast", "accumulate", "others"],
@@ -119,6 +119,7 @@ SIGNATURES = {
     ],
     "diff": [
         *["a", "b", "*", "select", "rename", "recipe", "prefix", "strict", "values", "progress"],
+        *["executor", "part", "journal"],
     ],
     "open": ["path", "*", "format", "prefix", "max_bytes", "scratch", "recipe"],
     "tree_serialize_leaves": [

@@ -46,6 +46,7 @@ PROTOCOL_MODULES = {
     "format",
     "read_index",
     "write",
+    "write_in_tasks",
 }
 
 

@@ -185,6 +185,8 @@ LOCAL_CALLS: dict[tuple[str, str], Callable[[Any], object]] = {
     ("verify", "resume"): lambda at: cordwood.verify(LOCAL, resume=at("x")),
     ("verify", "journal"): lambda at: cordwood.verify(LOCAL, journal=at("x")),
     ("copy", "journal"): lambda at: cordwood.copy(LOCAL, "../copied", journal=at("x")),
+    ("convert", "journal"): lambda at: cordwood.convert(LOCAL, "../new", journal=at("x")),
+    ("diff", "journal"): lambda at: cordwood.diff(LOCAL, LOCAL, journal=at("x")),
     ("save_to_file", "filepath"): lambda at: save_to_file(TREE, at("x")),
     ("load_from_file", "filepath"): lambda at: load_from_file(TREE, at("x")),
     ("flip_bits", "path"): lambda at: flip_bits(at("x"), cordwood.load),

@@ -78,3 +78,24 @@ def die_once(number: int, folder: str) -> int:
 def die(number: int) -> None:
     """Kill the process."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+class WorkerThatDiesOnce(Executor):
+    """An executor whose first call is killed before it ends, if a mark does not exist yet."""
+
+    def __init__(self, executor: Executor, mark: Path) -> None:
+        self._executor = executor
+        self._mark = str(mark)
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        return self._executor.submit(_die_or_call, self._mark, function, *arguments, **named)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self._executor.shutdown(wait, cancel_futures=cancel_futures)
+
+
+def _die_or_call(mark: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    if not Path(mark).exists():
+        Path(mark).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return function(*arguments, **named)

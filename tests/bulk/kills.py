@@ -55,7 +55,7 @@ class Kills(NamedTuple):
     copies: int
     tasks: int  # of all copies
     runs: int  # of tasks that began
-    repeated: int  # of tasks that had ended: their results had not reached the journal
+    repeated: int  # of tasks that had ended
 
 
 def kill_copies(
@@ -103,8 +103,11 @@ def kill_copies(
         begun = Counter(name for what, name, _ in lines if what == "begin")
         assert len(begun) == files
         runs += begun.total()
-        ended = Counter(name for what, name, _ in lines if what == "end")
-        repeated += ended.total() - len(ended)
+        ended: set[str] = set()
+        for what, name, _ in lines:
+            if what == "end":
+                ended.add(name)
+            repeated += name in ended and what == "begin"
         copies += 1
     return Kills(counts["workers"], counts["drivers"], copies, copies * files, runs, repeated)
 
@@ -127,10 +130,9 @@ def _is_alive(process: int) -> bool:
 
 def _drive(source: str, destination: str, log: str) -> None:
     import cordwood
-    from cordwood.plan import source_ranges
+    from cordwood.bulk.task_size import task_size
 
-    source_ranges.TASK_BYTES = 1
-    with LoggingProcesses(log) as executor:
+    with task_size(1), LoggingProcesses(log) as executor:
         cordwood.copy(source, destination, executor=executor)
 
 

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 import cordwood
+from cordwood.bulk.task_size import task_size
 from cordwood.errors import CorruptionError, StorageError
-from cordwood.plan import source_ranges
 from tests.bulk.executors import InlineExecutor, spawned
 
 
 @pytest.fixture(autouse=True)
-def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_ranges, "TASK_BYTES", 1 << 20)
+def small_tasks() -> Iterator[None]:
+    with task_size(1 << 20):
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import socket
 from pathlib import Path
 
 import pytest
 
+from cordwood.bulk.task_records import TaskRecords
 from cordwood.bulk.work_journal import open_journal
 from cordwood.errors import StorageError
 from cordwood.plan.parts_of_work import WorkPart
@@ -53,9 +55,24 @@ def test_a_line_that_was_not_written_to_its_end_is_dropped(folder: LocalPath) ->
         assert results_in(folder) == {**before, "c": ["c"]}
 
 
+def test_what_a_worker_records_is_seen_at_once_and_by_later_calls(folder: LocalPath) -> None:
+    with open_journal(folder, work=WORK, part=None) as journal:
+        assert pickle.loads(pickle.dumps(journal.records)).add("a", ["a"])
+        assert "a" not in journal.results
+        journal.reload()
+        assert journal.results == {"a": ["a"]}
+    assert results_in(folder, WorkPart(0, 2)) == {"a": ["a"]}
+
+
+def test_a_worker_that_does_not_see_the_journal_records_nothing(folder: LocalPath) -> None:
+    assert not TaskRecords(folder, "0" * 16).add("a", ["a"])
+    assert not Path(folder).exists()
+
+
 def test_deletion_leaves_nothing(folder: LocalPath) -> None:
     record(folder, WorkPart(0, 2), "b")
     with open_journal(folder, work=WORK, part=None) as journal:
+        journal.records.add("c", [])
         journal.delete()
     assert not Path(folder).exists()
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cordwood.bulk.task_size import TASK_BYTES
 from cordwood.index import HeaderDigest, Source
 from cordwood.plan.parts_of_work import WorkPart, parse_part, tasks_of_part
 from cordwood.plan.source_ranges import group_ranges
@@ -74,7 +75,10 @@ def test_a_task_needs_little_memory() -> None:
             Source(f"data-{number:016x}.safetensors", 10**9, None, HeaderDigest(32768, bytes(16)))
             for number in range(count // 4)
         ]
-        tasks = [CheckRanges(location, ranges, choice) for ranges in group_ranges(sources)]
+        tasks = [
+            CheckRanges(location, ranges, choice)
+            for ranges in group_ranges(sources, limit_bytes=TASK_BYTES)
+        ]
         part = tasks_of_part([task.size_bytes for task in tasks], WorkPart(1, 4))
         _, peak = tracemalloc.get_traced_memory()
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, ThreadPoolExecutor
 from pathlib import Path
 
@@ -125,6 +126,24 @@ def test_the_loss_of_all_workers_counts_once(caplog: pytest.LogCaptureFixture) -
         results = list(run_on_executor(square, NUMBERS, executor))
     assert sorted(position for position, _ in results) == [*range(8)]
     assert caplog.text.count("workers died; their tasks are run again") == 1
+
+
+def test_lost_calls_whose_results_are_known_are_not_made_again() -> None:
+    def lose(call: int) -> None:
+        if call in (3, 5):
+            raise BrokenExecutor("lost")
+
+    asked: list[int] = []
+
+    def results_of_lost(positions: Sequence[int]) -> Mapping[int, int]:
+        asked.extend(positions)
+        return {2: 4} if 2 in positions else {}
+
+    executor = InlineExecutor(lose)
+    results = run_on_executor(square, NUMBERS, executor, results_of_lost=results_of_lost)
+    assert sorted(results) == SQUARES
+    assert asked == [2, 4]
+    assert executor.calls == 8 + 1
 
 
 def test_an_interrupt_cancels_the_calls_that_have_not_begun() -> None:

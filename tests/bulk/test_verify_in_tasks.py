@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import cordwood
+from cordwood.bulk.task_size import TASK_BYTES, task_size
 from cordwood.errors import CorruptionError, ProcessError
-from cordwood.plan import source_ranges
 from cordwood.results import Progress, Verification
 from cordwood.storage.locations import LocalPath
 from tests.bulk.executors import BrokenPool, InlineExecutor, spawned
@@ -23,12 +23,12 @@ TREE = {
     "small": [np.arange(12), 7],
     "other": np.ones((1 << 20) + 1, np.uint8),
 }
-TASK_BYTES = 4 << 20
 
 
 @pytest.fixture(autouse=True)
-def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_ranges, "TASK_BYTES", TASK_BYTES)
+def small_tasks() -> Iterator[None]:
+    with task_size(4 << 20):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +143,25 @@ def test_an_interrupted_call_goes_on(path: Path, tmp_path: Path) -> None:
     assert executor.calls == tasks - 2 > 1
 
 
+class BlindWorkers(InlineExecutor):
+    """Workers that do not see the journal, as on another machine."""
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        *most, records = arguments
+        records = records._replace(folder=LocalPath("/nowhere"))
+        return super().submit(function, *most, records, **named)
+
+
+def test_the_call_records_for_workers_that_do_not_see_the_journal(
+    path: Path, tmp_path: Path
+) -> None:
+    journal = tmp_path / "journal"
+    cordwood.verify(path, executor=BlindWorkers(), part=(0, 1), journal=journal)
+    executor = InlineExecutor()
+    cordwood.verify(path, executor=executor, journal=journal)
+    assert executor.calls == 0
+
+
 def test_only_damaged_tasks_are_read_again(path: Path, tmp_path: Path) -> None:
     damage(path, 5 << 20)
     for _ in range(2):
@@ -205,17 +224,15 @@ def test_options_of_stores_are_sent_to_the_workers(tmp_path: Path) -> None:
         options = BUCKETS.options()
     assert ("s3", "bulk") not in BUCKETS.options()
     with cordwood.storage_options("s3://bulk", region="b"):  # restores what was before: nothing
-        run_task(task, pickle.loads(pickle.dumps(options)))
+        run_task(task, "", pickle.loads(pickle.dumps(options)), None)
         assert BUCKETS.options()["s3", "bulk"]["region"] == "a"
 
 
-def test_a_sample_is_of_the_blocks_of_each_task(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(source_ranges, "TASK_BYTES", 256 << 20)
-    results = [
-        cordwood.verify(path, sample=0.5, seed=3, executor=InlineExecutor()) for _ in range(2)
-    ]
+def test_a_sample_is_of_the_blocks_of_each_task(path: Path) -> None:
+    with task_size(TASK_BYTES):
+        results = [
+            cordwood.verify(path, sample=0.5, seed=3, executor=InlineExecutor()) for _ in range(2)
+        ]
     assert results[0] == results[1]
     assert 4 << 20 < results[0].verified_bytes < 14 << 20
 

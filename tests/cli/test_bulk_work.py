@@ -33,10 +33,8 @@ def test_jobs_of_an_array_verify_a_run_and_a_last_call_reports(
         assert code == 0
         assert "3 steps: 3 without damage" in out
         assert f"this is part {i} of 2 alone" in out
-    assert sorted(each.name for each in journal.iterdir()) == [
-        "tasks-0-of-2.jsonl",
-        "tasks-1-of-2.jsonl",
-    ]
+    locks = sorted(each.name for each in journal.glob("tasks*"))
+    assert locks == ["tasks-0-of-2.jsonl", "tasks-1-of-2.jsonl"]
     code, out, _ = run("verify", root, "--journal", journal)
     assert (code, out) == run("verify", root)[:2]
     assert not journal.exists()
@@ -48,7 +46,7 @@ def test_jobs_of_an_array_copy_a_run_and_a_last_call_commits(
     for i in range(2):
         code, out, _ = run("copy", root, tmp_path / "copy", "--part", f"{i}/2")
         assert code == 0
-        assert f"part {i} of 2: after all parts, the same command without --part copies" in out
+        assert f"part {i} of 2: after all parts, the same command without --part writes" in out
         assert not list((tmp_path / "copy").glob("*/cordwood.json"))
     code, out, _ = run("copy", root, tmp_path / "copy", "--workers", "1")
     assert code == 0
@@ -97,3 +95,19 @@ def test_options_that_exclude_each_other(
     code, _, err = run("verify", root, *options)
     assert code == 2
     assert message in err
+
+
+def test_jobs_of_an_array_convert_and_compare(run: Run, root: Path, tmp_path: Path) -> None:
+    copy, journal = tmp_path / "copy", ("--journal", tmp_path / "journal")
+    for i in range(2):
+        code, out, _ = run("convert", root / "1", copy, "--part", f"{i}/2")
+        assert code == 0
+        assert f"part {i} of 2: after all parts, the same command without --part writes" in out
+    assert not (copy / "cordwood.json").exists()
+    code, out, _ = run("convert", root / "1", copy)
+    assert (code, "copy: 1 leaf, 2.0 MiB" in out) == (0, True)
+    assert run("diff", root / "1", copy, "--workers", "1").code == 0
+    codes = [run("diff", root / "1", root / "2", "--part", f"{i}/2", *journal).code for i in (0, 1)]
+    assert sorted(codes) == [0, 1]
+    assert run("diff", root / "1", root / "2", *journal) == run("diff", root / "1", root / "2")
+    assert {each.name for each in tmp_path.iterdir()} == {"run", "copy"}

@@ -28,6 +28,7 @@ from cordwood.formats.format_protocol import (
     StepFileLister,
     StepRecords,
     StepsBeside,
+    TaskWriter,
     Writer,
 )
 from cordwood.formats.hugging_face import checkpoint_files as hub_files
@@ -52,6 +53,7 @@ from cordwood.formats.packs import (
 )
 from cordwood.formats.packs import open as open_packs
 from cordwood.formats.packs import write as write_packs
+from cordwood.formats.packs import write_in_tasks as packs_in_tasks
 from cordwood.formats.packs.unshared import step_files
 from cordwood.formats.safetensors import format as safetensors_format
 from cordwood.formats.safetensors import write as write_safetensors
@@ -60,6 +62,7 @@ from cordwood.formats.zarr import checkpoint_files as zarr_files
 from cordwood.formats.zarr import read_index as read_zarr
 from cordwood.formats.zarr import read_tree, tree_format
 from cordwood.formats.zarr import write as write_zarr
+from cordwood.formats.zarr import write_in_tasks as zarr_in_tasks
 from tests.children import run_python
 
 # The type checker compares each module with its protocol.
@@ -75,6 +78,7 @@ WRITERS: Sequence[Writer] = (
     *(write_safetensors, write_msgpack, write_compressed, write_packs, write_zarr, write_for_hub),
     write_for_orbax,
 )
+TASK_WRITERS: Sequence[TaskWriter] = (packs_in_tasks, zarr_in_tasks)
 LISTERS: Sequence[IndexLister] = (safetensors_format, msgpack_format, list_index, read_zarr)
 ITEMS: Sequence[ItemLister] = (open_packs, read_zarr, select_tree)
 OTHER_ITEMS: Sequence[OtherItemReader] = (other_items,)
@@ -94,6 +98,7 @@ MODULES: dict[str, Sequence[object]] = {
     "detector": DETECTORS,
     "reader": READERS,
     "writer": WRITERS,
+    "task_writer": TASK_WRITERS,
     "lister": LISTERS,
     "items": ITEMS,
     "other_items": OTHER_ITEMS,

@@ -4,46 +4,54 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from concurrent.futures import Executor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Literal
 
+from cordwood.bulk.bulk_arguments import bulk_options
+from cordwood.bulk.run_bulk import BulkRun, bulk_run
+from cordwood.bulk.work_journal import journal_beside
 from cordwood.converting.conversion import MAX_NAMED, Conversion
+from cordwood.converting.convert_in_tasks import convert_in_tasks, require_task_writer
+from cordwood.converting.convert_units_task import TreeConversion
 from cordwood.converting.files_of_model import files_of_source, files_to_write
-from cordwood.converting.part_to_convert import accepted_losses, part_to_convert, size_of_leaves
+from cordwood.converting.part_to_convert import (
+    LeafOptions,
+    accepted_losses,
+    part_to_convert,
+    size_of_leaves,
+)
+from cordwood.converting.plan_conversion import plan_conversion
 from cordwood.converting.record_of_other_step import without_other_steps_record
 from cordwood.converting.refuse_existing import refuse_existing, refuse_unknown_suffix
-from cordwood.converting.source_leaves import StoredLeaves
+from cordwood.converting.source_leaves import StoredLeaves, scratch_near
 from cordwood.converting.trees_to_convert import TreesToConvert, require_all_trees, trees_to_convert
 from cordwood.formats.choose_format import format_for_saving
 from cordwood.formats.detect_format import format_of
-from cordwood.formats.format_protocol import FilesBeside, SaveOptions
+from cordwood.formats.format_protocol import FilesBeside, SaveOptions, TaskWriter
 from cordwood.formats.load_format import writer_of
-from cordwood.formats.plan_save import plan_save, require_strings, write_save
+from cordwood.formats.plan_save import require_strings, write_save
 from cordwood.formats.stored_trees import stored_trees
-from cordwood.formats.table import require_name
-from cordwood.index import leaf_paths
+from cordwood.formats.table import DEFAULT, require_name
 from cordwood.io.leaves_to_write import Leaves
-from cordwood.io.progress import ProgressMeter, ProgressOption
+from cordwood.io.progress import ProgressMeter, ProgressOption, report_progress
 from cordwood.io.progress_bar import progress_display
 from cordwood.loading.checkpoint import Checkpoint, open_at
 from cordwood.loading.load_options import Cast
 from cordwood.loading.locate_step import locate_checkpoint
+from cordwood.loading.tree_reference import refer_to_tree
 from cordwood.message_text import first_names, printable
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.rename_paths import Rename
 from cordwood.plan.transpose_leaves import Transpose
-from cordwood.processes.key_value_store import SINGLE_PROCESS
-from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
 from cordwood.recipes.recipe import Recipe
 from cordwood.saving.background_saves import raise_unreported_failures, wait_for_saves
 from cordwood.saving.interrupted_saves import after_interrupted_saves
-from cordwood.storage.locations import LocalPath, Location, Url, parse_local_path, parse_location
-from cordwood.storage.paths import is_same_path
-from cordwood.storage.scratch.scratch_file import scratch_directory
+from cordwood.storage.locations import LocalPath, Location, parse_local_path, parse_location
+from cordwood.storage.paths import absolute_location, absolute_path, is_same_path, path_exists
 from cordwood.threads.garbage_collector import gc_paused
 from cordwood.threads.log import log
 from cordwood.threads.run_in_worker import in_worker
-from cordwood.tree.flatten import FlatTree
 
 
 @in_worker
@@ -68,6 +76,9 @@ def convert(
     max_bytes: int | None = None,
     scratch: str | os.PathLike[str] | None = None,
     progress: ProgressOption = None,
+    executor: Executor | None = None,
+    part: tuple[int, int] | None = None,
+    journal: str | os.PathLike[str] | None = None,
 ) -> Conversion:
     """Convert a checkpoint to another path, in any format that `save` writes.
 
@@ -138,9 +149,19 @@ def convert(
         progress: True for a bar in a terminal or a notebook; or a function that is called from
             time to time with a `cordwood.results.Progress`, which has the number of bytes of
             elements that were read, and the current leaf. None: neither.
+        executor: any executor of `concurrent.futures`, whose workers write the files of a directory
+            of safetensors files, or of format="zarr", as for `cordwood.copy`. Each opens the
+            source. This process writes the index. None: this process does all.
+        part: (i, n) writes the data files of part i of n, counted from 0, and no index. The call
+            without `part` writes what is missing, and the index. Not with format="zarr".
+        journal: a directory that lists the tasks that are done, as for `cordwood.verify`. None:
+            with `executor` or `part`, `.NAME.cordwood-journal` beside a local directory of
+            safetensors files, by which any later call goes on; for `part` and a store it must be
+            given. Not with format="zarr".
 
     Returns:
-        The paths, formats and sizes of the conversion; with `lossy`, also what was lost.
+        The paths, formats and sizes of the conversion; with `lossy`, also what was lost. With
+        `part`, the number of leaves is 0, and the size is that of the part.
 
     Raises:
         FileExistsError: there is a checkpoint at `destination`; names its format and, for a step
@@ -150,7 +171,10 @@ def convert(
         LossError: the format cannot store some of the contents; lists all of them.
         UnsupportedFormatError: leaves of the source cannot be read; lists all of them.
         MismatchError: a pattern matches nothing, or a cast would change integers.
-        StorageError: there is no room for the contents of a compressed source; names the size.
+        StorageError: there is no room for the contents of a compressed source; names the size. Or
+            another call converts the same; names its process.
+        ProcessError: the executor lost all its workers; or the source was replaced meanwhile, or
+            workers see other files there.
         Exception: all errors of `open` and `save`.
 
     >>> from cordwood import save
@@ -161,6 +185,7 @@ def convert(
     ('packs', 8)
     """
     target = parse_location(destination)
+    bulk = bulk_options(executor, part, journal)
     to_format = format_for_saving(target, format=format, prefix=None, exports=True)
     is_directory = to_format.is_directory
     holds_many = "prefix" in to_format.save_options
@@ -173,6 +198,14 @@ def convert(
     name = origin.path if isinstance(origin, Checkpoint) else str(origin)
     if is_same_path(name, str(target)):
         raise ValueError(f"{name} would be converted into itself: write to another path")
+    writer: TaskWriter | None = None
+    beside_target = None
+    if isinstance(target, LocalPath) and to_format == DEFAULT and bulk.journal is None:
+        beside_target = absolute_path(journal_beside(target))
+    if beside_target is not None and (bulk.divides or path_exists(beside_target)):
+        bulk = bulk._replace(journal=beside_target)
+    if bulk.divides:
+        writer = require_task_writer(to_format, origin, target, bulk)
     raise_unreported_failures()
     wait_for_saves(str(target))
     one_tree = bool(rename) or isinstance(cast, Mapping) or not holds_many
@@ -217,77 +250,84 @@ def convert(
     with ExitStack() as stack, gc_paused():
         stack.enter_context(after_interrupted_saves(str(target)))
         refuse()
+        leaf_options = LeafOptions(select, rename, transpose, recipe, cast, lossy)
         parts = []
         for each, to in trees.prefixes.items():
             opened = stack.enter_context(
                 _opened(origin, target, prefix=each, max_bytes=max_bytes, scratch=folder)
             )
-            part = part_to_convert(
-                opened,
-                to,
-                select=select,
-                rename=rename,
-                transpose=transpose,
-                recipe=recipe,
-                cast=cast,
-                lossy=lossy,
-            )
+            chosen = part_to_convert(opened, to, leaf_options)
             strings = opened.metadata if metadata is None else metadata
             require_strings(strings)
             if metadata is None:
                 strings = without_other_steps_record(strings, target, to_format, source=name)
-            lost = accepted_losses(part, target, to_format, strings, lossy=lossy)
+            lost = accepted_losses(chosen, target, to_format, strings, lossy=lossy)
             strings = {} if lost else strings
-            parts.append(part._replace(metadata=strings, lost=[*part.lost, *lost]))
+            parts.append(chosen._replace(metadata=strings, lost=[*chosen.lost, *lost]))
         if not lossy:
             require_all_trees(trees.lost, name, str(target))
-        directory = folder or _scratch_near(name, target)
+        directory = folder or scratch_near(name, target)
+        sizes = [size_of_leaves(each.selected.stored.leaves, each.dtypes) for each in parts]
         meter = None
         report = stack.enter_context(progress_display(progress, "converting"))
-        if report is not None:
-            leaves_to_read = [leaf for part in parts for leaf in part.selected.stored.leaves]
+        if writer is not None:
+            stack.enter_context(report_progress(sum(sizes), report))
+        elif report is not None:
+            leaves_to_read = [leaf for each in parts for leaf in each.selected.stored.leaves]
             meter = ProgressMeter(size_of_leaves(leaves_to_read), report)
         sources = [
-            StoredLeaves(part.checkpoint, part.selected, part.dtypes, meter, directory)
-            for part in parts
+            StoredLeaves(each.checkpoint, each.selected, each.dtypes, meter, directory)
+            for each in parts
         ]
         wait_for_saves(str(target))  # again, because decompressing a source takes time
         refuse()
-        for part, leaves in zip(parts, sources, strict=True):
+        run: BulkRun | None = None
+        if writer is not None and isinstance(origin, Location):
+            work = f"convert {absolute_location(origin)} to {absolute_location(target)}"
+            run = stack.enter_context(bulk_run(bulk, work=work))
+        written_bytes = 0
+        for from_prefix, chosen, leaves in zip(trees.prefixes, parts, sources, strict=True):
             options = SaveOptions(
-                part.to_prefix,
-                part.metadata,
+                chosen.to_prefix,
+                chosen.metadata,
                 compression,
                 max_shard_bytes,
                 files=beside_weights.files,
                 page_cache=True,
             )
-            structure = part.selected.stored.structure
-            tree = FlatTree(structure, tuple(leaf_paths(structure)), leaves.leaves, ())
-            purpose = f"convert to {target}"
-            rendezvous = Rendezvous(SINGLE_PROCESS, purpose, timeout_seconds=TIMEOUT_SECONDS)
-            plan = plan_save(to_format, target, tree, options, rendezvous)
-            write_save(to_format, plan.save, Leaves(plan.leaves), rendezvous)
+            structure = chosen.selected.stored.structure
+            plan, rendezvous = plan_conversion(to_format, target, structure, leaves, options)
+            if run is None or writer is None or not isinstance(origin, Location):
+                write_save(to_format, plan.save, Leaves(plan.leaves), rendezvous)
+                continue
+            tree = TreeConversion(
+                refer_to_tree(chosen.checkpoint, origin, from_prefix),
+                absolute_location(target),
+                to_format.name,
+                options,
+                None if folder is None else absolute_path(folder),
+                leaf_options,
+            )
+            written_bytes += convert_in_tasks(
+                run, writer, tree, plan.save, bulk, source=chosen.checkpoint
+            )
         if meter is not None:
             meter.finish()
+        if run is not None and bulk.part is None:
+            run.forget()
+    is_part = bulk.part is not None
     return Conversion(
         name,
         str(target),
         parts[0].checkpoint.format,
         to_format.name,
-        sum([len(part.selected.stored.leaves) for part in parts]),
-        sum([size_of_leaves(part.selected.stored.leaves, part.dtypes) for part in parts]),
-        (*trees.lost, *[line for part in parts for line in part.lost]),
-        tuple([part.to_prefix or "" for part in parts]),
+        0 if is_part else sum([len(each.selected.stored.leaves) for each in parts]),
+        written_bytes if is_part else sum(sizes),
+        (*trees.lost, *[line for each in parts for line in each.lost]),
+        tuple([each.to_prefix or "" for each in parts]),
         (*trees.left_out, *beside_weights.left_out),
         tuple(beside_weights.files),
     )
-
-
-def _scratch_near(source: str, destination: Location) -> LocalPath:
-    """Return the directory of the destination, or that of the source if it is in a store."""
-    near = source if isinstance(destination, Url) else str(destination)
-    return LocalPath(scratch_directory(near))
 
 
 def _opened(
@@ -306,5 +346,5 @@ def _opened(
             )
         return nullcontext(source)
     if scratch is None:
-        scratch = _scratch_near(str(source), destination)
+        scratch = scratch_near(str(source), destination)
     return open_at(source, prefix=prefix, max_bytes=max_bytes, scratch=scratch)

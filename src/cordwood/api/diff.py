@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 from cordwood import dtypes
+from cordwood.bulk.bulk_arguments import bulk_options
+from cordwood.bulk.run_bulk import BulkRun, bulk_run
 from cordwood.comparing.compare_checkpoints import ValuesOption, compare_checkpoints, open_operand
+from cordwood.comparing.compare_in_tasks import ComparisonWork
+from cordwood.comparing.compare_parts_task import TreesToCompare
 from cordwood.comparing.differences import Diff
 from cordwood.comparing.leaf_diff import in_tree
 from cordwood.comparing.pair_trees import TreePairs, pair_trees
@@ -19,10 +25,12 @@ from cordwood.io.progress_bar import progress_display
 from cordwood.io.progress_of_parts import ProgressOfParts
 from cordwood.loading.checkpoint import Checkpoint
 from cordwood.loading.locate_step import locate_checkpoint
+from cordwood.loading.tree_reference import refer_to_tree, require_current
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.rename_paths import Rename
 from cordwood.recipes.recipe import Recipe
 from cordwood.storage.locations import Location, is_path, parse_location
+from cordwood.storage.paths import absolute_location
 
 
 def diff(
@@ -36,6 +44,9 @@ def diff(
     strict: bool = False,
     values: ValuesOption = True,
     progress: ProgressOption = None,
+    executor: Executor | None = None,
+    part: tuple[int, int] | None = None,
+    journal: str | os.PathLike[str] | None = None,
 ) -> Diff:
     """Compare two checkpoints, a checkpoint and a tree, or two trees, leaf by leaf.
 
@@ -76,6 +87,14 @@ def diff(
             to compare as "unread". Its values may be equal, but `.equal` is then False.
         progress: True for a bar in a terminal or a notebook; or a function that is called from
             time to time with a `cordwood.results.Progress`, whose exception ends the call.
+        executor: any executor of `concurrent.futures`, whose workers read and compare the elements
+            of two paths, as for `cordwood.verify`; the result is the same. A task is 256 MiB of
+            each side, and its worker opens both checkpoints. None: this process does all.
+        part: (i, n) compares structure and digests, and the elements of part i of n, counted from
+            0. The result is of what was compared, and counts the leaves of other parts; renamed
+            leaves are recognised by their digests only.
+        journal: a directory that lists the tasks that are done, as for `cordwood.verify`, with
+            their results. After all parts, the call without `part` adds these up.
 
     Returns:
         The differences; `str()` shows them, and `.equal` and `.to_json()` are for programs. NaN
@@ -86,6 +105,10 @@ def diff(
         MismatchError: a pattern matches nothing, or one side has arrays without names.
         PrefixError: a side has no tree of that prefix; or several trees, of which none is in both.
         CorruptionError: stored bytes that were read do not match their digest.
+        ValueError: `executor`, `part` or `journal` is given, and a side is no path.
+        ProcessError: the executor lost all its workers; or a side was replaced meanwhile, or
+            workers see other files there.
+        StorageError: another call works with the same journal; names its process.
         Exception: all errors of `cordwood.open`.
 
     >>> from cordwood import save
@@ -95,13 +118,23 @@ def diff(
     1 difference between a = example.safetensors and b = the tree; 1 leaf equal:
       w: float32[4]: 1 of 4 elements differ, max abs 1, max rel 1
     """
+    bulk = bulk_options(executor, part, journal)
     a, b = [_located(each) for each in (a, b)]
+    if bulk.divides and not (isinstance(a, Location) and isinstance(b, Location)):
+        raise ValueError(
+            "executor=, part= and journal= are for two paths, which workers open: save a tree that "
+            "is in memory, and compare its path"
+        )
     every = [stored_trees(each) if isinstance(each, Location) else None for each in (a, b)]
     all_trees = select is None and rename is None and recipe is None
     pairs = pair_trees(every[0], every[1], prefix=prefix, all_trees=all_trees)
     diffs = []
     with ExitStack() as opened:
         report = opened.enter_context(progress_display(progress, "comparing"))
+        run: BulkRun | None = None
+        if bulk.divides:
+            call = f"diff {absolute_location(a)} {absolute_location(b)}"
+            run = opened.enter_context(bulk_run(bulk, work=call))
         operands = {
             name: tuple(map(partial(open_operand, opened), (a, b), prefixes))
             for name, *prefixes in pairs.both
@@ -110,7 +143,13 @@ def diff(
         if report is not None:
             sizes = {name: sum(map(_size_to_read, sides)) for name, sides in operands.items()}
             parts = ProgressOfParts(report, sizes)
-        for name, (one, other) in operands.items():
+        for (name, *prefixes), operand in zip(pairs.both, operands.values(), strict=True):
+            one, other = operand
+            work: ComparisonWork | None = None
+            if run is not None and isinstance(one, Checkpoint) and isinstance(other, Checkpoint):
+                first, second = map(refer_to_tree, (one, other), (a, b), prefixes)
+                trees = TreesToCompare(first, second, rename, recipe)
+                work = ComparisonWork(run, trees, bulk.task_bytes)
             comparison = compare_checkpoints(
                 one,
                 other,
@@ -120,8 +159,14 @@ def diff(
                 strict=strict,
                 values=values,
                 progress=None if parts is None else parts.begin(name),
+                work=work,
             )
+            for each in operand if run is not None else ():
+                if isinstance(each, Checkpoint):
+                    require_current(each)
             diffs.append((name, comparison.diff))
+        if run is not None and bulk.part is None:
+            run.forget()
     return _joined(diffs, pairs)
 
 
@@ -155,5 +200,5 @@ def _joined(diffs: Sequence[tuple[str, Diff]], pairs: TreePairs) -> Diff:
             *[f"{tree_text(name)}: only in b" for name in pairs.only_b],
         ),
         tuple([name for name, _ in diffs]),
-        tuple(pairs.skipped),
+        (*pairs.skipped, *[line for _, diff in diffs for line in diff.skipped]),
     )

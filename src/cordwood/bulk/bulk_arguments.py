@@ -6,6 +6,7 @@ import os
 from concurrent.futures import Executor
 
 from cordwood.bulk.run_bulk import BulkOptions
+from cordwood.bulk.task_size import current_task_bytes
 from cordwood.plan.parts_of_work import parse_part
 from cordwood.storage.locations import parse_local_path
 from cordwood.storage.paths import absolute_path
@@ -29,4 +30,4 @@ def bulk_options(
     folder = None
     if journal is not None:
         folder = absolute_path(parse_local_path(journal, purpose="for journal="))
-    return BulkOptions(executor, parse_part(part), folder)
+    return BulkOptions(executor, parse_part(part), folder, current_task_bytes())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from cordwood.bulk.task_records import TaskRecords
 from cordwood.encoding.digests import digest_of
 from cordwood.storage.object_stores.bucket_cache import BUCKETS, BucketOptions
 
@@ -24,11 +25,39 @@ class BulkTask(Protocol):
         """Run the task, in several threads, and return its result, which can be pickled too."""
         ...
 
+    def to_json(self, result: Any, /) -> Any:
+        """Return a result as a journal has it, a value of JSON; None if it is to be run again."""
+        ...
 
-def run_task(task: BulkTask, options: BucketOptions) -> Any:
-    """Run a task with the options of object stores that the caller has set."""
+
+class EndedTask(NamedTuple):
+    """A task that has ended.
+
+    Attributes:
+        result: what it returned.
+        is_recorded: True if the journal lists it.
+    """
+
+    result: Any
+    is_recorded: bool
+
+
+def run_task(
+    task: BulkTask, key: str, options: BucketOptions, records: TaskRecords | None
+) -> EndedTask:
+    """Run a task as a worker, and record it before anybody is told.
+
+    Args:
+        task: the task.
+        key: its key in the journal.
+        options: those of object stores that the caller has set.
+        records: where to record it; None: nowhere.
+    """
     BUCKETS.use_options(options)
-    return task.run()
+    result = task.run()
+    value = None if records is None else task.to_json(result)
+    is_recorded = records is not None and value is not None and records.add(key, value)
+    return EndedTask(result, is_recorded)
 
 
 def task_key(task: BulkTask) -> str:

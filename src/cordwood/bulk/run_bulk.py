@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
-from cordwood.bulk.bulk_task import BulkTask, run_task, task_key
+from cordwood.bulk.bulk_task import BulkTask, EndedTask, run_task, task_key
 from cordwood.bulk.run_on_executor import run_on_executor
+from cordwood.bulk.task_size import TASK_BYTES
 from cordwood.bulk.work_journal import WorkJournal, open_journal
 from cordwood.io.progress import METER
 from cordwood.plan.parts_of_work import WorkPart, tasks_of_part
@@ -23,87 +25,121 @@ class BulkOptions(NamedTuple):
         executor: what runs the tasks; None: this process, one after another.
         part: the tasks to run; None: all.
         journal: the directory that lists the tasks that are done; None: nowhere.
+        task_bytes: the size of a task.
     """
 
     executor: Executor | None = None
     part: WorkPart | None = None
     journal: LocalPath | None = None
+    task_bytes: int = TASK_BYTES
 
     @property
     def divides(self) -> bool:
         """True if the call is to be divided into tasks."""
-        return any(option is not None for option in self)
+        return any(option is not None for option in self[:3])
 
 
 class BulkRun:
-    """The tasks of one call, which `results` runs.
+    """The run of the tasks of one call, all at once or some after others."""
 
-    Attributes:
-        positions: the positions of the tasks of this call, which may be a part.
-    """
-
-    def __init__(
-        self, tasks: Sequence[BulkTask], options: BulkOptions, journal: WorkJournal | None
-    ) -> None:
-        self._tasks = tasks
-        self._executor = options.executor
+    def __init__(self, options: BulkOptions, journal: WorkJournal | None) -> None:
+        self._options = options
         self._journal = journal
-        self.positions = tasks_of_part([task.size_bytes for task in tasks], options.part)
 
-    def results(self) -> Iterator[tuple[int, Any]]:
-        """Yield the position of each task and its result, or the exception that it raised.
+    def positions(self, tasks: Sequence[BulkTask]) -> range:
+        """Return the positions of those tasks that this call runs, which may be a part."""
+        return tasks_of_part([task.size_bytes for task in tasks], self._options.part)
+
+    def size_bytes(self, tasks: Sequence[BulkTask]) -> int:
+        """Return the size of the tasks that this call runs."""
+        return sum([tasks[position].size_bytes for position in self.positions(tasks)])
+
+    def results(self, tasks: Sequence[BulkTask]) -> Iterator[tuple[int, Any]]:
+        """Run tasks; yield the position of each and its result, or the exception that it raised.
 
         Tasks that the journal lists come first, with the results that were recorded.
         """
-        meter = METER.get()
-        todo = []
-        for position in self.positions:
-            key = "" if self._journal is None else task_key(self._tasks[position])
-            if self._journal is None or key not in self._journal.results:
+        meter, journal = METER.get(), self._journal
+        todo, keys = [], []
+        for position in self.positions(tasks):
+            key = "" if journal is None else task_key(tasks[position])
+            if journal is None or key not in journal.results:
                 todo.append(position)
+                keys.append(key)
                 continue
             if meter is not None:
-                meter.advance(self._tasks[position].size_bytes)
-            yield position, self._journal.results[key]
-        if self._executor is None:
-            for position in todo:
-                try:
-                    result = self._tasks[position].run()
-                except Exception as e:  # noqa: BLE001  (as an executor returns it)
-                    result = e
-                yield position, result
-            return
-        options = BUCKETS.options()
-        arguments = [(self._tasks[position], options) for position in todo]
-        for number, result in run_on_executor(run_task, arguments, self._executor):
-            if meter is not None:
-                meter.advance(arguments[number][0].size_bytes)
+                meter.advance(tasks[position].size_bytes)
+            yield position, journal.results[key]
+        records = None if journal is None else journal.records
+        buckets = BUCKETS.options()
+        calls = [
+            (tasks[position], key, buckets, records)
+            for position, key in zip(todo, keys, strict=True)
+        ]
+        executor = self._options.executor
+        if executor is None:
+            ended = _ended_here(calls)
+        else:
+            look_up = partial(self._recorded_meanwhile, keys)
+            ended = run_on_executor(run_task, calls, executor, results_of_lost=look_up)
+        for number, outcome in ended:
+            task, result = tasks[todo[number]], outcome
+            if isinstance(outcome, EndedTask):
+                result = outcome.result
+                if not outcome.is_recorded:
+                    self._record(task, keys[number], result)
+            if meter is not None and executor is not None:
+                meter.advance(task.size_bytes)
             yield todo[number], result
-
-    def record(self, position: int, result: Any) -> None:
-        """Note in the journal, if there is one, that a task is done; its result is JSON."""
-        if self._journal is not None:
-            self._journal.record(task_key(self._tasks[position]), result)
 
     def forget(self) -> None:
         """Delete the journal: all is done."""
         if self._journal is not None:
             self._journal.delete()
 
+    def _record(self, task: BulkTask, key: str, result: Any) -> None:
+        """Record a task of a worker that does not see the journal."""
+        value = None if self._journal is None else task.to_json(result)
+        if self._journal is not None and value is not None:
+            self._journal.record(key, value)
+
+    def _recorded_meanwhile(
+        self, keys: Sequence[str], numbers: Sequence[int]
+    ) -> Mapping[int, EndedTask]:
+        """Return the results of those calls whose tasks have ended, by the numbers of the calls."""
+        if self._journal is None:
+            return {}
+        self._journal.reload()
+        results = self._journal.results
+        return {
+            number: EndedTask(results[keys[number]], is_recorded=True)
+            for number in numbers
+            if keys[number] in results
+        }
+
+
+def _ended_here(calls: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Any]]:
+    """Run tasks in this process; yield the number of each and how it ended."""
+    for number, arguments in enumerate(calls):
+        try:
+            outcome: Any = run_task(*arguments)
+        except Exception as e:  # noqa: BLE001  (as an executor returns it)
+            outcome = e
+        yield number, outcome
+
 
 @contextmanager
-def bulk_run(tasks: Sequence[BulkTask], options: BulkOptions, *, work: str) -> Iterator[BulkRun]:
-    """Prepare the tasks of a call, and hold its journal in the block.
+def bulk_run(options: BulkOptions, *, work: str) -> Iterator[BulkRun]:
+    """Prepare to run the tasks of a call, and hold its journal in the block.
 
     Args:
-        tasks: all tasks of the call; a call for another part of them lists the same.
         options: which of them are run, and where.
         work: the call, for people: what the journal is of.
 
     Raises as `open_journal`.
     """
     if options.journal is None:
-        yield BulkRun(tasks, options, None)
+        yield BulkRun(options, None)
         return
     with open_journal(options.journal, work=work, part=options.part) as journal:
-        yield BulkRun(tasks, options, journal)
+        yield BulkRun(options, journal)

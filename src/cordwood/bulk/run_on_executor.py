@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -20,8 +20,17 @@ _BREAKS = 3  # losses of all workers, one after another, without a call that end
 _FINAL = (CordwoodError, ValueError, TypeError, AttributeError, ImportError)
 
 
+def _none_ended(positions: Sequence[int]) -> Mapping[int, Any]:
+    del positions
+    return {}
+
+
 def run_on_executor(
-    function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], executor: Executor
+    function: Callable[..., Any],
+    arguments: Sequence[tuple[Any, ...]],
+    executor: Executor,
+    *,
+    results_of_lost: Callable[[Sequence[int]], Mapping[int, Any]] = _none_ended,
 ) -> Iterator[tuple[int, Any]]:
     """Yield the position of each tuple of arguments, and what the function returned for it.
 
@@ -35,12 +44,14 @@ def run_on_executor(
         function: a function of a module, which the executor can send to another process.
         arguments: those of each call.
         executor: any executor of `concurrent.futures`.
+        results_of_lost: called with the positions of calls that the executor has lost; returns what
+            is known to be the results of some of them, which are not made again.
 
     Raises:
         ProcessError: the executor has lost its workers and takes no more calls.
         Exception: what `check_stop` raises.
     """
-    calls = _Calls(function, arguments, executor)
+    calls = _Calls(function, arguments, executor, results_of_lost)
     try:
         yield from calls.results()
     finally:
@@ -55,10 +66,13 @@ class _Calls:
         function: Callable[..., Any],
         arguments: Sequence[tuple[Any, ...]],
         executor: Executor,
+        results_of_lost: Callable[[Sequence[int]], Mapping[int, Any]],
     ) -> None:
         self._function = function
         self._arguments = arguments
         self._executor = executor
+        self._results_of_lost = results_of_lost
+        self._lost_calls: list[int] = []  # those that were lost with their workers
         self._waiting = deque(range(len(arguments)))
         self._running: dict[Future[Any], tuple[int, int]] = {}  # position, breaks when it was sent
         self._ended: SimpleQueue[Future[Any]] = SimpleQueue()
@@ -70,9 +84,11 @@ class _Calls:
 
     def results(self) -> Iterator[tuple[int, Any]]:
         while True:
+            if self._lost_calls and self._ended.empty():
+                yield from self._end_lost_calls()
             while self._may_send():
                 self._send(self._waiting.popleft())
-            if not self._running:
+            if not self._running and not self._lost_calls:
                 break
             check_stop()
             try:
@@ -101,6 +117,14 @@ class _Calls:
                 "executor; tasks that a journal lists are not repeated"
             ) from self._lost
 
+    def _end_lost_calls(self) -> Iterator[tuple[int, Any]]:
+        """Yield the results of lost calls that are known all the same; let the others wait."""
+        results = self._results_of_lost(self._lost_calls)
+        self._waiting.extend([each for each in self._lost_calls if each not in results])
+        self._lost_calls.clear()
+        self._done += len(results)
+        yield from results.items()
+
     def cancel(self) -> None:
         """Cancel the calls that have not begun."""
         for future in self._running:
@@ -122,8 +146,8 @@ class _Calls:
         future.add_done_callback(self._ended.put)
 
     def _note_break(self, position: int, breaks: int, error: Exception) -> None:
-        """Let a call wait again whose executor has lost its workers; all its calls fail at once."""
-        self._waiting.append(position)
+        """Note a call that was lost with all workers of its executor, whose calls fail at once."""
+        self._lost_calls.append(position)
         if breaks < self._breaks:
             return  # it was sent before the loss that was noticed already
         self._breaks += 1

@@ -1,8 +1,7 @@
 """The journal of bulk work: small files that list the tasks that are done, by which others go on.
 
-Each call that works on the tasks appends to a file of its own, and holds its lock. A line is
-written once what the task wrote is durable. The lines themselves are not flushed: a task whose line
-is lost in a power cut is run again.
+Each call that works on the tasks has a file of its own, which says who it is, and holds its lock.
+Beside it are the records of its workers.
 """
 
 from __future__ import annotations
@@ -12,18 +11,21 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
+from cordwood.bulk.task_records import TaskRecords
 from cordwood.errors import StorageError
 from cordwood.plan.parts_of_work import WorkPart
 from cordwood.storage.locations import LocalPath
 from cordwood.storage.locks.file_locks import LOCK_FLAGS, is_locked, lock, opened_for_lock
 
 _NAME = re.compile(r"tasks(?:-(\d+)-of-(\d+))?\.jsonl")
+_RECORDS_NAME = re.compile(r"done-[A-Za-z0-9.-]+\.jsonl")
 _VERSION = 1
 
 
@@ -32,12 +34,19 @@ class WorkJournal:
 
     Attributes:
         results: what the tasks that are done have returned, by their keys.
+        records: the place for the records of the workers of this call.
     """
 
-    def __init__(self, folder: LocalPath, fd: int, results: Mapping[str, Any]) -> None:
+    def __init__(self, folder: LocalPath, fd: int, results: dict[str, Any]) -> None:
         self._folder = folder
         self._fd = fd
         self.results = results
+        self.records = TaskRecords(folder, secrets.token_hex(8))
+
+    def reload(self) -> None:
+        """Read what the workers of this call have recorded."""
+        for name in filter(self.records.is_of_call, os.listdir(self._folder)):
+            self.results.update(_results_in(_lines(self._folder.child(name))))
 
     def record(self, key: str, result: Any) -> None:
         """Add a task that is done; its result is a value of JSON."""
@@ -85,7 +94,7 @@ def open_journal(folder: LocalPath, *, work: str, part: WorkPart | None) -> Iter
             lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, path=path.text)
         except BlockingIOError as e:
             raise _busy(path) from e
-        for other in _files_in(folder):
+        for other in filter(_NAME.fullmatch, _files_in(folder)):
             is_rival = other != name and _overlaps(part, other)
             if is_rival and is_locked(folder.child(other).text, even_shared=True):
                 raise _busy(folder.child(other))
@@ -102,7 +111,7 @@ def open_journal(folder: LocalPath, *, work: str, part: WorkPart | None) -> Iter
 def _files_in(folder: LocalPath) -> list[str]:
     """Return the files of a journal. Raises ValueError if there are others."""
     names = sorted(os.listdir(folder))
-    others = [name for name in names if not _NAME.fullmatch(name)]
+    others = [n for n in names if not (_NAME.fullmatch(n) or _RECORDS_NAME.fullmatch(n))]
     if others:
         raise ValueError(
             f"journal={folder.text!r}: expected a new directory, or the journal of an interrupted "
@@ -132,17 +141,19 @@ def _busy(path: LocalPath) -> StorageError:
 
 def _read(path: LocalPath, work: str, fd: int | None) -> dict[str, Any]:
     """Return the results in a file; cut off a line that was not written to its end in `fd`."""
-    results = {}
-    for line in _lines(path, fd):
+    lines = _lines(path, fd)
+    for line in lines:
         if "journal" in line and line != {**line, "journal": _VERSION, "work": work}:
             raise ValueError(
                 f"journal={path.parent.text!r}: this is the journal of another call, "
                 f"{line.get('work')!r}; expected that of {work!r}: name another directory by "
                 "journal= (--journal), or delete this one if that call is not to go on"
             )
-        if "task" in line:
-            results[line["task"]] = line.get("result")
-    return results
+    return _results_in(lines)
+
+
+def _results_in(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    return {line["task"]: line.get("result") for line in lines if "task" in line}
 
 
 def _lines(path: LocalPath, fd: int | None = None) -> list[dict[str, Any]]:

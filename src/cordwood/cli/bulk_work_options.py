@@ -53,6 +53,14 @@ def bulk_work_options(command: F) -> F:
     return command
 
 
+def after_parts_text(part: tuple[int, int]) -> str:
+    """Return the advice after a part of a call that writes."""
+    return (
+        f"; part {part[0]} of {part[1]}: after all parts, the same command without --part writes "
+        "what is missing, and the indexes"
+    )
+
+
 @contextmanager
 def worker_executor(workers: int | None) -> Iterator[Any]:
     """Run worker processes in the block; give their executor, or None for no workers."""

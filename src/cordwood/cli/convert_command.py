@@ -14,6 +14,7 @@ from cordwood.cli.arguments import (
     patterns_option,
     rename_option,
 )
+from cordwood.cli.bulk_work_options import after_parts_text, bulk_work_options, worker_executor
 from cordwood.cli.output import json_option, print_answer
 from cordwood.cli.recipe_options import recipe_of, recipe_options
 from cordwood.errors import CordwoodError
@@ -27,6 +28,7 @@ Examples:
   cordwood convert bert.safetensors run/1 --rename '*.weight=*/kernel' --transpose '**/kernel'
   cordwood convert hub/model.safetensors run/1 --recipe mine.json --config hub/config.json
   cordwood convert run/100 run/100-z --archive
+  cordwood convert run/100 run/100-z --archive --workers 8
   cordwood convert orbax/100 run/100 --prefix ema --to-prefix ema
   cordwood convert run/100 hub --select params --rename params= --format hugging_face \\
       --max-shard-bytes 5000000000
@@ -90,6 +92,7 @@ Examples:
     metavar="DIR",
     help="The directory for the decompressed copy of a compressed SOURCE.",
 )
+@bulk_work_options
 @json_option
 def convert_command(
     source: str,
@@ -99,6 +102,7 @@ def convert_command(
     config_file: str | None,
     inverse: bool,
     archive: bool,
+    workers: int | None,
     **options: Any,
 ) -> None:
     """Write the checkpoint SOURCE as DESTINATION. The suffix of DESTINATION names the format.
@@ -113,6 +117,9 @@ def convert_command(
     several trees, such as an Orbax composite checkpoint, and DESTINATION is a directory, all are
     converted. A file holds one tree, and --select, --rename, --transpose and --recipe apply to one
     tree: choose it with --prefix.
+
+    With --part, only data files of that part are written: a job array writes all of them.
+    Afterwards the command without --part writes what is missing, and the index.
     """
     from cordwood.api.convert import convert
 
@@ -125,9 +132,15 @@ def convert_command(
         options.update(format="zarr", compression="archive")
     options["recipe"] = recipe_of(recipe_name, config_file, inverse=inverse)
     try:
-        conversion = convert(source, destination, progress=not as_json, **options)
+        with worker_executor(workers) as executor:
+            conversion = convert(
+                source, destination, progress=not as_json, executor=executor, **options
+            )
     except ValueError as e:
         if isinstance(e, CordwoodError):
             raise
         raise click.UsageError(str(e)) from e
-    print_answer(str(conversion), conversion._asdict(), as_json=as_json)
+    text = str(conversion)
+    if options["part"] is not None:
+        text += after_parts_text(options["part"])
+    print_answer(text, conversion._asdict(), as_json=as_json)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from cordwood.cli.arguments import PATH, SOURCE
-from cordwood.cli.bulk_work_options import bulk_work_options, worker_executor
+from cordwood.cli.bulk_work_options import after_parts_text, bulk_work_options, worker_executor
 from cordwood.cli.output import json_option, print_answer
 from cordwood.errors import CordwoodError
 
@@ -67,8 +67,5 @@ def copy_command(
         raise click.UsageError(str(e)) from e
     text = str(report)
     if part is not None:
-        text += (
-            f"; part {part[0]} of {part[1]}: after all parts, the same command without --part "
-            "copies what is missing and writes the indexes"
-        )
+        text += after_parts_text(part)
     print_answer(text, report._asdict(), as_json=as_json)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cordwood.cli.arguments import SOURCE, patterns_option, rename_option
+from cordwood.cli.bulk_work_options import bulk_work_options, worker_executor
 from cordwood.cli.output import columns, fitted, json_option, print_answer, print_table, print_text
 from cordwood.cli.recipe_options import recipe_of, recipe_options
 
@@ -23,6 +24,7 @@ Examples:
   cordwood diff run/100 run/200 --stats             a table of all leaves that changed
   cordwood diff run/100 run/200 --digests           without reading elements
   cordwood diff a.safetensors b.msgpack --no-values structure and dtypes only
+  cordwood diff run/100 run/200 --workers 8         in eight processes
 """
 
 _TITLES = (
@@ -60,6 +62,7 @@ _TITLES = (
 @click.option(
     "--delta", "with_delta", is_flag=True, help="Also print the size of a delta from A to B."
 )
+@bulk_work_options
 @json_option
 def diff_command(
     a: str,
@@ -72,6 +75,7 @@ def diff_command(
     recipe_name: str | None,
     config_file: str | None,
     inverse: bool,
+    workers: int | None,
     **options: Any,
 ) -> None:
     """Compare the checkpoints A and B leaf by leaf. Their formats may differ.
@@ -85,6 +89,9 @@ def diff_command(
     tree in brackets. --prefix chooses one; --select, --rename and --recipe apply to one: the tree
     without a prefix, unless --prefix is given. --recipe applies to A. What was not compared is
     named.
+
+    With --part, only the elements of that part are compared. With the same --journal for all parts,
+    the command without --part then adds up what they have counted.
     """
     if digests and (stats or not values):
         raise click.UsageError("--digests reads no elements: it excludes --stats and --no-values")
@@ -96,7 +103,8 @@ def diff_command(
 
     options["recipe"] = recipe_of(recipe_name, config_file, inverse=inverse)
     options |= {"values": "digests" if digests else values, "progress": not as_json}
-    difference = diff(a, b, **options)
+    with worker_executor(workers) as executor:
+        difference = diff(a, b, executor=executor, **options)
     if stats and not difference.equal and not as_json:
         _print_statistics(difference)
     else:

@@ -7,7 +7,7 @@ both sides may have been renamed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
@@ -18,9 +18,10 @@ from cordwood.comparing.array_change import (
     VALUE_CHANGE,
     ArrayChange,
     combine_changes,
-    measure_change,
 )
 from cordwood.comparing.compare_containers import container_differences
+from cordwood.comparing.compare_in_tasks import ComparisonWork
+from cordwood.comparing.compare_parts_task import measure_parts
 from cordwood.comparing.differences import Diff
 from cordwood.comparing.equal_parts import compare_digests, unequal_boxes
 from cordwood.comparing.leaf_diff import LeafDiff, What, leaf_diff, with_statistics
@@ -34,6 +35,7 @@ from cordwood.io.progress import ProgressOption, Report, report_progress
 from cordwood.io.progress_bar import progress_display
 from cordwood.loading.checkpoint import Checkpoint, open_at
 from cordwood.loading.unreadable_leaves import require_readable
+from cordwood.message_text import counted
 from cordwood.plan.keys_of_like import with_keys_of_like
 from cordwood.plan.path_patterns import Select, match_patterns, path_name
 from cordwood.plan.rename_paths import Rename
@@ -112,13 +114,14 @@ def compare_checkpoints(
     values: ValuesOption = True,
     sample_bytes: int | None = None,
     progress: ProgressOption = None,
+    work: ComparisonWork | None = None,
 ) -> TreeComparison:
     """Compare two trees, of a location the default one; other arguments are those of `diff`.
 
     If `rename` and `recipe` are None, positions are those in `Index.leaves` of a checkpoint. With
     `sample_bytes`, about so many bytes of each side are read; statistics of leaves that are larger
     are then those of the sample, and a leaf whose sample is equal has the state that its digests
-    tell.
+    tell. With `work`, the elements are compared in tasks; those of a part alone may be.
     """
     if not (values is True or values is False or values == "digests"):
         raise ValueError(f"values: expected True, False or 'digests', found {values!r:.80}")
@@ -137,7 +140,9 @@ def compare_checkpoints(
             paths = [leaf.key_path for leaf in second.leaves]
             one.part = with_keys_of_like(one.part, second.structure, paths)
         report = opened.enter_context(progress_display(progress, "comparing"))
-        comparing = _Comparing(one, other, strict=strict, values=values, sample_bytes=sample_bytes)
+        comparing = _Comparing(
+            one, other, strict=strict, values=values, sample_bytes=sample_bytes, work=work
+        )
         return comparing.run(select, report)
 
 
@@ -162,6 +167,8 @@ class _Comparing:
     strict: bool
     values: ValuesOption
     sample_bytes: int | None
+    work: ComparisonWork | None
+    elsewhere: set[int] = field(default_factory=set)  # with elements that are of other tasks
     incomplete: set[int] = field(default_factory=set)  # not read, or not all, for a sample
     # Of leaves by position in a: those that were read, and those that were not.
     changes: dict[int, ArrayChange] = field(default_factory=dict)
@@ -191,15 +198,18 @@ class _Comparing:
         compared += [self._differing("only_b", None, j) for j in pairs.second_only if j in added]
         differences = [pair.difference for pair in compared if pair.difference is not None]
         differences.sort(key=lambda difference: difference.what in ("only_a", "only_b"))
+        skipped = [each for each in compared if each.i in self.elsewhere and not each.difference]
+        elsewhere = counted(len(self.elsewhere), "leaf", "leaves")
         diff = Diff(
             self.one.name,
             self.other.name,
             tuple(differences),
             tuple(container_differences(self.one.part, self.other.index)) if select is None else (),
-            len(compared) - len(differences),
+            len(compared) - len(differences) - len(skipped),
             sum([pair.result == "identical" for pair in compared]),
             self.read_bytes,
             self.values is not False,
+            skipped=(f"elements of other parts, of {elsewhere}",) if self.elsewhere else (),
         )
         return TreeComparison(diff, tuple(compared), frozenset(self.incomplete))
 
@@ -246,7 +256,8 @@ class _Comparing:
         """Return the result for a pair of leaves, whose values have been compared."""
         leaf = self.one.index.leaves[i]
         change = self.changes.get(i)
-        size = change.size if change is not None and i in self.incomplete else None
+        is_incomplete = i in self.incomplete or i in self.elsewhere
+        size = change.size if change is not None and is_incomplete else None
         if types is not None:
             if change is not None and leaf.kind in ARRAY_KINDS:
                 types = with_statistics(types, change, leaf, size=size)
@@ -283,11 +294,22 @@ class _Comparing:
             parts, self.incomplete = sample_parts(parts, self.sample_bytes)
             for i in self.incomplete:
                 self._is_settled(i, comparable[i])
-        with report_progress(2 * sum([part.size_bytes for part in parts]), report):
+        size_bytes = 2 * sum([part.size_bytes for part in parts])
+        changes: Iterable[tuple[Part, ArrayChange]]
+        is_part = False
+        if self.work is None:
+            changes = map_parts(measure_parts, parts, self.one, self.other, comparable)
+        else:
+            tasks = self.work.tasks(parts, comparable)
+            changes = self.work.changes(tasks)
+            size_bytes = self.work.run.size_bytes(tasks)
+            positions = self.work.run.positions(tasks)
+            is_part = len(positions) < len(tasks)
+            others = [*tasks[: positions.start], *tasks[positions.stop :]]
+            self.elsewhere = {part.number for task in others for part in task.parts}
+        with report_progress(size_bytes, report):
             # The changes arrive in order: sums are reproducible.
-            for part, change in map_parts(
-                lambda _, a, b: measure_change(a, b), parts, self.one, self.other, comparable
-            ):
+            for part, change in changes:
                 self.changes[part.number] = combine_changes(
                     self.changes.get(part.number, NO_CHANGE), change
                 )
@@ -297,7 +319,7 @@ class _Comparing:
                 pairs.first_only,
                 self.other,
                 pairs.second_only,
-                read=self.values is True and self.sample_bytes is None,
+                read=self.values is True and self.sample_bytes is None and not is_part,
             )
         self.read_bytes += read_bytes
         return dict(renamed)

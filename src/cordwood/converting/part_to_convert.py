@@ -26,6 +26,17 @@ from cordwood.recipes.recipe import Recipe
 from cordwood.storage.locations import Location
 
 
+class LeafOptions(NamedTuple):
+    """The arguments of `convert` about leaves: which are written, and as what."""
+
+    select: Select | None
+    rename: Rename | None
+    transpose: Transpose | None
+    recipe: Recipe | None
+    cast: Cast | None
+    lossy: bool
+
+
 class PartToConvert(NamedTuple):
     """A tree of the source, and the part of it to write."""
 
@@ -38,15 +49,7 @@ class PartToConvert(NamedTuple):
 
 
 def part_to_convert(
-    checkpoint: Checkpoint,
-    to_prefix: str | None,
-    *,
-    select: Select | None,
-    rename: Rename | None,
-    transpose: Transpose | None,
-    recipe: Recipe | None,
-    cast: Cast | None,
-    lossy: bool,
+    checkpoint: Checkpoint, to_prefix: str | None, options: LeafOptions
 ) -> PartToConvert:
     """Return the part of an open tree to write, without its strings and the losses of the format.
 
@@ -55,6 +58,7 @@ def part_to_convert(
     Raises LossError for arrays without names, UnsupportedFormatError for leaves that cannot be
     read.
     """
+    select, rename, transpose, recipe, cast, lossy = options
     name, whole = checkpoint.path, checkpoint.index
     if whole.naming == "positions":
         raise LossError(

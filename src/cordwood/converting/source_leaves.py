@@ -35,12 +35,19 @@ from cordwood.plan.load_plan import contiguous_extents, plan_extent_moves
 from cordwood.plan.read_windows import choose_windows
 from cordwood.plan.select_leaves import SelectedLeaves
 from cordwood.plan.split_arrays import WINDOW_BYTES
-from cordwood.storage.locations import LocalPath
+from cordwood.storage.locations import LocalPath, Location, Url
+from cordwood.storage.scratch.scratch_file import scratch_directory
 from cordwood.tree.leaves import DeferredArray, has_padding, without_padding
 
 _SMALL_BYTES = 256 << 10  # smaller leaves are read several at a time
 _BATCH_BYTES = 8 << 20
 _KEPT_BYTES = 64 << 20  # of small leaves that were read and not taken yet
+
+
+def scratch_near(source: str, destination: Location) -> LocalPath:
+    """Return the directory of the destination, or that of the source if it is in a store."""
+    near = source if isinstance(destination, Url) else str(destination)
+    return LocalPath(scratch_directory(near))
 
 
 class StoredLeaves:

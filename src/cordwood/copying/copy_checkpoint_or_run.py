@@ -77,10 +77,14 @@ def copy_checkpoint_or_run(
     with ExitStack() as stack:
         run: BulkRun | None = None
         if options.divides:
-            tasks = plan_tasks([step for step in steps if step is not None], verify=verify)
+            tasks = plan_tasks(
+                [step for step in steps if step is not None],
+                verify=verify,
+                task_bytes=options.task_bytes,
+            )
             work = f"copy {absolute_location(source)} to {absolute_location(destination)}"
-            run = stack.enter_context(bulk_run([each.task for each in tasks], options, work=work))
-            total = sum([tasks[position].task.size_bytes for position in run.positions])
+            run = stack.enter_context(bulk_run(options, work=work))
+            total = run.size_bytes([each.task for each in tasks])
             stack.enter_context(report_progress(total, report))
             done = copy_in_tasks(run, tasks)
             copier.whole, copier.written = done.whole, done.copied

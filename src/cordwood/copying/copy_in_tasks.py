@@ -35,7 +35,7 @@ class CopiedFiles(NamedTuple):
     copied: set[tuple[Location, str]]
 
 
-def plan_tasks(steps: Iterable[StepToCopy], *, verify: bool) -> list[TaskOfStep]:
+def plan_tasks(steps: Iterable[StepToCopy], *, verify: bool, task_bytes: int) -> list[TaskOfStep]:
     """Return the tasks by which the data files of steps are copied.
 
     They depend on the source alone, so that all parts of a copy list the same. A file that an
@@ -61,7 +61,7 @@ def plan_tasks(steps: Iterable[StepToCopy], *, verify: bool) -> list[TaskOfStep]
                     by_size,
                 ),
             )
-            for group in group_files(files)
+            for group in group_files(files, limit_bytes=task_bytes)
         ]
     return tasks
 
@@ -82,13 +82,12 @@ def copy_in_tasks(run: BulkRun, tasks: Sequence[TaskOfStep]) -> CopiedFiles:
     deleted or replaced meanwhile is looked at again when it is committed.
     """
     done = CopiedFiles(set(), set())
-    for position, result in run.results():
+    for position, result in run.results([each.task for each in tasks]):
         step, task = tasks[position]
         if isinstance(result, Exception):
             if storage_of(DEFAULT).store_at(step.source).read_index() == step.index_bytes:
                 raise result
             continue
-        run.record(position, result)
         done.whole.update([(step.destination, name) for name, _ in task.files])
         done.copied.update([(step.destination, name) for name in result])
     return done

@@ -15,6 +15,8 @@ from cordwood.formats.table import Format
 from cordwood.storage.locations import LocalPath, Location
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from cordwood.formats.step_record import Record
     from cordwood.formats.stored_item import ItemKind, StoredItem
     from cordwood.index import Box, Digests, Index, Leaf, LeafRuns, Source
@@ -217,6 +219,64 @@ class Writer(Protocol):
 
     def refuse_foreign(self, format: Format, location: Location, /) -> None:
         """Raise NotACheckpointError for what a save would destroy and could not have written."""
+        ...
+
+
+class DividedSave(Protocol):
+    """A planned save whose files workers write, in any order; this process commits them."""
+
+    @property
+    def token(self) -> str:
+        """The text that workers need beside the plan, for `TaskWriter.write_units`."""
+        ...
+
+    def missing(self, reports: Sequence[Any], /) -> Sequence[int]:
+        """Return the positions of units whose files are not there any more."""
+        ...
+
+    def commit(self, reports: Sequence[Any], /) -> None:
+        """Commit the save, given the reports of all units."""
+        ...
+
+
+class TaskWriter(Protocol):
+    """The writing of planned saves by several workers.
+
+    A save has units, numbered from 0, each of which is written by itself: whole files.
+
+    Attributes:
+        FILES_LAST: True if the files stay when the process that began has ended, so that others may
+            go on, and commit.
+    """
+
+    FILES_LAST: bool
+
+    def unit_sizes(self, save: Any, /) -> Sequence[int]:
+        """Return the bytes of each unit."""
+        ...
+
+    def begin(self, save: Any, save_id: str, /) -> AbstractContextManager[DividedSave]:
+        """Begin a save; after an exception in the block remove its files, unless they last.
+
+        Args:
+            save: `SavePlan.save` of a plan of this process alone.
+            save_id: 16 hexadecimal digits: the same for the same content, and for no other.
+        """
+        ...
+
+    def write_units(
+        self, save: Any, token: str, leaves: Leaves, numbers: Sequence[int], /
+    ) -> Sequence[Any]:
+        """Write units, durably, as a worker; return a report of each, of JSON values.
+
+        Units that were written before are replaced.
+
+        Args:
+            save: `SavePlan.save` of the same plan, made by this process.
+            token: that of the `DividedSave`.
+            leaves: the leaves of the plan.
+            numbers: consecutive units.
+        """
         ...
 
 

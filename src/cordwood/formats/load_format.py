@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         StepMetrics,
         StepRecords,
         StepsBeside,
+        TaskWriter,
         Writer,
     )
 
@@ -144,6 +145,13 @@ def records_of(format: Format) -> StepRecords:
 def step_files_of(format: Format) -> StepFileLister:
     """Return the module that lists the data files of steps; the format must have one."""
     return cast("StepFileLister", import_module(format.step_files))
+
+
+def task_writer_of(format: Format) -> TaskWriter | None:
+    """Return the module by which workers write a format together; None if it has none."""
+    if not format.task_writer:
+        return None
+    return cast("TaskWriter", import_module(format.task_writer))
 
 
 def copier_of(format: Format) -> StepCopier:

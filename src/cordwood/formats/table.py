@@ -27,6 +27,7 @@ class Format(NamedTuple):
         other_items: of its `OtherItemReader`, if directories can hold items that are no trees.
         lister: of its `IndexLister`, if the index alone says what the leaves are.
         writer: of its `Writer`, if `save` or `convert` writes it.
+        task_writer: of its `TaskWriter`, if several workers can write one checkpoint.
         save_options: the fields of `SaveOptions` that the writer takes; others are refused.
         losses: of its `LossFinder`, if there are things that it cannot store.
         collector: of its `Collector`, if killed saves can leave files in a checkpoint.
@@ -54,6 +55,7 @@ class Format(NamedTuple):
     other_items: str = ""
     lister: str = ""
     writer: str = ""
+    task_writer: str = ""
     save_options: frozenset[str] = frozenset()
     losses: str = ""
     collector: str = ""
@@ -153,6 +155,7 @@ PACKS = Format(
     items="cordwood.formats.packs.open",
     lister="cordwood.formats.packs.list_index",
     writer="cordwood.formats.packs.write",
+    task_writer="cordwood.formats.packs.write_in_tasks",
     save_options=frozenset({"prefix", "metadata", "max_shard_bytes", "linking", "items"}),
     collector="cordwood.formats.packs.leftovers",
     files="cordwood.formats.packs.checkpoint_files",
@@ -171,6 +174,7 @@ ZARR = Format(
     items="cordwood.formats.zarr.read_index",
     lister="cordwood.formats.zarr.read_index",
     writer="cordwood.formats.zarr.write",
+    task_writer="cordwood.formats.zarr.write_in_tasks",
     save_options=frozenset({"prefix", "metadata", "compression"}),
     files="cordwood.formats.zarr.checkpoint_files",
     reads_stores=True,

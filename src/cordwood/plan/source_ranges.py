@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from cordwood.index import Source
 
-TASK_BYTES = 256 << 20  # a multiple of every size of a block that is a power of two
-
 
 class SourceRange(NamedTuple):
     """The blocks of a data file that begin in a range of bytes; a first range has the header."""
@@ -19,13 +17,12 @@ class SourceRange(NamedTuple):
 
 
 def group_ranges(
-    sources: Iterable[Source], *, limit_bytes: int | None = None
+    sources: Iterable[Source], *, limit_bytes: int
 ) -> Iterator[tuple[SourceRange, ...]]:
     """Yield groups of ranges that cover all sources, each of at most so many bytes.
 
-    None: TASK_BYTES.
+    Blocks are not cut if the limit is a multiple of their size.
     """
-    limit_bytes = limit_bytes or TASK_BYTES
     group: list[SourceRange] = []
     room = limit_bytes
     for source in sources:
@@ -47,13 +44,9 @@ def group_ranges(
 
 
 def group_files(
-    files: Mapping[str, Source], *, limit_bytes: int | None = None
+    files: Mapping[str, Source], *, limit_bytes: int
 ) -> Iterator[tuple[tuple[str, Source], ...]]:
-    """Yield files in groups of at most so many bytes; a larger file is a group of its own.
-
-    None: TASK_BYTES.
-    """
-    limit_bytes = limit_bytes or TASK_BYTES
+    """Yield files in groups of at most so many bytes; a larger file is a group of its own."""
     group: list[tuple[str, Source]] = []
     size = 0
     for name, file in files.items():

@@ -65,7 +65,7 @@ def verify_in_tasks(
     numbers: list[int] = []  # of each task: the position of its checkpoint
     for number, location in enumerate(checkpoints):
         try:
-            check = _Check(location, choice, format, max_bytes)
+            check = _Check(location, choice, format, max_bytes, options.task_bytes)
         except catch as e:
             checks.append(e)
             continue
@@ -73,9 +73,8 @@ def verify_in_tasks(
         tasks += check.tasks
         numbers += [number] * len(check.tasks)
     whole = absolute_location(checkpoints[0] if len(checkpoints) == 1 else checkpoints[-1].parent)
-    with bulk_run(tasks, options, work=f"verify {whole}") as run:
-        size_bytes = sum([tasks[position].size_bytes for position in run.positions])
-        with report_progress(size_bytes, report):
+    with bulk_run(options, work=f"verify {whole}") as run:
+        with report_progress(run.size_bytes(tasks), report):
             _run(run, tasks, numbers, checks, catch)
         results: list[Verification | Exception] = []
         for each in checks:
@@ -105,7 +104,7 @@ def _run(
     storage reports files that are missing there.
     """
     is_confirmed = False
-    for position, result in run.results():
+    for position, result in run.results(tasks):
         task, number = tasks[position], numbers[position]
         check = checks[number]
         if isinstance(check, Exception):
@@ -124,8 +123,7 @@ def _run(
                     "checkpoint under this path; mount it where they run, or verify by threads"
                 )
             is_confirmed = True
-        if check.add(task, result):
-            run.record(position, None if isinstance(task, CheckRanges) else list(result))
+        check.add(task, result)
 
 
 class _Check:
@@ -143,6 +141,7 @@ class _Check:
         choice: BlockChoice,
         format: str | None,
         max_bytes: int | None,
+        task_bytes: int,
     ) -> None:
         self._location = absolute_location(location)
         self._choice = choice
@@ -164,19 +163,19 @@ class _Check:
         else:
             self.tasks = [
                 CheckRanges(self._location, ranges, choice)
-                for ranges in group_ranges(self._files.sources)
+                for ranges in group_ranges(self._files.sources, limit_bytes=task_bytes)
             ]
 
-    def add(self, task: CheckRanges | VerifyWhole, result: Any) -> bool:
-        """Add the result of a task, or the one in a journal; return True if it is new and good."""
+    def add(self, task: CheckRanges | VerifyWhole, result: Any) -> None:
+        """Add the result of a task, or the one in a journal."""
         self._tasks_done += 1
         if isinstance(task, VerifyWhole):
             is_new = isinstance(result, Verification)
             self._whole = result if is_new else Verification(*_tuples(result))
-            return is_new
+            return
         if not isinstance(result, CheckedRanges):
             self._checked_bytes += task.size_bytes
-            return False
+            return
         is_sample = self._choice.share < 1
         self._checked_bytes += result.checked_bytes if is_sample else task.size_bytes
         for number, part in enumerate(task.ranges):
@@ -184,7 +183,6 @@ class _Check:
                 self._broken[part.source] = result.bad.broken[number]
             if result.bad.ranges[number]:
                 self._bad.setdefault(part.source, []).extend(result.bad.ranges[number])
-        return not result.bad.is_damage and not is_sample
 
     def result(self) -> Verification:
         """Return the result, or raise CorruptionError. Raises what reading the index raises."""

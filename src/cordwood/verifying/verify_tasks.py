@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cordwood.formats.load_format import data_file_lister_of
 from cordwood.formats.table import PACKS
@@ -51,6 +51,9 @@ class CheckRanges(NamedTuple):
     def run(self) -> CheckedRanges:
         return retry_stale(self._check)
 
+    def to_json(self, result: CheckedRanges) -> list[Any] | None:
+        return None if result.bad.is_damage else []
+
     def _check(self) -> CheckedRanges:
         sources = [part.source for part in self.ranges]
         within = [(part.start, part.stop) for part in self.ranges]
@@ -90,3 +93,6 @@ class VerifyWhole(NamedTuple):
             lambda: verify_one(location, sample, format=format, max_bytes=max_bytes)
         )
         return result if self.choice.share >= 1 else result.of_part(sample.checked_bytes)
+
+    def to_json(self, result: Verification) -> list[Any]:
+        return list(result)

@@ -17,9 +17,15 @@ from cordwood.storage.storage_protocol import NewDataFile
 
 
 def new_packs(
-    tree: PackedTree, packs: Sequence[Pack], process: int, *, save_id: str, in_pool: bool = False
+    tree: PackedTree,
+    packs: Sequence[Pack],
+    process: int,
+    *,
+    save_id: str,
+    in_pool: bool = False,
+    numbers: Sequence[int] | None = None,
 ) -> list[NewDataFile]:
-    """Return the files that a process writes.
+    """Return the files that a process writes, or those of some numbers among them.
 
     Args:
         tree: the tree.
@@ -27,11 +33,14 @@ def new_packs(
         process: the number of the process.
         save_id: 16 hexadecimal digits, of this save alone.
         in_pool: True to write them to the pool of the run.
+        numbers: the positions of the packs to plan; None: all.
     """
     names = stored_names(tree)
     return [
-        NewDataFile(pack_name(save_id, process, n, in_pool=in_pool), _plan_pack(tree, pack, names))
-        for n, pack in enumerate(packs)
+        NewDataFile(
+            pack_name(save_id, process, n, in_pool=in_pool), _plan_pack(tree, packs[n], names)
+        )
+        for n in (range(len(packs)) if numbers is None else numbers)
     ]
 
 

@@ -92,11 +92,12 @@ def save_item(
         timeout_seconds=rendezvous.timeout_seconds,
         page_cache=page_cache,
     )
-    commit = partial(_commit, stage, item)
+    commit = partial(commit_stage, stage, item)
     fill_together(stage, item, range(len(item.files)), leaves, rendezvous, commit)
 
 
-def _commit(stage: StagingDirectory, item: ItemPlan, written: Sequence[WrittenFile]) -> None:
+def commit_stage(stage: StagingDirectory, item: ItemPlan, written: Sequence[WrittenFile]) -> None:
+    """Put a staging directory in place, given what was written of each file of the plan."""
     sizes: Sequence[int] | None = None
     if item.compression is not None:
         files = zip(item.files, written, strict=True)

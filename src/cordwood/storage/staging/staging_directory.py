@@ -17,7 +17,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import accumulate
 from typing import NamedTuple
 from weakref import finalize
@@ -253,6 +253,12 @@ class StagingDirectory(SaveStep):
         finally:
             file.close()
         self.mark_unsynced(name)
+
+    def remove_files(self, paths: Iterable[str]) -> None:
+        """Remove files that a process which has died may have written into it."""
+        for path in paths:
+            with suppress(FileNotFoundError):
+                syscalls.current().unlink(f"{self.path}/{path}")
 
     def remove(self, name: str) -> None:
         """Remove a file directly in it; only for the process that created the directory."""
