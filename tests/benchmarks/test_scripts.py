@@ -43,7 +43,11 @@ GPU_CONTENDERS = [
     *(title for title, _ in contenders.WAYS_TO_LOAD),
 ]
 SCRIPTS = [
-    Script("bulk.py", "--smoke --folder FOLDER", ("| 8 |", "| 2 processes |", "| 400 | 0.1 |")),
+    Script(
+        "bulk.py",
+        "--smoke --folder FOLDER",
+        ("| 8 |", "| 2 processes |", "| 400 | 0.107377 | 100 |"),
+    ),
     Script("archives.py", "--steps 2 --folder FOLDER", ("| a training state, bfloat16 |",)),
     Script("combine.py", "--mib 2 --rounds 1 --folder FOLDER", ("| float32 |", "| bfloat16 |")),
     Script("convert.py", "--tree smoke --rounds 1 --folder FOLDER", ("| msgpack.gz to packs |",)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,13 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.bulk.task_size import task_size
 from cordwood.bulk.worker_processes import WorkerProcesses
 from cordwood.errors import ProcessError, StorageError, UnsupportedFormatError
 from cordwood.results import Progress
-from tests.bulk.executors import InlineExecutor, WorkerThatDiesOnce, spawned
+from tests.bulk.executors import InlineExecutor, WorkerThatDiesOnce
+
+TASK_BYTES = 1 << 20
+pytestmark = pytest.mark.usefixtures("small_tasks")
 
 OPTIONS: list[dict[str, Any]] = [
     {"max_shard_bytes": 1 << 20},
@@ -24,18 +25,6 @@ OPTIONS: list[dict[str, Any]] = [
     {"format": "zarr"},
     {"format": "zarr", "compression": "zstd"},
 ]
-
-
-@pytest.fixture(autouse=True)
-def small_tasks() -> Iterator[None]:
-    with task_size(1 << 20):
-        yield
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[ProcessPoolExecutor]:
-    with spawned() as pool:
-        yield pool
 
 
 def tree(seed: int) -> dict[str, Any]:
@@ -208,7 +197,9 @@ def test_a_source_that_is_replaced_meanwhile_is_an_error(tmp_path: Path) -> None
             cordwood.save(tmp_path / "x", tree(2))
 
     with pytest.raises(ProcessError, match="nothing may replace the checkpoint meanwhile"):
-        cordwood.convert(tmp_path / "x", tmp_path / "y", executor=InlineExecutor(replace))
+        cordwood.convert(
+            tmp_path / "x", tmp_path / "y", executor=InlineExecutor(replace), **OPTIONS[0]
+        )
     assert not (tmp_path / "y" / "cordwood.json").exists()
     cordwood.convert(tmp_path / "x", tmp_path / "y", executor=InlineExecutor())
     assert cordwood.diff(tmp_path / "x", tmp_path / "y").equal

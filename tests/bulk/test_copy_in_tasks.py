@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -10,21 +9,11 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.bulk.task_size import task_size
 from cordwood.errors import CorruptionError, StorageError
-from tests.bulk.executors import InlineExecutor, spawned
+from tests.bulk.executors import InlineExecutor
 
-
-@pytest.fixture(autouse=True)
-def small_tasks() -> Iterator[None]:
-    with task_size(1 << 20):
-        yield
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[ProcessPoolExecutor]:
-    with spawned() as pool:
-        yield pool
+TASK_BYTES = 1 << 20
+pytestmark = pytest.mark.usefixtures("small_tasks")
 
 
 @pytest.fixture

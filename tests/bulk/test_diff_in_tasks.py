@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,23 +10,13 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.bulk.task_size import task_size
 from cordwood.bulk.worker_processes import WorkerProcesses
 from cordwood.errors import ProcessError
 from cordwood.results import Progress
-from tests.bulk.executors import InlineExecutor, WorkerThatDiesOnce, spawned
+from tests.bulk.executors import InlineExecutor, WorkerThatDiesOnce
 
-
-@pytest.fixture(autouse=True)
-def small_tasks() -> Iterator[None]:
-    with task_size(4 << 20):
-        yield
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[ProcessPoolExecutor]:
-    with spawned() as pool:
-        yield pool
+TASK_BYTES = 4 << 20
+pytestmark = pytest.mark.usefixtures("small_tasks")
 
 
 def tree(seed: int) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,29 +12,20 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.bulk.task_size import TASK_BYTES, task_size
+from cordwood.bulk.task_size import task_size
 from cordwood.errors import CorruptionError, ProcessError
 from cordwood.results import Progress, Verification
 from cordwood.storage.locations import LocalPath
-from tests.bulk.executors import BrokenPool, InlineExecutor, spawned
+from tests.bulk.executors import BrokenPool, InlineExecutor
+
+TASK_BYTES = 4 << 20
+pytestmark = pytest.mark.usefixtures("small_tasks")
 
 TREE = {
     "big": np.arange(3 << 20, dtype=np.float32).reshape(-1, 64),
     "small": [np.arange(12), 7],
     "other": np.ones((1 << 20) + 1, np.uint8),
 }
-
-
-@pytest.fixture(autouse=True)
-def small_tasks() -> Iterator[None]:
-    with task_size(4 << 20):
-        yield
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[ProcessPoolExecutor]:
-    with spawned() as pool:
-        yield pool
 
 
 @pytest.fixture
@@ -229,7 +220,7 @@ def test_options_of_stores_are_sent_to_the_workers(tmp_path: Path) -> None:
 
 
 def test_a_sample_is_of_the_blocks_of_each_task(path: Path) -> None:
-    with task_size(TASK_BYTES):
+    with task_size(256 << 20):
         results = [
             cordwood.verify(path, sample=0.5, seed=3, executor=InlineExecutor()) for _ in range(2)
         ]

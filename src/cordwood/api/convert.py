@@ -8,9 +8,8 @@ from concurrent.futures import Executor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Literal
 
-from cordwood.bulk.bulk_arguments import bulk_options
+from cordwood.bulk.bulk_arguments import bulk_options, with_journal_beside
 from cordwood.bulk.run_bulk import BulkRun, bulk_run
-from cordwood.bulk.work_journal import journal_beside
 from cordwood.converting.conversion import MAX_NAMED, Conversion
 from cordwood.converting.convert_in_tasks import convert_in_tasks, require_task_writer
 from cordwood.converting.convert_units_task import TreeConversion
@@ -48,7 +47,7 @@ from cordwood.recipes.recipe import Recipe
 from cordwood.saving.background_saves import raise_unreported_failures, wait_for_saves
 from cordwood.saving.interrupted_saves import after_interrupted_saves
 from cordwood.storage.locations import LocalPath, Location, parse_local_path, parse_location
-from cordwood.storage.paths import absolute_location, absolute_path, is_same_path, path_exists
+from cordwood.storage.paths import absolute_location, absolute_path, is_same_path
 from cordwood.threads.garbage_collector import gc_paused
 from cordwood.threads.log import log
 from cordwood.threads.run_in_worker import in_worker
@@ -199,11 +198,8 @@ def convert(
     if is_same_path(name, str(target)):
         raise ValueError(f"{name} would be converted into itself: write to another path")
     writer: TaskWriter | None = None
-    beside_target = None
-    if isinstance(target, LocalPath) and to_format == DEFAULT and bulk.journal is None:
-        beside_target = absolute_path(journal_beside(target))
-    if beside_target is not None and (bulk.divides or path_exists(beside_target)):
-        bulk = bulk._replace(journal=beside_target)
+    if to_format == DEFAULT and isinstance(origin, Location):
+        bulk = with_journal_beside(bulk, target)
     if bulk.divides:
         writer = require_task_writer(to_format, origin, target, bulk)
     raise_unreported_failures()

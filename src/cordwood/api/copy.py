@@ -10,8 +10,7 @@ import os
 import time
 from concurrent.futures import Executor
 
-from cordwood.bulk.bulk_arguments import bulk_options
-from cordwood.bulk.work_journal import journal_beside
+from cordwood.bulk.bulk_arguments import bulk_options, with_journal_beside
 from cordwood.copying.copy_checkpoint_or_run import copy_checkpoint_or_run
 from cordwood.copying.copy_report import CopyReport
 from cordwood.io.progress import ProgressOption
@@ -20,7 +19,7 @@ from cordwood.loading.locate_step import locate_checkpoint
 from cordwood.saving.background_saves import raise_unreported_failures, wait_for_saves
 from cordwood.saving.interrupted_saves import after_interrupted_saves
 from cordwood.storage.locations import LocalPath, Location, Url, parse_location
-from cordwood.storage.paths import absolute_path, is_same_path, is_within, path_exists
+from cordwood.storage.paths import is_same_path, is_within
 from cordwood.threads.run_in_worker import in_worker
 
 
@@ -105,11 +104,7 @@ def copy(
                 f"{origin} cannot be copied to {target}: expected two places, neither of them "
                 "within the other"
             )
-    options = bulk_options(executor, part, journal)
-    if options.journal is None and isinstance(target, LocalPath):
-        beside = absolute_path(journal_beside(target))
-        if options.divides or path_exists(beside):
-            options = options._replace(journal=beside)
+    options = with_journal_beside(bulk_options(executor, part, journal), target)
     raise_unreported_failures()
     wait_for_saves(str(origin))
     wait_for_saves(str(target))

@@ -7,9 +7,10 @@ from concurrent.futures import Executor
 
 from cordwood.bulk.run_bulk import BulkOptions
 from cordwood.bulk.task_size import current_task_bytes
+from cordwood.bulk.work_journal import journal_beside
 from cordwood.plan.parts_of_work import parse_part
-from cordwood.storage.locations import parse_local_path
-from cordwood.storage.paths import absolute_path
+from cordwood.storage.locations import LocalPath, Location, parse_local_path
+from cordwood.storage.paths import absolute_path, path_exists
 
 
 def bulk_options(
@@ -31,3 +32,16 @@ def bulk_options(
     if journal is not None:
         folder = absolute_path(parse_local_path(journal, purpose="for journal="))
     return BulkOptions(executor, parse_part(part), folder, current_task_bytes())
+
+
+def with_journal_beside(options: BulkOptions, destination: Location) -> BulkOptions:
+    """Return the options of a call that writes, with the journal beside a local destination.
+
+    A call that is not divided goes on by the journal of one that was, if there is one.
+    """
+    if options.journal is not None or not isinstance(destination, LocalPath):
+        return options
+    beside = absolute_path(journal_beside(destination))
+    if options.divides or path_exists(beside):
+        return options._replace(journal=beside)
+    return options
