@@ -81,21 +81,37 @@ def die(number: int) -> None:
 
 
 class WorkerThatDiesOnce(Executor):
-    """An executor whose first call is killed before it ends, if a mark does not exist yet."""
+    """An executor whose first call is killed, unless a mark exists already.
 
-    def __init__(self, executor: Executor, mark: Path) -> None:
+    Args:
+        executor: runs the calls.
+        mark: a new file, to which each call that begins adds a byte.
+        after: True to kill the worker after the call, before it returns the result.
+    """
+
+    def __init__(self, executor: Executor, mark: Path, *, after: bool = False) -> None:
         self._executor = executor
         self._mark = str(mark)
+        self._after = after
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
-        return self._executor.submit(_die_or_call, self._mark, function, *arguments, **named)
+        return self._executor.submit(
+            _die_or_call, self._mark, self._after, function, *arguments, **named
+        )
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         self._executor.shutdown(wait, cancel_futures=cancel_futures)
 
 
-def _die_or_call(mark: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    if not Path(mark).exists():
-        Path(mark).touch()
+def _die_or_call(
+    mark: str, after: bool, function: Callable[..., Any], *arguments: Any, **named: Any
+) -> Any:
+    dies = not Path(mark).exists()
+    with open(mark, "ab") as file:
+        file.write(b".")
+    if dies and not after:
         os.kill(os.getpid(), signal.SIGKILL)
-    return function(*arguments, **named)
+    result = function(*arguments, **named)
+    if dies:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return result

@@ -13,10 +13,11 @@ import pytest
 
 import cordwood
 from cordwood.bulk.task_size import task_size
+from cordwood.bulk.worker_processes import WorkerProcesses
 from cordwood.errors import CorruptionError, ProcessError
 from cordwood.results import Progress, Verification
 from cordwood.storage.locations import LocalPath
-from tests.bulk.executors import BrokenPool, InlineExecutor
+from tests.bulk.executors import BrokenPool, InlineExecutor, WorkerThatDiesOnce
 
 TASK_BYTES = 4 << 20
 pytestmark = pytest.mark.usefixtures("small_tasks")
@@ -151,6 +152,16 @@ def test_the_call_records_for_workers_that_do_not_see_the_journal(
     executor = InlineExecutor()
     cordwood.verify(path, executor=executor, journal=journal)
     assert executor.calls == 0
+
+
+def test_a_task_whose_worker_dies_after_it_has_ended_is_not_run_again(
+    path: Path, tmp_path: Path
+) -> None:
+    whole, calls = InlineExecutor(), tmp_path / "calls"
+    expected = cordwood.verify(path, executor=whole)
+    with WorkerThatDiesOnce(WorkerProcesses(1), calls, after=True) as executor:
+        assert cordwood.verify(path, executor=executor, journal=tmp_path / "j") == expected
+    assert calls.stat().st_size == whole.calls
 
 
 def test_only_damaged_tasks_are_read_again(path: Path, tmp_path: Path) -> None:

@@ -47,7 +47,8 @@ def verify(
         seed: the seed of the random choice. None: another choice in each call.
         resume: a file that records which files of the checkpoint were verified. If it exists,
             left by an interrupted call, those files are not read again. It is removed at the
-            end. A file that is not such a record is refused.
+            end. A file that is not such a record is refused. It is for calls without tasks, of any
+            format; `journal` is for tasks, of several processes or of one.
         progress: True for a bar in a terminal or a notebook; or a function that is called from
             time to time with a `cordwood.results.Progress`. None: neither.
         format: the name of the format, for a file whose suffix does not give it. For a directory,
