@@ -85,18 +85,19 @@ def test_a_killed_worker_is_replaced(paths: tuple[Path, Path], tmp_path: Path) -
     assert (tmp_path / "died").exists()
 
 
-def test_an_exception_of_the_progress_cancels_the_rest(paths: tuple[Path, Path]) -> None:
-    def stop(progress: Progress) -> None:
-        if progress.done_bytes:
+def test_an_interrupted_call_goes_on(paths: tuple[Path, Path], tmp_path: Path) -> None:
+    def interrupt(call: int) -> None:
+        if call == 3:
             raise KeyboardInterrupt
 
-    executor = InlineExecutor()
-    cordwood.diff(*paths, prefix="ema", executor=executor)
-    tasks = executor.calls
-    executor = InlineExecutor()
+    whole = InlineExecutor()
+    expected = cordwood.diff(*paths, prefix="ema", executor=whole)
+    options: dict[str, Any] = {"prefix": "ema", "journal": tmp_path / "journal"}
     with pytest.raises(KeyboardInterrupt):
-        cordwood.diff(*paths, prefix="ema", executor=executor, progress=stop)
-    assert executor.calls < tasks
+        cordwood.diff(*paths, executor=InlineExecutor(interrupt), **options)
+    executor = InlineExecutor()
+    assert cordwood.diff(*paths, executor=executor, **options) == expected
+    assert executor.calls == whole.calls - 2 > 0
 
 
 @pytest.mark.parametrize("call", [1, 3])
