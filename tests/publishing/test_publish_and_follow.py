@@ -17,10 +17,12 @@ import pytest
 
 import cordwood as cw
 from cordwood.deltas.held_version import HeldVersion
+from cordwood.deltas.load_version import load_version
 from cordwood.deltas.stored_versions import StoredVersions
 from cordwood.errors import CorruptionError, MismatchError, PendingSaveError, StepError
 from cordwood.formats.load_format import storage_of
 from cordwood.formats.table import DEFAULT
+from cordwood.loading.load_options import LoadOptions
 from cordwood.manager.step_summaries import summarize_steps
 from cordwood.removing.remove_checkpoint import plan_removal, remove
 from cordwood.storage import syscalls
@@ -492,6 +494,8 @@ def test_a_version_is_loaded_only_from_the_versions_that_it_was_made_of(tmp_path
     shutil.copytree(tmp_path / "3", tmp_path / "renamed")
     with pytest.raises(MismatchError, match="expected its number as its name"):
         cw.load(tmp_path / "renamed")
+    with pytest.raises(FileNotFoundError):  # removed since it was looked at
+        load_version(LocalPath(str(tmp_path / "4")), None, LoadOptions())
     shutil.copytree(tmp_path / "1", tmp_path / "elsewhere" / "2")
     with pytest.raises(CorruptionError, match="is another version than the next one"):
         cw.load(tmp_path / "elsewhere" / "3")

@@ -49,6 +49,7 @@ def test_versions_are_followed_while_they_are_published(
             assert follower.wait_for(version, timeout_seconds=60) == version
             assert_trees_equal(follower.update(), tree_of(version))
         assert_trees_equal(lazy.update(), follower.update())
+        assert_trees_equal(cw.load(f"{url}{folder}/5"), tree_of(5))
 
 
 def test_the_token_and_a_server_that_lists_are_needed(tmp_path: Path, url: str) -> None:

@@ -107,6 +107,16 @@ def test_a_checkpoint_is_loaded(pages: Pages, url: str) -> None:
     assert {method for method, _ in pages.requests} <= {"GET", "HEAD"}
 
 
+def test_a_published_delta_is_loaded_though_versions_are_not_listed(
+    pages: Pages, tmp_path: Path
+) -> None:
+    publisher = cordwood.WeightPublisher(tmp_path / "weights")
+    for version in range(4):
+        publisher.publish(version, {"w": np.full(9000, float(version))}).wait()
+    tree = cordwood.load(f"{pages.url}/weights/3")
+    np.testing.assert_array_equal(tree["w"], np.full(9000, 3.0))
+
+
 def test_a_part_of_a_checkpoint_is_loaded(pages: Pages, url: str) -> None:
     assert len(jax.tree.leaves(cordwood.load(url, select="b", to="numpy"))) == 2
 

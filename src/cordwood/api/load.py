@@ -201,7 +201,7 @@ def load(
         return load_checkpoint(
             location, like, options, format=format, prefix=prefix, max_bytes=max_bytes
         )
-    except PublishedDeltaError:
-        return load_version(location, like, options)
+    except PublishedDeltaError as e:
+        return load_version(e.location, like, options)
     except MismatchError as e:
         raise e.with_traceback(None) from e.__cause__  # without the frame of `load_checkpoint`

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from cordwood.deltas.held_version import HeldVersion
 from cordwood.deltas.stored_versions import StoredVersions
 from cordwood.deltas.version_chain import open_chain
-from cordwood.errors import MismatchError
+from cordwood.errors import MismatchError, UnsupportedFormatError
 from cordwood.formats.load_format import storage_of
 from cordwood.formats.step_names import step_in_name
 from cordwood.formats.table import DEFAULT
@@ -35,14 +35,16 @@ def load_version(location: Location, like: Any, options: LoadOptions) -> Any:
     if isinstance(location, LocalPath):
         location = LocalPath(real_path(location))  # "." and links have other neighbours
     versions = StoredVersions(open_step_listing(location.parent, storage_of(DEFAULT).RULES))
-    last = step_in_name(location.name)
-    if last is None and location.name != "latest":
+    number = step_in_name(location.name)
+    if number is None:
         raise MismatchError(
             f"{location} is a delta: expected its number as its name, and the versions of which it "
             "is made beside it"
         )
-    steps = [step for step in versions.listing().steps if last is None or step <= last]
-    return load_newest(versions, steps, like, options)[0]
+    older: list[int] = []
+    with suppress(UnsupportedFormatError):  # a web server, whose versions are opened one by one
+        older = [step for step in versions.listing().steps if step < number]
+    return load_newest(versions, [*older, number], like, options)[0]
 
 
 def load_newest(

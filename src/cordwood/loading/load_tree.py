@@ -87,7 +87,15 @@ def load_checkpoint(
 
 
 class PublishedDeltaError(MismatchError):
-    """A published version is a delta: its tree is that of a version before it, changed."""
+    """A published version is a delta: its tree is that of a version before it, changed.
+
+    Attributes:
+        location: the version.
+    """
+
+    def __init__(self, message: str, location: Location) -> None:
+        super().__init__(message)
+        self.location = location
 
 
 def _refuse_delta(reader: LeafReader) -> None:
@@ -98,10 +106,12 @@ def _refuse_delta(reader: LeafReader) -> None:
     if record is None or record.is_whole:
         return
     text = f"{reader.path} is a delta: expected a tree, found the changes"
-    if record.base is not None and record.base.step is not None:
+    step = None if record.base is None else record.base.step
+    if step is not None and reader.location is not None:
         raise PublishedDeltaError(
-            f"{text} of version {record.base.step}. cordwood.load({reader.path!r}) returns the "
-            "tree that they make"
+            f"{text} of version {step}. cordwood.load({reader.path!r}) returns the tree that they "
+            "make",
+            reader.location,
         )
     raise MismatchError(
         f"{text}. cordwood.apply_delta (cordwood apply) makes the tree of it and its base"
