@@ -3,7 +3,8 @@
     python benchmarks/manager.py               all; writes manager.md
     python benchmarks/manager.py --case smoke  a state of 5 MB: does all of it work?
 
-And what each of them does where saves fail: manager_failures.py.
+And what each of them does where saves fail: manager_failures.py. What replicas add to a
+step: manager_replicas.py.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def main() -> None:
     from benchmarks.manager_failures import answers
     from benchmarks.manager_loop import CASES, measure
     from benchmarks.manager_names import NAMES
+    from benchmarks.manager_replicas import MIB, ROUNDS, STEPS, measure_replicas, replica_section
     from benchmarks.manager_report import as_markdown
     from benchmarks.pages import hardware, versions_of
 
@@ -67,7 +69,10 @@ def main() -> None:
         print(f"measuring {name} ...", file=sys.stderr, flush=True)
         measured[name] = measure_in_child(name, options.folder)
     versions = versions_of(PACKAGES)
-    text = as_markdown(measured, failures, versions, hardware(options.folder))
+    mib, rounds, steps = (MIB, ROUNDS, STEPS) if options.case == "all" else (1, 1, 6)
+    with tempfile.TemporaryDirectory(dir=options.folder, prefix="cordwood-bench-") as folder:
+        section = replica_section(measure_replicas(Path(folder), mib, rounds, steps), mib, steps)
+    text = as_markdown(measured, failures, section, versions, hardware(options.folder))
     print(text)
     if options.case == "all":
         options.output.write_text(text)

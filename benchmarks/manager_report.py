@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 from benchmarks.manager_failures import QUESTIONS
@@ -38,10 +38,11 @@ saved."""
 def as_markdown(
     measured: Mapping[str, Measured],
     failures: Mapping[str, Mapping[str, str]],
+    replicas: Sequence[str],
     versions: Mapping[str, str],
     machine: str,
 ) -> str:
-    """Return all measurements as one page."""
+    """Return all measurements as one page, the lines about replicas last."""
     title = "Managers of a run's steps: cordwood beside its peers"
     lines = page_head(title, _HOW, versions, machine)
     for name, case in measured.items():
@@ -53,7 +54,7 @@ def as_markdown(
             textwrap.shorten(answers[key], 120, placeholder=" ...") for answers in failures.values()
         ]
         lines.append(f"| {question} | {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, "", *replicas, ""])
 
 
 def _section(case: Case, measured: Measured) -> list[str]:

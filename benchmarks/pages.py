@@ -101,6 +101,13 @@ def read_environment(page: str) -> list[str]:
     return environment_of((HERE / page).read_text())
 
 
+def replace_section(page: Path, title: str, lines: Sequence[str]) -> None:
+    """Write a section of a page, its heading first, over the old one or at the end."""
+    before, _, after = page.read_text().partition(f"\n## {title}\n")
+    _, following, others = after.partition("\n## ")
+    page.write_text("\n".join([before.rstrip("\n") + "\n", *lines, ""]) + following + others)
+
+
 def environment_of(text: str) -> list[str]:
     """Return the lines of a page's text that name versions and hardware."""
     lines = text.split("\n## ")[0].splitlines()

@@ -62,6 +62,11 @@ SCRIPTS = [
         tuple(f"| {name} |" for name in GPU_CONTENDERS),
     ),
     Script("manager.py", "--case smoke --json --folder FOLDER", NAMES),
+    Script(
+        "manager_replicas.py",
+        "--mib 4 --rounds 1 --steps 6 --folder FOLDER",
+        ("| shared=False, replicas=1 |",),
+    ),
     Script("object_clients.py", "--size 5 --rounds 1", ("| small writes, TensorStore |",)),
     Script("object_store.py", "--mib 2 --rounds 1", ("| load cordwood |", "| load obstore |")),
     Script("orbax_index.py", "--tree smoke --rounds 1 --folder FOLDER", (f"| {ORBAX} |",)),
