@@ -23,10 +23,12 @@ from cordwood.manager.steps import Steps
 from cordwood.message_text import printable
 from cordwood.processes.process_error_texts import process_names
 from cordwood.processes.rendezvous import Rendezvous
+from cordwood.storage.peers.held_file import UnreachableFileError
 from cordwood.threads.log import log
 
 _TO_THE_CALLER = 4  # frames from a warning to the caller of `CheckpointManager.restore`
 _NEWEST = "(the newest)"
+_DAMAGE = (FileNotFoundError, CorruptionError, FormatError, UnreachableFileError)
 
 
 class _Failure(NamedTuple):
@@ -152,7 +154,7 @@ def _place_of(steps: Steps, holders: Sequence[StepHolder], chosen: ChosenStep) -
 
 def _is_damage(error: Exception, chosen: ChosenStep) -> bool:
     """Return True for an error after which another place, or another step, is tried."""
-    if isinstance(error, FileNotFoundError | CorruptionError | FormatError):
+    if isinstance(error, _DAMAGE):
         return True
     return chosen.has_copy and isinstance(error, OSError) and is_disk_error(error)
 

@@ -17,7 +17,15 @@ from cordwood.testing import assert_trees_equal
 from tests.processes.fake_processes import FakeProcesses, Outcome, Store, run_processes
 from tests.processes.test_process_group import in_the_foreground
 
-__all__ = ["Run", "every_device_is_a_process", "in_the_foreground", "like", "tree_of"]
+__all__ = [
+    "Run",
+    "every_device_is_a_process",
+    "in_the_foreground",
+    "like",
+    "packs",
+    "replicate",
+    "tree_of",
+]
 
 ROWS = 24  # divides by 1, 2, 3 and 4
 TIMEOUT_SECONDS = 20.0
@@ -86,9 +94,8 @@ class Run:
         def run(processes: FakeProcesses) -> Any:
             root = roots[processes.index] if roots else self.root(processes.index)
             try:
-                with CheckpointManager(
-                    root, shared=False, timeout_seconds=TIMEOUT_SECONDS, **options
-                ) as each:
+                chosen = {"shared": False, "timeout_seconds": TIMEOUT_SECONDS, **options}
+                with CheckpointManager(root, **chosen) as each:
                     return work(each, processes.index)
             finally:
                 self.calls[processes.index] = processes.calls
@@ -133,3 +140,9 @@ class Run:
 
 def packs(path: Path) -> Iterator[Path]:
     return path.glob("data-*")
+
+
+def replicate(run: Run, process: int, step: int, to: int) -> None:
+    """Copy the packs of a process to another root, as replicas are."""
+    for pack in packs(run.root(process) / str(step)):
+        (run.root(to) / str(step) / pack.name).write_bytes(pack.read_bytes())

@@ -111,7 +111,7 @@ def test_a_file_that_is_read_ahead_has_a_next_place_too(step: SavedStep, tmp_pat
 def test_bytes_are_checked_though_no_check_is_asked_for(step: SavedStep, tmp_path: Path) -> None:
     root = step.copy_to(tmp_path / "own", [0])
     damage(tmp_path / "own" / ENTRY / step.files[0])
-    with pytest.raises(CorruptionError, match="none of 1 place"):
+    with pytest.raises(CorruptionError, match="cannot be read from the 1 place"):
         load(held(step, {0: [root]}), 0, verify=False)
 
 
@@ -124,14 +124,26 @@ def test_an_error_lists_all_places_that_failed(step: SavedStep, tmp_path: Path) 
         with pytest.raises(CorruptionError) as caught:
             load(held(step, places), 0)
     lines = str(caught.value).splitlines()
-    assert lines[0].endswith("none of 2 places that should hold it has given it")
+    assert lines[0].startswith(f"{step.files[0]} of nowhere/{ENTRY}: ")
+    assert lines[0].endswith("it cannot be read from the 2 places that should hold it:")
     assert "is missing" in lines[1]
     assert lines[2].startswith(f"  process 1 (http://{server.address}/{ENTRY}): ")
     assert TOKEN not in str(caught.value)
 
 
+def test_a_place_that_cannot_be_reached_is_no_damage(step: SavedStep, tmp_path: Path) -> None:
+    root = step.copy_to(tmp_path / "own", [])
+    server = serve(tmp_path / "own")
+    server.close()
+    places: dict[int, list[Holder]] = {0: [root, peer(server.address)]}
+    with pytest.raises(StorageError, match="no connection") as caught:
+        load(held(step, places), 0)
+    assert not isinstance(caught.value, CorruptionError)
+    assert caught.value.errno == errno.EIO
+
+
 def test_a_file_without_places_is_an_error_that_says_so(step: SavedStep) -> None:
-    with pytest.raises(CorruptionError, match="no place that should hold it"):
+    with pytest.raises(CorruptionError, match="no place holds it"):
         load(held(step, {}), 0)
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from cordwood.errors import CorruptionError
+from cordwood.errors import StorageError
 from cordwood.storage.locations import Holder, LocalPath
 from cordwood.storage.peers.peer_step import PeerLimits
 from cordwood.testing import assert_trees_equal
@@ -228,9 +228,13 @@ SLOW = [never_answers, drips_headers, drips_the_body, is_always_busy]
 
 
 @contextmanager
-def hostile_peer(file: Path, answer: Answer) -> Iterator[str]:
-    """Yield the address of a server of one file that answers each request so."""
-    data = file.read_bytes()
+def hostile_peer(path: Path, answer: Answer) -> Iterator[str]:
+    """Yield the address of a server that answers each request so.
+
+    Args:
+        path: a file, whatever is asked for; or a directory of files.
+        answer: called with each request.
+    """
 
     def handle(connection: socket.socket) -> None:
         with connection, suppress(OSError):
@@ -243,6 +247,8 @@ def hostile_peer(file: Path, answer: Answer) -> Iterator[str]:
                     received += part
                 match = re.search(rb"Range: bytes=(\d+)-(\d+)", received)
                 assert match is not None
+                file = path / received.split()[1].decode()[1:] if path.is_dir() else path
+                data = file.read_bytes()
                 answer(Request(connection, int(match[1]), int(match[2]) + 1, data))
 
     def accept() -> None:
@@ -250,7 +256,7 @@ def hostile_peer(file: Path, answer: Answer) -> Iterator[str]:
             while True:
                 connection, _ = server.accept()
                 connection.settimeout(MOST_SECONDS)
-                thread = threading.Thread(target=handle, args=(connection,))
+                thread = threading.Thread(target=handle, args=(connection,), daemon=True)
                 threads.append(thread)
                 thread.start()
 
@@ -258,8 +264,10 @@ def hostile_peer(file: Path, answer: Answer) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         threads.append(threading.Thread(target=accept))
         threads[0].start()
-        yield f"127.0.0.1:{server.getsockname()[1]}"
-        server.shutdown(socket.SHUT_RDWR)
+        try:
+            yield f"127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
         for thread in threads:
             thread.join(MOST_SECONDS)
             assert not thread.is_alive()  # the reader has closed its connections
@@ -384,7 +392,7 @@ def test_the_error_of_hostile_peers_alone_names_each(
     file = step.folder / step.files[0]
     with hostile_peer(file, flipped_bits) as first, hostile_peer(file, redirects) as second:
         places = [peer(first, "one"), peer(second, "two")]
-        with pytest.raises(CorruptionError) as caught:
+        with pytest.raises(StorageError) as caught:
             load(held(step, {0: places}), 0)
     assert f"one (http://{first}/{ENTRY})" in str(caught.value)
     assert "it answered 302" in str(caught.value)

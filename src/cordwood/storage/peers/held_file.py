@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import threading
 from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
 
-from cordwood.errors import CorruptionError, FormatError
+from cordwood.errors import CorruptionError, FormatError, StorageError
 from cordwood.index import Source
 from cordwood.io.open_files import Closable, ReadableFile, require_range
 from cordwood.message_text import counted
@@ -22,12 +23,16 @@ Report = Callable[[Holder, Exception], None]
 _FAILURES = (OSError, CorruptionError, FormatError)
 
 
+class UnreachableFileError(StorageError):
+    """Every place that should hold a file has failed, and some of them may give it later."""
+
+
 class HeldFile(Closable):
     """A file of a step, and the places that hold it.
 
     It is read from one place, until a read there fails or `distrust` says that the bytes were not
     those of the index. Then the next place takes over, once each; only when all have failed the
-    reader gets an error.
+    reader gets an error: UnreachableFileError, or CorruptionError if each place has another file.
 
     Args:
         name: for messages.
@@ -102,11 +107,20 @@ class HeldFile(Closable):
             except _FAILURES as e:
                 self._give_up(place, e)
         self._last.place = None
-        lines = [f"  {place}: {error}" for place, error in self._errors.items()]
-        where = f"none of {counted(len(lines), 'place')}" if lines else "no place"
-        raise CorruptionError(
-            "\n".join([f"{self.name}: {where} that should hold it has given it", *lines])
+        raise self._failure()
+
+    def _failure(self) -> CorruptionError | UnreachableFileError:
+        """Return the error for a file that no place has given."""
+        if not self._errors:
+            return CorruptionError(f"{self.name}: no place holds it")
+        lines = [f"  {place}: {_text_of(error)}" for place, error in self._errors.items()]
+        places = counted(len(lines), "place")
+        text = "\n".join(
+            [f"{self.name}: it cannot be read from the {places} that should hold it:", *lines]
         )
+        if any(isinstance(error, OSError) for error in self._errors.values()):
+            return UnreachableFileError(errno.EIO, text)
+        return CorruptionError(text)
 
     def _place(self) -> Holder | None:
         """Return the place to read from; None if all have failed."""
@@ -126,3 +140,8 @@ class HeldFile(Closable):
                 return
             self._errors[place] = error
         self._report(place, error)
+
+
+def _text_of(error: Exception) -> str:
+    """Return the text of an error, without the name of the file."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -60,7 +60,7 @@ class HeldStorage(ReadOnlyStorage):
 
         return [
             HeldFile(
-                f"{self.name}/{source.name}",
+                f"{source.name} of {self.name}",  # no path: it may not be there
                 source,
                 step.places.get(source.name, ()),
                 step.failed,
@@ -97,7 +97,7 @@ class HeldStorage(ReadOnlyStorage):
         elif self._step.on_problem is not None:
             self._step.on_problem(str(place), error)
         else:
-            log.warning("%s: %s failed, and another place is read: %s", self.name, place, error)
+            log.warning("%s: %s failed, and is asked last from now on: %s", self.name, place, error)
 
 
 def _file_in_store(url: Url, source: Source, rules: NamingRules) -> ReadableFile:
