@@ -53,7 +53,7 @@ NAMESPACES = {
     "cordwood.results": """
         Conversion CopyReport DeltaReport Detected Diff GcReport LeafDiff ManagerProblem
         PlannedStep Progress RecipeTable Resplittable Restored RetentionPlan SaveReport Stateful
-        StorageOptions Verification
+        StepPlaces StorageOptions Verification
     """,
     "cordwood.state_dict": """
         current_path from_state_dict is_serializable register_serialization_state to_state_dict

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cordwood.manager.manager_problem import ManagerProblem as ManagerProblem
     from cordwood.manager.restored import Restored as Restored
     from cordwood.manager.save_report import SaveReport as SaveReport
+    from cordwood.plan.recovery.step_places import StepPlaces as StepPlaces
     from cordwood.policies.retention_plan import PlannedStep as PlannedStep
     from cordwood.policies.retention_plan import RetentionPlan as RetentionPlan
     from cordwood.recipes.recipe_table import RecipeTable as RecipeTable
@@ -47,6 +48,7 @@ _MODULE_OF = {
     "RetentionPlan": "cordwood.policies.retention_plan",
     "SaveReport": "cordwood.manager.save_report",
     "Stateful": "cordwood.manager.items.stateful",
+    "StepPlaces": "cordwood.plan.recovery.step_places",
     "StorageOptions": "cordwood.storage.object_stores.storage_options",
     "Verification": "cordwood.verifying.verify_result",
 }

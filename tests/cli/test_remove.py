@@ -225,7 +225,12 @@ def test_what_interrupted_calls_have_left_in_a_run_goes_with_it(run: Run, tmp_pa
     manager_run(str(tmp_path / "run"))
     files = FolderFiles(tmp_path / "run")
     hidden = f".5.cordwood-{'0' * 16}"
-    for name in (f"{hidden}.deleted/cordwood.json", f"{hidden}.stage/w/0", ".steps.cordwood-lock"):
+    for name in (
+        f"{hidden}.deleted/cordwood.json",
+        f"{hidden}.stage/w/0",
+        ".steps.cordwood-lock",
+        f".steps{hidden[2:]}.probe",
+    ):
         files[name] = b"dead"
     files[f"{hidden}.deleted/notes"] = b"mine"
     code, _, err = run("rm", tmp_path / "run", "--yes")

@@ -19,8 +19,10 @@ import pytest
 
 from cordwood import CheckpointManager, KeepBest, Mirror, StepReader, load, verify
 from cordwood.errors import CorruptionError, StepError, UnsupportedFormatError
+from cordwood.manager import manager as manager_module
 from cordwood.results import ManagerProblem
 from cordwood.testing import assert_trees_equal
+from cordwood.threads import wait_logger
 from tests.storage.stores import new_url
 from tests.storage.web_stores import Answer, Request, WebStore, web_store
 
@@ -325,6 +327,32 @@ def test_the_wait_for_a_slow_mirror_has_a_bound_and_its_copy_is_resumed(
         manager.wait()
         assert manager.mirrored == 1
     assert_trees_equal(load(f"{mirror.root}/1"), tree_of(1))
+
+
+def test_after_an_error_in_the_block_its_end_waits_for_the_mirror_for_a_bounded_time(
+    tmp_path: Path,
+    bucket: WebStore,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(manager_module, "ERROR_WAIT_SECONDS", 0.3)
+    monkeypatch.setattr(wait_logger, "REPORT_SECONDS", 0.1)
+    go_on = threading.Event()
+    bucket.hook = lambda request: Answer(None, delay=go_on) if request.method == "PUT" else None
+    mirror = Mirror(f"{bucket.url}/run", wait_seconds=1e6)
+    manager = CheckpointManager(tmp_path / "run", mirror=mirror)
+
+    def train() -> None:
+        with manager:
+            manager.save(1, tree_of(1))
+            raise KeyError("of the loop")
+
+    with pytest.raises(KeyError):
+        train()
+    go_on.set()
+    (problem,) = manager.problems
+    assert isinstance(problem.error, TimeoutError)
+    assert f"waiting for the copy to the mirror {mirror.root}, for 0 s more at most" in caplog.text
 
 
 def test_a_failing_mirror_fails_no_save_and_catches_up(

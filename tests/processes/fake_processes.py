@@ -86,6 +86,10 @@ class FakeProcesses:
             for key in [k for k in values if key_matches(prefix, k)]:
                 del values[key]
 
+    def die_after(self, calls: int) -> None:
+        """Let it die after so many more calls of its own thread."""
+        self._dies_at = self.calls + calls
+
     def _call(self) -> None:
         time.sleep(self._delay_seconds)
         is_own_thread = threading.current_thread() is self._own_thread

@@ -464,6 +464,13 @@ class StepFiles(NamedTuple):
     sizes: Mapping[str, int]
 
 
+class FileWriter(NamedTuple):
+    """The process that wrote a data file, and the save in which it did."""
+
+    save: str
+    process: int
+
+
 class StepFileLister(Protocol):
     """The data files that the index of a step names, for roots that processes do not share."""
 
@@ -471,8 +478,8 @@ class StepFileLister(Protocol):
         """Return the files; errors do not name the step."""
         ...
 
-    def process_of(self, name: str, /) -> int | None:
-        """Return the process that wrote a data file, by its name; None for another name."""
+    def writer_of(self, name: str, /) -> FileWriter | None:
+        """Return the writer of a data file, by its name; None for another name."""
         ...
 
     def missing_files_text(self, index: bytes, names: Collection[str], /) -> str:

@@ -36,6 +36,7 @@ from cordwood.manager.unshared.own_root import require_own_root
 from cordwood.manager.unshared.replica_copies import REPLICA_WAIT_SECONDS
 from cordwood.manager.unshared.replica_options import checked_replicas
 from cordwood.manager.unshared.unshared_run import UnsharedRun
+from cordwood.plan.recovery.step_places import StepPlaces, place_without_files
 from cordwood.policies.keep_policies import KeepWhat, as_keep_policy
 from cordwood.policies.retention_plan import RetentionPlan
 from cordwood.policies.save_policies import SaveWhen, as_save_policy
@@ -48,6 +49,7 @@ from cordwood.threads.log import log
 from cordwood.threads.run_in_worker import run_in_worker
 
 R = TypeVar("R")
+ERROR_WAIT_SECONDS = 60.0  # after an error the end of a block waits no longer for copies
 
 
 class CheckpointManager(StepReader):
@@ -242,6 +244,36 @@ class CheckpointManager(StepReader):
         replicas = None if self._unshared is None else self._unshared.replicas
         return None if replicas is None else replicas.newest
 
+    def places(self) -> list[StepPlaces]:
+        """Return where each step lies, by increasing number: in which roots, and in the mirror.
+
+        It answers if the loss of a host would lose a step. With shared=False the processes look
+        into all roots together, so every one calls this.
+
+        >>> import numpy as np
+        >>> from cordwood import Mirror
+        >>> with CheckpointManager("near", mirror=Mirror("far", every=20)) as manager:
+        ...     for step in (10, 20, 30):
+        ...         _ = manager.save(step, {"w": np.zeros(3)})
+        ...         manager.wait()
+        ...     for each in manager.places():
+        ...         print(each)
+        step 10: in the root; in the mirror
+        step 20: in the root
+        step 30: in the root; in the mirror
+        """
+        unshared, is_open = self._unshared, not self._closed
+        self._alone(self._queue.wait_quietly)
+        if unshared is not None:
+            self._alone(lambda: unshared.meet(is_open=is_open))
+        mirrored = set[int]() if self._copies is None else self._copies.steps()
+        places = {} if unshared is None else unshared.places()
+        in_root = {*places} if unshared is not None else {*self.steps()}
+        for number in in_root.union(mirrored).difference(places):
+            is_here, is_mirrored = number in in_root, number in mirrored
+            places[number] = place_without_files(number, in_root=is_here, mirrored=is_mirrored)
+        return [places[number] for number in sorted(places)]
+
     @property
     def problems(self) -> list[ManagerProblem]:
         """The failures beside the saves, such as of copies to the mirror: the newest 100."""
@@ -386,8 +418,9 @@ class CheckpointManager(StepReader):
 
     def _met(self, call: Callable[[], R]) -> R:
         """Call a function once the processes have met, where each has a root of its own."""
-        if self._unshared is not None and self._unshared.meets_first(serves=not self._closed):
-            run_in_worker(self._unshared.meet)
+        unshared, is_open = self._unshared, not self._closed
+        if unshared is not None and unshared.meets_first(is_open=is_open):
+            run_in_worker(lambda: unshared.meet(is_open=is_open))
         return call()
 
     def should_save(self, step: SupportsIndex) -> bool:
@@ -575,8 +608,9 @@ class CheckpointManager(StepReader):
     def _before_restoring(self) -> None:
         if not self._queue.calls.is_forked:  # the saves of another process are not waited for
             self._alone(self._queue.wait_quietly)
-            if self._unshared is not None:
-                self._alone(self._unshared.meet)
+            unshared, is_open = self._unshared, not self._closed
+            if unshared is not None:
+                self._alone(lambda: unshared.meet(is_open=is_open))
         if self._group.count == 1:
             self._decider.invalidate()
 
@@ -604,9 +638,11 @@ class CheckpointManager(StepReader):
     def close(self) -> None:
         """Wait as `wait` does, and restore the earlier handler of SIGTERM.
 
-        A `with` block calls this at its end. After that `save` is an error, until a `with` block
-        opens the manager again; steps can still be listed, restored and deleted. If SIGTERM came
-        and no `save` has acted on it, the process ends by it now, as it would without a manager.
+        A `with` block calls this at its end; after an error in the block it waits for at most a
+        minute for copies to the mirror and to other processes. After that `save` is an error, until
+        a `with` block opens the manager again; steps can still be listed and deleted, and restored,
+        but not by several processes with shared=False. If SIGTERM came and no `save` has acted on
+        it, the process ends by it now, as it would without a manager.
         """
         if self._queue.calls.is_forked:  # what runs belongs to the process that made it
             self._closed = True
@@ -659,17 +695,22 @@ class CheckpointManager(StepReader):
         except Exception as e:  # noqa: BLE001  (added to the error that leaves the block)
             error.add_note(f"and a save in the background failed: {type(e).__name__}: {e}")
         finally:
+            end = time.monotonic() + ERROR_WAIT_SECONDS
             if isinstance(error, Exception):
-                self._wait_for_copies()
+                self._wait_for_copies(end)
             self._stop_copies()
-            self._stop_serving(error)
+            self._stop_serving(error, end)
             self._decider.notice.stop()
 
-    def _stop_serving(self, error: BaseException | None = None) -> None:
+    def _stop_serving(self, error: BaseException | None = None, end: float = math.inf) -> None:
         """Stop the server of the root, once others have copied from it what they are to hold.
 
         After an error, which the others may not have met, replicas are not waited for, and after
         that of another process nothing is.
+
+        Args:
+            error: the error that ends the block.
+            end: a monotonic time, after which nothing is waited for.
         """
         unshared = self._unshared
         if unshared is None:
@@ -680,8 +721,8 @@ class CheckpointManager(StepReader):
             seconds = seconds if error is not None else max(seconds, REPLICA_WAIT_SECONDS)
         if error is not None and isinstance(error.__cause__ or error, ProcessError):
             seconds = 0.0
-        end = time.monotonic() + seconds
-        run_in_worker(lambda: unshared.part(lambda: self._seconds_left(end)))
+        last = min(end, time.monotonic() + seconds)
+        run_in_worker(lambda: unshared.part(lambda: self._seconds_left(last)))
         run_in_worker(unshared.close)
 
     def _stop_copies(self) -> None:

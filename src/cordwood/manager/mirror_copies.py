@@ -30,6 +30,7 @@ from cordwood.threads.background_task import BackgroundTask
 from cordwood.threads.log import log
 from cordwood.threads.run_in_worker import run_in_worker
 from cordwood.threads.stop_check import POLL_SECONDS, check_stop
+from cordwood.threads.wait_logger import WaitLogger
 
 _FAILURES = (OSError, CordwoodError)
 
@@ -112,13 +113,20 @@ class MirrorCopies:
         def remaining_seconds() -> float:
             return min(seconds_left(), began + self._wait_seconds - time.monotonic())
 
+        def copy_in_words() -> str:
+            most = remaining_seconds()
+            return f"the copy to the mirror {self._target.root}, for {most:.0f} s more at most"
+
+        waiting = WaitLogger(copy_in_words)
         while not self._task.wait(max(0.0, min(POLL_SECONDS, remaining_seconds()))):
             check_stop()
+            waiting.tick()
             if remaining_seconds() <= 0:
                 waited = f"{time.monotonic() - began:.1f} s"
                 error = TimeoutError(f"a copy is still running after a wait of {waited}")
                 self._fail(self._copying, "it is not waited for any longer", error)
                 return
+        waiting.end()
         if self.newest != self._reported:
             self._reported = self.newest
             log.info(
@@ -127,6 +135,10 @@ class MirrorCopies:
                 self._target.root,
                 self.newest,
             )
+
+    def steps(self) -> set[int]:
+        """Return the numbers of the whole steps in the mirror. Raises OSError, CordwoodError."""
+        return {step.step for step in self._target.all() if step.whole}
 
     def stop(self) -> None:
         """Let a running copy end early; the next one of that step goes on from it."""

@@ -7,6 +7,7 @@ import re
 from cordwood.formats.load_format import storage_of
 from cordwood.formats.table import DEFAULT
 from cordwood.storage.entry_content import split_content
+from cordwood.storage.locks.root_probe import is_probe
 from cordwood.storage.paths import POOL, SAVE_ID, temporary_prefix
 
 # A lock, what was being removed or written, the pool of a store.
@@ -19,7 +20,7 @@ _POOLED = re.compile(rf"{SAVE_ID.pattern}/(?:cells-\d{{1,7}}\.json|\.removed-[0-
 
 def belongs_to_run(name: str) -> bool:
     """Return True for a file in the root of a run that is cordwood's, beside those of its steps."""
-    if name == _LOCK:
+    if name == _LOCK or is_probe(name):
         return True
     rules = storage_of(DEFAULT).RULES
     hidden = _HIDDEN.fullmatch(name)

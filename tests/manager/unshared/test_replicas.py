@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from cordwood import CheckpointManager
+from cordwood import CheckpointManager, Mirror
 from cordwood.errors import CordwoodError
 from cordwood.manager.delete_steps import StepCleaner
 from cordwood.manager.unshared import replica_copies
 from cordwood.manager.unshared.replica_copies import ReplicaCopies
 from cordwood.plan.recovery.complete_steps import CompleteStep
+from cordwood.processes.host_address import host_name
+from cordwood.results import StepPlaces
 from tests.manager.unshared.fake_run import (
     TIMEOUT_SECONDS,
     Run,
@@ -77,6 +79,26 @@ def test_a_lost_root_is_restored_from_the_replicas_by_any_number_of_processes(
     assert run.restore(3, roots=roots) == 1
 
 
+def test_the_places_of_each_step_say_what_is_lost_with_a_process(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.save(3, [1])
+    save(run, 3, [2])
+    shutil.rmtree(run.root(2) / "2")
+
+    def work(manager: CheckpointManager, index: int) -> list[StepPlaces]:
+        places = manager.places()
+        assert places == manager.places()
+        return places
+
+    (first, second), *others = run.values(3, work, mirror=Mirror(tmp_path / "mirror"))
+    assert others == [[first, second]] * 2
+    assert (first.step, first.lost_with_processes) == (1, (0, 1, 2))
+    assert first.lost_with_hosts == (host_name(),)
+    assert (second.step, second.lost_with_processes) == (2, (0, 1))
+    assert second.files_of[0] == second.files_of[1] < second.files
+    assert not second.mirrored
+
+
 def test_two_neighbours_lost_at_once_lose_the_step(tmp_path: Path) -> None:
     run = Run(tmp_path)
     save(run, 4, [1])
@@ -115,6 +137,20 @@ def test_what_is_over_the_budget_is_a_problem_and_fails_no_save(tmp_path: Path) 
         assert problem.step == 1
         assert writers(run, process, 1) == {process}
     assert run.restore(2) == 1
+
+
+def test_the_budget_counts_no_file_as_that_of_others_because_its_number_was_another(
+    tmp_path: Path,
+) -> None:
+    run = Run(tmp_path)
+    save(run, 3, [1], keep=1)
+    part = sum(pack.stat().st_size for pack in packs(run.root(0) / "1") if "-2-" in pack.name)
+    # Process 1 gets the root of process 0, with files of the numbers 0 and 2. A part of two
+    # processes is half as large again, and the budget has room for an old one and such a one.
+    roots, limit = [run.root(1), run.root(0)], int(2.7 * part)
+    managers = save(run, 2, [2, 3], keep=1, roots=roots, replica_bytes=limit)
+    assert [manager.problems for manager in managers] == [[], []]
+    assert [manager.replicated for manager in managers] == [3, 3]
 
 
 def test_too_few_domains_are_a_problem_and_other_processes_hold_the_replicas(

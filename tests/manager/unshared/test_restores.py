@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import errno
+import gc
 import shutil
+import signal
+import subprocess
+import sys
+import textwrap
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +26,9 @@ from cordwood.errors import (
     StorageError,
     UnsupportedFormatError,
 )
+from cordwood.manager import manager as manager_module
 from cordwood.manager.delete_steps import StepCleaner
+from cordwood.manager.unshared import unshared_run
 from cordwood.storage.peers.peer_connection import PeerConnection
 from cordwood.storage.peers.peer_step import PeerStep
 from cordwood.testing import assert_trees_equal
@@ -30,16 +39,11 @@ from tests.manager.unshared.fake_run import (
     in_the_foreground,
     like,
     packs,
+    replicate,
     tree_of,
 )
 
 __all__ = ["every_device_is_a_process", "in_the_foreground"]
-
-
-def replicate(run: Run, process: int, step: int, to: int) -> None:
-    """Copy the packs of a process to another root, as replicas are."""
-    for pack in packs(run.root(process) / str(step)):
-        (run.root(to) / str(step) / pack.name).write_bytes(pack.read_bytes())
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
@@ -83,13 +87,17 @@ def test_what_no_root_holds_comes_from_the_mirror(tmp_path: Path, lost: tuple[in
     assert run.restore(3, mirror=mirror) == 2
 
 
-def test_roots_that_are_one_directory_are_refused(tmp_path: Path) -> None:
+def test_roots_that_are_one_directory_are_refused_and_both_remedies_work(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    outcomes = run.start(3, lambda manager, _: manager.restore(), roots=[tmp_path / "one"] * 3)
+    roots = [tmp_path / "one"] * 3
+    outcomes = run.start(3, lambda manager, _: manager.restore(), roots=roots)
     for outcome in outcomes:
         assert isinstance(outcome.error, ProcessError)
-        assert "pass shared=True" in str(outcome.error)
+        assert "pass shared=True (the default)" in str(outcome.error)
+        assert "or a root of its own to each process" in str(outcome.error)
     assert not list((tmp_path / "one").iterdir())
+    assert run.values(3, lambda manager, _: manager.restore(), roots=roots, shared=True)
+    assert run.values(3, lambda manager, _: manager.restore())
 
 
 def test_the_steps_are_unknown_until_the_processes_have_met(tmp_path: Path) -> None:
@@ -293,3 +301,117 @@ def test_the_deletion_of_a_step_that_a_root_lacks_is_no_problem(tmp_path: Path, 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StepCleaner, "delete_agreed", delete_late)
         assert run.values(2, work, keep=1) == [([3], [])] * 2
+
+
+def test_a_second_manager_of_a_root_is_refused_until_the_first_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unshared_run, "ROOT_WAIT_SECONDS", 0.0)
+    with CheckpointManager(tmp_path, shared=False) as first:
+        first.save(1, {"w": 1})
+        with CheckpointManager(tmp_path, shared=False) as second:
+            with pytest.raises(ProcessError, match=r"another manager is open at .*close that one"):
+                second.save(2, {"w": 2})
+            first.close()
+            second.save(2, {"w": 2})
+    assert second.steps() == [1, 2]
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_manager_that_nobody_has_closed_keeps_no_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unshared_run, "ROOT_WAIT_SECONDS", 0.0)
+    CheckpointManager(tmp_path, shared=False).restore()
+    gc.collect()
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_manager_that_is_ending_is_waited_for(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path, shared=False) as first:
+        first.restore()
+        closing = threading.Timer(0.2, first.close)
+        closing.start()
+        with CheckpointManager(tmp_path, shared=False) as second:
+            second.save(1, {"w": 1})
+        closing.join()
+
+
+def test_the_root_of_a_killed_job_is_free_though_a_child_of_it_lives(tmp_path: Path) -> None:
+    """A worker that was forked, as one that loads data, keeps no lock of its parent."""
+    program = """
+        import os, signal, sys, time
+        from cordwood import CheckpointManager
+
+        with CheckpointManager(sys.argv[1], shared=False) as manager:
+            manager.save(1, {"w": 1})
+            manager.wait()
+            if os.fork() == 0:
+                sys.stdin.read()  # until the test ends
+                os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as job:
+        while job.poll() is None:
+            time.sleep(0.01)
+        assert job.returncode == -signal.SIGKILL
+        with CheckpointManager(tmp_path, shared=False) as manager:
+            assert manager.restore(required=True).step == 1
+
+
+def test_a_closed_manager_of_several_processes_refuses_to_restore_until_it_is_open_again(
+    tmp_path: Path,
+) -> None:
+    run = Run(tmp_path)
+    run.save(2, [1])
+
+    def work(manager: CheckpointManager, _: int) -> str:
+        manager.close()
+        with pytest.raises(StepError, match="open it again on every process: with manager") as e:
+            manager.restore(like=like(2))
+        assert manager._unshared is not None
+        assert manager._unshared._server is None
+        with manager:
+            restored = manager.restore(like=like(2))
+        assert restored is not None
+        return str(e.value)
+
+    run.values(2, work)
+
+
+def test_a_closed_manager_of_one_process_restores(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path, shared=False) as manager:
+        manager.save(1, {"w": 1})
+    assert manager.restore(required=True).step == 1
+    with CheckpointManager(tmp_path, shared=False) as another:
+        assert another.restore(required=True).step == 1
+
+
+def test_after_an_error_the_end_of_the_block_waits_for_others_for_a_bounded_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager_module, "ERROR_WAIT_SECONDS", 0.1)
+    run = Run(tmp_path)
+    is_over = threading.Event()
+
+    def work(manager: CheckpointManager, index: int) -> None:
+        manager.save(1, tree_of(1, 2))
+        manager.wait()
+        if index == 0:  # it does not end its block before
+            assert is_over.wait(TIMEOUT_SECONDS)
+        else:
+            raise KeyError("of the loop")
+
+    stop_serving = CheckpointManager._stop_serving
+
+    def stopped(manager: CheckpointManager, *arguments: Any) -> None:
+        stop_serving(manager, *arguments)
+        if arguments:
+            is_over.set()
+
+    monkeypatch.setattr(CheckpointManager, "_stop_serving", stopped)
+    mirror = Mirror(tmp_path / "mirror", wait_seconds=1e6)
+    first, second = run.start(2, work, mirror=mirror)
+    assert first.error is None
+    assert isinstance(second.error, KeyError)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 
 from cordwood.copying.missing_files import missing_files
 from cordwood.errors import CordwoodError, StorageError
@@ -61,6 +61,7 @@ class ReplicaCopies:
         self._tried: int | None = None  # the last such step that this process has ended with
         self._replicated: set[int] = set()  # changed and copied by single operations
         self._reported: int | None = None  # the step that `wait` has reported last
+        self._fetched: set[str] = set()  # the names of files
         self._placement_text = ""  # the problem of the placement that was reported
         self._task = BackgroundTask(self._copy_what_is_due)
 
@@ -184,6 +185,7 @@ class ReplicaCopies:
             if present.get(name) != content.files[name].size_bytes:
                 by_writer.setdefault(writer, {})[name] = content.files[name]
         stored = self._files_in_root()
+        self._fetched.intersection_update(stored)
         failures: list[Exception] = []
         fetched = 0
         for writer, missing in by_writer.items():
@@ -224,6 +226,7 @@ class ReplicaCopies:
         }
         size = sum([file.size_bytes for file in missing.values()])
         self._require_budget(size, stored)
+        self._fetched.update(missing)
         copier_of(DEFAULT).write_files(storage_of(DEFAULT).store_at(location), missing, folder)
         return size
 
@@ -232,14 +235,8 @@ class ReplicaCopies:
         limit = self._options.replica_bytes
         if limit is None:
             return
-        process_of = step_files_of(DEFAULT).process_of
-        used = sum(
-            [
-                bytes_of_file
-                for name, (_, bytes_of_file) in stored.items()
-                if process_of(name) != self._storage.index
-            ]
-        )
+        sizes = {name: size_bytes for name, (_, size_bytes) in stored.items()}
+        used = _bytes_of_others(sizes, self._storage.index, self._fetched)
         if used + size > limit:
             raise StorageError(
                 errno.ENOSPC,
@@ -252,11 +249,11 @@ class ReplicaCopies:
     def _files_in_root(self) -> dict[str, tuple[str, int]]:
         """Return the path and size of each data file of the steps in the own root, by name."""
         files: dict[str, tuple[str, int]] = {}
-        process_of = step_files_of(DEFAULT).process_of
+        writer_of = step_files_of(DEFAULT).writer_of
         for entry in self._storage.root.entries(lambda name: step_in_name(name) is not None):
             folder = str(self._storage.root.location_of(entry))
             for name, size in file_sizes(folder).items():
-                if process_of(name) is not None:
+                if writer_of(name) is not None:
                     files[name] = f"{folder}/{name}", size
         return files
 
@@ -282,6 +279,27 @@ class ReplicaCopies:
 
     def _fail(self, number: int | None, what: str, error: Exception) -> None:
         self._problems.add(ManagerProblem(number, what, error))
+
+
+def _bytes_of_others(sizes: Mapping[str, int], process: int, fetched: Collection[str]) -> int:
+    """Return the bytes of the data files in a root that other processes have written.
+
+    If this process wrote none in some save, its number may have been another one then: the files of
+    the number with the most bytes are taken for its own.
+
+    Args:
+        sizes: the size of each file in the root.
+        process: the number of this process.
+        fetched: the names of files that this process has fetched since it began.
+    """
+    bytes_of: dict[str, dict[int, int]] = {}  # by save and process, without fetched files
+    for name, size in sizes.items():
+        writer = step_files_of(DEFAULT).writer_of(name)
+        if writer is not None and name not in fetched:
+            by_process = bytes_of.setdefault(writer.save, {})
+            by_process[writer.process] = by_process.get(writer.process, 0) + size
+    own = [each.get(process, max(each.values())) for each in bytes_of.values()]
+    return sum(sizes.values()) - sum(own)
 
 
 def _is_undamaged(path: str, name: str, file: Source) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from cordwood.errors import CordwoodError, ProcessError
+from cordwood.errors import CordwoodError, ProcessError, StepError
 from cordwood.formats.load_format import step_files_of, storage_of
 from cordwood.formats.step_names import step_name
 from cordwood.formats.table import DEFAULT
@@ -32,6 +32,7 @@ from cordwood.manager.unshared.unshared_storage import UnsharedStorage, log_lost
 from cordwood.plan.recovery.complete_steps import survey_steps
 from cordwood.plan.recovery.position_runs import PositionRuns
 from cordwood.plan.recovery.step_inventory import StepInventory
+from cordwood.plan.recovery.step_places import StepPlaces, places_of
 from cordwood.processes.host_address import host_address, host_name
 from cordwood.processes.key_value_store import current_processes
 from cordwood.processes.process_error_texts import process_names
@@ -39,13 +40,14 @@ from cordwood.processes.process_group import ProcessGroup
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.processes.wait_for_arrivals import WAKE_SECONDS
 from cordwood.storage.local_step_storage import LocalStepStorage
-from cordwood.storage.locks.root_probe import root_probe, sees_probe
+from cordwood.storage.locks.root_probe import RootProbe
 from cordwood.storage.peers.peer_server import PeerServer
 from cordwood.threads.log import log
-from cordwood.threads.stop_check import check_stop
+from cordwood.threads.stop_check import POLL_SECONDS, check_stop
 from cordwood.threads.wait_logger import WaitLogger
 
 _TOKEN_BYTES = 24
+ROOT_WAIT_SECONDS = 10.0  # for another manager of the root, which may be ending
 UNMET = "the roots that processes do not share"  # until the root of process 0 is known
 
 
@@ -76,6 +78,7 @@ class UnsharedRun:
         self._problems = problems
         self._root = root.location
         self._server: PeerServer | None = None
+        self._probe: RootProbe | None = None  # while the manager is open
         self._token = ""
         self._group: ProcessGroup
 
@@ -90,36 +93,57 @@ class UnsharedRun:
         self._group = group
         group.root = UNMET
 
-    def meets_first(self, *, serves: bool) -> bool:
+    def meets_first(self, *, is_open: bool) -> bool:
         """Return True if the processes must meet before a call: for the first one, for example.
 
         Args:
-            serves: True if others are to read from this root then; a closed manager has no server.
+            is_open: True if others are to read from this root then; a closed manager has no server.
         """
-        is_closed = self._server is None and current_processes().count > 1
-        return not self.storage.has_met or (serves and is_closed)
+        return not self.storage.has_met or (is_open and self._probe is None)
 
-    def meet(self) -> None:
+    def meet(self, *, is_open: bool) -> None:
         """Agree with the other processes on the steps that all hold together.
 
-        Raises ProcessError, on every process, if two roots are one directory.
+        Args:
+            is_open: False after the manager was closed.
+
+        Raises:
+            ProcessError: on every process: two roots are one directory, or another manager uses
+                one of them.
+            StepError: the manager is closed, so that others cannot read from this root.
         """
-        with (
-            self._group.rendezvous("bring together the steps of") as rendezvous,
-            root_probe(self._root) as probe,
-        ):
-            steps = take_inventory(self.storage.root)
-            report = RootReport(self._peer_root(probe, steps, rendezvous), steps)
-            survey = RunSurvey.decode(rendezvous.exchange(report.encode(), self._survey))
-            seen = self._probes_seen(survey, rendezvous.index)
-            names = self._missing_names(survey, rendezvous.index)
-            answer = rendezvous.exchange((seen, names), _require_apart)
-            self.storage.adopt(survey, rendezvous.index, answer)
+        if not is_open and current_processes().count > 1:
+            raise StepError(
+                f"{self._root}: this manager is closed, and serves its root no longer to the other "
+                "processes: restore before it is closed, or open it again on every process: "
+                "with manager: ..."
+            )
+        try:
+            with self._group.rendezvous("bring together the steps of") as rendezvous:
+                self._meet(rendezvous, self._probe or RootProbe(self._root))
+        finally:
+            if not is_open:
+                self.close()
+
+    def _meet(self, rendezvous: Rendezvous, probe: RootProbe) -> None:
+        self._probe = probe
+        steps = take_inventory(self.storage.root)
+        report = RootReport(self._peer_root(probe.name, steps, rendezvous), steps)
+        survey = RunSurvey.decode(rendezvous.exchange(report.encode(), self._survey))
+        names = self._missing_names(survey, rendezvous.index)
+        users = self._users_of_root(probe, survey, rendezvous)
+        answer = rendezvous.exchange((users, names), _require_apart)
+        self.storage.adopt(survey, rendezvous.index, answer)
         if rendezvous.count > 1:
             self._group.root = f"{survey.peers[0].root} (shared=False)"
             if self.replicas is not None:
                 copies = min(self._copies, rendezvous.count)
                 self._progress = ReplicaProgress(survey.complete, copies)
+
+    def places(self) -> dict[int, StepPlaces]:
+        """Return the places of each complete step, by number, as of the last meeting."""
+        hosts = [peer.host for peer in self.storage.peers]
+        return {each.step: places_of(each, hosts) for each in self.storage.held.values()}
 
     def _peer_root(
         self, probe: str, steps: Sequence[StepInventory], rendezvous: Rendezvous
@@ -154,13 +178,24 @@ class UnsharedRun:
                 inventory.append(each)
         return inventory
 
-    def _probes_seen(self, survey: RunSurvey, index: int) -> list[int]:
-        """Return the processes whose probes are in the root of this one."""
-        return [
+    def _users_of_root(
+        self, probe: RootProbe, survey: RunSurvey, rendezvous: Rendezvous
+    ) -> tuple[list[int], str]:
+        """Return who else uses this root: processes of this job, and another manager in words."""
+        processes = [
             process
             for process, peer in enumerate(survey.peers)
-            if process != index and sees_probe(self._root, peer.probe)
+            if process != rendezvous.index and probe.sees(peer.probe)
         ]
+        of_job = {peer.probe for peer in survey.peers}
+        waiting = WaitLogger(f"another manager to close {self._root}")
+        while others := [who for name, who in probe.others().items() if name not in of_job]:
+            if waiting.seconds >= ROOT_WAIT_SECONDS:
+                return processes, f"{self._root}, which {others[0]} uses"
+            check_stop()
+            rendezvous.poll()
+            time.sleep(POLL_SECONDS)
+        return processes, ""
 
     def _missing_names(self, survey: RunSurvey, index: int) -> dict[str, list[str]]:
         """Return the names of the files that are nowhere, of steps whose index is here first."""
@@ -259,13 +294,16 @@ class UnsharedRun:
             waiting.end()
 
     def close(self) -> None:
-        """Stop the server."""
+        """Stop the server, and let another manager use the root."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
+        probe, self._probe = self._probe, None
+        if probe is not None:
+            probe.close()
 
     def _report(self, place: str, error: Exception) -> None:
-        text = f"{place} failed, and another place is read"
+        text = f"{place} failed, and is asked last from now on"
         self._problems.add(ManagerProblem(None, text, error))
 
 
@@ -273,13 +311,18 @@ def _at(names: Sequence[str], runs: PositionRuns) -> list[str]:
     return [name for start, stop in runs for name in names[start:stop]]
 
 
-def _require_apart(messages: list[tuple[list[int], dict[str, list[str]]]]) -> dict[str, list[str]]:
-    """Raise ProcessError if two roots are one directory; return the names of missing files."""
-    for process, (others, _) in enumerate(messages):
+def _require_apart(messages: list[tuple[tuple[list[int], str], Any]]) -> dict[str, list[str]]:
+    """Raise ProcessError if a root has another user; return the names of missing files."""
+    for process, ((others, user), _) in enumerate(messages):
         if others:
             raise ProcessError(
                 f"{process_names([*others, process])} have one root, though shared=False was "
                 "passed: pass shared=True (the default) for a root that all processes share, or a "
                 "root of its own to each process"
+            )
+        if user:
+            raise ProcessError(
+                f"another manager is open at {user}: with shared=False a root is for one manager "
+                "at a time: close that one first, or pass another root"
             )
     return {entry: names for _, texts in messages for entry, names in texts.items()}

@@ -116,9 +116,9 @@ class UnsharedStorage:
         files = lister.read_step_files(index)
         positions: dict[int, list[int]] = {}
         for position, name in enumerate(files.sizes):
-            process = lister.process_of(name)
-            assert process is not None
-            positions.setdefault(process, []).append(position)
+            writer = lister.writer_of(name)
+            assert writer is not None
+            positions.setdefault(writer.process, []).append(position)
         held = {process: runs_of(each) for process, each in positions.items()}
         step = CompleteStep(number, files.save, files.saved_at, len(files.sizes), held, False)
         self._writable()[entry] = step

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from cordwood.encoding.digests import digest_of
 from cordwood.errors import CordwoodError, FormatError
-from cordwood.formats.format_protocol import StepFiles
+from cordwood.formats.format_protocol import FileWriter, StepFiles
 from cordwood.formats.packs.cordwood_json import decode_index
 from cordwood.formats.packs.file_names import PACK_NAME
 from cordwood.formats.step_record import UNSHARED_KEY, is_unshared, record_in
@@ -51,10 +51,10 @@ def read_step_files(index: bytes) -> StepFiles:
     )
 
 
-def process_of(name: str) -> int | None:
-    """Return the process that wrote a data file, by its name; None for another name."""
+def writer_of(name: str) -> FileWriter | None:
+    """Return the writer of a data file, by its name; None for another name."""
     match = PACK_NAME.fullmatch(name)
-    return None if match is None else int(match["process"])
+    return None if match is None else FileWriter(match["save"], int(match["process"]))
 
 
 def missing_files_text(index: bytes, names: Collection[str]) -> str:
@@ -77,7 +77,7 @@ def missing_files_text(index: bytes, names: Collection[str]) -> str:
     missing = [name for name in files if name not in names]
     if not missing:
         return ""
-    processes = sorted({process for name in missing if (process := process_of(name)) is not None})
+    processes = sorted({each.process for each in map(writer_of, missing) if each is not None})
     whose = f"process{'es' if len(processes) > 1 else ''} {', '.join(map(str, processes))}"
     return (
         f"{len(missing)} of its {counted(len(files), 'file')} are not here: it was saved with "
