@@ -81,7 +81,7 @@ def measure_replicas(
             return slowest
 
         for title, loop in loops(mib, steps).items():
-            for name in OPTIONS:  # imports, threads and files are warm then
+            for name in OPTIONS if rounds > 1 else ():  # imports, threads and files are warm then
                 run(loop._replace(steps=loop.first + 1), name)
             times: dict[str, list[LoopTimes]] = {name: [] for name in OPTIONS}
             for number in range(rounds):

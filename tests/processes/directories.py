@@ -25,7 +25,7 @@ from cordwood.processes.wait_for_arrivals import Arrival
 from cordwood.storage import syscalls
 from cordwood.testing import assert_trees_equal
 from tests.alarms import alarms
-from tests.processes.spread_trees import SPECS, mesh, reference, spread, step_of
+from tests.processes.spread_trees import SPECS, mesh, reference, spread
 
 
 def hasten(silence_seconds: float, probe_seconds: float) -> None:
@@ -82,17 +82,6 @@ def save_apart(folder: str, **options: Any) -> None:
     """Save to a directory that is another one on each process, under the same name."""
     os.chdir(Path(folder) / str(jax.process_index()))
     cordwood.save("checkpoint", spread(reference(1), 2), **options)
-
-
-def save_step_apart(folder: str, options: dict[str, Any]) -> int:
-    """Save a step by a manager into such a directory, restore it, and return its number."""
-    os.chdir(Path(folder) / str(jax.process_index()))
-    tree = spread(reference(1), 2)
-    with cordwood.CheckpointManager("run", **options) as manager:
-        manager.save(1, tree)
-        restored = manager.restore(like=tree, required=True)
-    assert step_of(restored.tree, 2) == restored.step
-    return restored.step
 
 
 def save_failing(path: str, process: int, call: str, step: int, **options: Any) -> None:

@@ -91,18 +91,6 @@ def test_a_file_system_that_is_not_shared(tmp_path: Path, two: Group, layout: st
     assert [names(tmp_path / str(index)) for index in range(2)] == [[], []]
 
 
-def test_a_manager_on_file_systems_that_are_not_shared_saves_with_what_the_error_proposes(
-    tmp_path: Path, two: Group
-) -> None:
-    for index in range(2):
-        (tmp_path / str(index)).mkdir()
-    two.run("directories.hasten", silence_seconds=60.0, probe_seconds=0.2)
-    for text in two.fail("directories.save_step_apart", folder=str(tmp_path), options={}):
-        assert "with a CheckpointManager, into a root for each process: shared=False" in text
-    options = {"shared": False}
-    assert two.run("directories.save_step_apart", folder=str(tmp_path), options=options) == [1, 1]
-
-
 @pytest.mark.parametrize("call", ["pwrite", "fsync"])
 @pytest.mark.parametrize("process", range(2))
 def test_a_process_whose_disk_fails(tmp_path: Path, two: Group, process: int, call: str) -> None:

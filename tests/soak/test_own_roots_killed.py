@@ -1,6 +1,7 @@
 """Jobs whose processes have a root each, with replicas and a mirror, killed again and again.
 
-`make soak` does it 200 times, with 2 to 4 processes; roots are lost at times.
+`make soak` does it 200 times, with 2 to 4 processes, `make test` twice with 2; roots are lost at
+times.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tests.soak.page import SOAK, as_table, write_section
 from tests.threads import until
 
 LIVES = int(os.environ.get("CORDWOOD_SOAK_LIVES", "200")) if SOAK else 2
-ROOTS = 4
+ROOTS, COUNTS = (4, (2, 3, 4, 4)) if SOAK else (2, (2,))
 SILENCE_SECONDS, TIMEOUT_SECONDS = 5.0, 20.0
 SECONDS = 300.0  # until the first save
 CALLS = 120  # system calls of one process
@@ -37,7 +38,7 @@ def test_every_job_resumes_from_the_newest_step_that_is_whole(tmp_path: Path) ->
     sources: Counter[str] = Counter()
     newest, committed, refused = 0, 0, 0
     for life in range(LIVES):
-        count = rng.choice((2, 3, 4, 4))
+        count = rng.choice(COUNTS)
         used = rng.sample(roots, count) if rng.random() < 0.3 else roots[:count]
         lost = lose_roots(rng, roots) if life else []
         expected, source = newest_whole(used, mirror)

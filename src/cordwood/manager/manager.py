@@ -258,9 +258,9 @@ class CheckpointManager(StepReader):
         ...         manager.wait()
         ...     for each in manager.places():
         ...         print(each)
-        step 10: in the root; in the mirror
-        step 20: in the root
-        step 30: in the root; in the mirror
+        step 10: in the root
+        step 20: in the root; in the mirror
+        step 30: in the root
         """
         unshared, is_open = self._unshared, not self._closed
         self._alone(self._queue.wait_quietly)

@@ -49,6 +49,10 @@ from cordwood.processes.purposes import compare_purposes, key_of
 from cordwood.threads.wait_logger import WaitLogger
 
 _SAME_CALLS = "every process must make the same calls, in the same order"
+_SAME_ROOT = (
+    f"{_SAME_CALLS}, of one root; where each has a root of its own, pass shared=False to the "
+    "CheckpointManager"
+)
 
 WAKE_SECONDS = 0.25  # the longest single wait: Ctrl-C and failures are checked between waits
 _STALE_SECONDS = 0.02  # between two reads of a key that has an old value
@@ -231,7 +235,9 @@ class Arrival:
         Raises ProcessError if process 0 is behind.
         """
         order = compare_purposes(self._purpose, other)
-        text = f"process {process} came to {other}, process 0 to {self._purpose}: {_SAME_CALLS}"
+        is_same_call = self._purpose.partition(" of ")[0] == other.partition(" of ")[0]
+        advice = _SAME_ROOT if is_same_call else _SAME_CALLS
+        text = f"process {process} came to {other}, process 0 to {self._purpose}: {advice}"
         if order == 1 and not other.startswith("save "):
             # Other processes may arrive for that again, rightly: only this arrival is refused.
             if self._state.refused.get(process) != token:

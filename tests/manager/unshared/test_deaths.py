@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,9 @@ def test_a_death_during_a_save_loses_no_step_that_was_saved(
         run = Run(tmp_path / str(number))
         run.save(COUNT, [1])
         dies_at = {} if number is None else {victim: number}
-        options = {} if number is None else {"timeout_seconds": 2 * SILENCE_SECONDS}
+        options: dict[str, Any] = {}
+        if number is not None:
+            options = {"timeout_seconds": 2 * SILENCE_SECONDS}
         outcomes = run.start(COUNT, restore_and_save, dies_at=dies_at, keep=1, **options)
         if isinstance(outcomes[victim].error, Died):
             deaths.append(number)

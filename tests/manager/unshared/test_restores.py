@@ -32,6 +32,7 @@ from cordwood.manager.unshared import unshared_run
 from cordwood.storage.peers.peer_connection import PeerConnection
 from cordwood.storage.peers.peer_step import PeerStep
 from cordwood.testing import assert_trees_equal
+from tests.deaths import SILENCE_SECONDS
 from tests.manager.unshared.fake_run import (
     TIMEOUT_SECONDS,
     Run,
@@ -98,6 +99,20 @@ def test_roots_that_are_one_directory_are_refused_and_both_remedies_work(tmp_pat
     assert not list((tmp_path / "one").iterdir())
     assert run.values(3, lambda manager, _: manager.restore(), roots=roots, shared=True)
     assert run.values(3, lambda manager, _: manager.restore())
+
+
+def test_roots_that_differ_are_refused_and_the_proposed_remedy_works(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+
+    def save(manager: CheckpointManager, _: int) -> None:
+        manager.save(1, tree_of(1, 2))
+        manager.wait()
+
+    for outcome in run.start(2, save, shared=True, timeout_seconds=SILENCE_SECONDS):
+        assert isinstance(outcome.error, ProcessError)
+        assert "pass shared=False to the CheckpointManager" in str(outcome.error)
+    run.values(2, save, shared=False)
+    assert run.restore(2) == 1
 
 
 def test_the_steps_are_unknown_until_the_processes_have_met(tmp_path: Path) -> None:
