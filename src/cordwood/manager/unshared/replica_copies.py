@@ -298,8 +298,8 @@ def _bytes_of_others(sizes: Mapping[str, int], process: int, fetched: Collection
         if writer is not None and name not in fetched:
             by_process = bytes_of.setdefault(writer.save, {})
             by_process[writer.process] = by_process.get(writer.process, 0) + size
-    own = [each.get(process, max(each.values())) for each in bytes_of.values()]
-    return sum(sizes.values()) - sum(own)
+    written = [each.get(process, max(each.values())) for each in bytes_of.values()]
+    return sum(sizes.values()) - sum(written)
 
 
 def _is_undamaged(path: str, name: str, file: Source) -> bool:
