@@ -11,7 +11,7 @@ from tests.processes.group import Group
 from tests.processes.unshared import Resumed
 
 ENDLESS, MORE = 10_000, 2  # steps
-SECONDS = 15.0  # after which a process that does not come is given up
+SECONDS = 10.0  # after which a process that does not come is given up
 
 
 def test_any_number_of_processes_goes_on_after_a_kill_and_lost_roots(tmp_path: Path) -> None:

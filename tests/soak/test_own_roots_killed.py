@@ -1,7 +1,7 @@
 """Jobs whose processes have a root each, with replicas and a mirror, killed again and again.
 
-`make soak` does it 200 times, with 2 to 4 processes, `make test` twice with 2; roots are lost at
-times.
+`make soak` does it 200 times, with 2 to 4 processes; roots are lost at times. `make test` does it
+twice with 2 processes, which are all killed: tests/processes/test_unshared.py waits for survivors.
 """
 
 from __future__ import annotations
@@ -142,7 +142,8 @@ def live(
             time.sleep(rng.uniform(0, 1.5))
             with suppress(ProcessLookupError):
                 group.kill(victim)
-        if rng.random() < 0.9:  # a machine of several processes, or a job that is cancelled
+        # Of a machine of several processes, or of a job that is cancelled, all die.
+        if not SOAK or rng.random() < 0.9:
             time.sleep(rng.uniform(0, 0.3))
             for process in range(count):
                 with suppress(ProcessLookupError):  # it has ended already
