@@ -137,7 +137,9 @@ def test_a_file_that_was_removed_after_its_task_is_written_again(
 
 def test_parts_to_a_store_need_a_journal(source: Path, tmp_path: Path) -> None:
     place = "memory://bulk-convert/x"
-    with pytest.raises(ValueError, match="needs journal=, a directory that all jobs see"):
+    with pytest.raises(
+        ValueError, match=r"needs journal= \(--journal\), a directory that all jobs see"
+    ):
         cordwood.convert(source, place, part=(0, 2))
     for i in range(2):
         cordwood.convert(source, place, part=(i, 2), journal=tmp_path / "j", **OPTIONS[0])

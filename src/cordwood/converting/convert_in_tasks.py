@@ -35,17 +35,19 @@ def require_task_writer(
     if writer is None:
         raise UnsupportedFormatError(
             f"{destination}: the {format.name} format is written by one process: leave out "
-            'executor=, part= and journal=, or write format="packs" or "zarr"'
+            "executor=, part= and journal= (--workers, --part, --journal), or write "
+            'format="packs" or "zarr" (--format)'
         )
     if not writer.FILES_LAST and (options.part is not None or options.journal is not None):
         raise UnsupportedFormatError(
             f"{destination}: files of the {format.name} format last only as long as the call that "
-            'writes them: use executor= without part= and journal=, or write format="packs"'
+            "writes them: use executor= without part= and journal= (--workers without --part and "
+            '--journal), or write format="packs" (--format packs)'
         )
     if options.part is not None and isinstance(destination, Url) and options.journal is None:
         raise ValueError(
-            f"part= with {destination} needs journal=, a directory that all jobs see: the index is "
-            "made of what it lists"
+            f"part= with {destination} needs journal= (--journal), a directory that all jobs see: "
+            "the index is made of what it lists"
         )
     return writer
 

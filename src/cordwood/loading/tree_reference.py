@@ -49,7 +49,8 @@ def refer_to_tree(checkpoint: Checkpoint, location: Location, prefix: str | None
     if checkpoint.format in (MSGPACK_GZ.name, MSGPACK_ZST.name):
         raise ValueError(
             f"{location} is compressed as a whole, and each worker would decompress all of it: "
-            "leave out executor=, part= and journal=, or convert it to a directory first"
+            "leave out executor=, part= and journal= (--workers, --part, --journal), or convert it "
+            "to a directory first"
         )
     location = absolute_location(location)
     return TreeReference(location, prefix, _digest(checkpoint, location))
