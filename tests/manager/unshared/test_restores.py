@@ -342,14 +342,21 @@ def test_a_manager_that_nobody_has_closed_keeps_no_root(
     assert not list(tmp_path.iterdir())
 
 
-def test_another_manager_that_is_ending_is_waited_for(tmp_path: Path) -> None:
+def test_another_manager_that_is_ending_is_waited_for_and_its_last_step_counts(
+    tmp_path: Path,
+) -> None:
     with CheckpointManager(tmp_path, shared=False) as first:
         first.restore()
-        closing = threading.Timer(0.2, first.close)
-        closing.start()
+
+        def end() -> None:
+            first.save(1, {"w": 1})
+            first.close()
+
+        ending = threading.Timer(0.2, end)
+        ending.start()
         with CheckpointManager(tmp_path, shared=False) as second:
-            second.save(1, {"w": 1})
-        closing.join()
+            assert second.restore(required=True).step == 1
+        ending.join()
 
 
 def test_the_root_of_a_killed_job_is_free_though_a_child_of_it_lives(tmp_path: Path) -> None:

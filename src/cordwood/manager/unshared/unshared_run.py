@@ -1,7 +1,8 @@
 """The rounds in which processes with roots of their own agree on the steps that they hold together.
 
-- They *meet* before the first save, and before each restore: each sends the address of its server
-  and the inventory of its root; process 0 answers with the steps that are complete.
+- They *meet* before the first save, and before each restore: once no other manager uses a root,
+  each sends the address of its server and the inventory of its root; process 0 answers with the
+  steps that are complete.
 - They *settle* each save: once every process has committed its part, process 0 counts the step as
   complete, and says which steps are deleted now. Then each deletes them in its own root.
 - They *part* at the end: the servers run until process 0 has copied what the mirror is to hold.
@@ -127,13 +128,14 @@ class UnsharedRun:
 
     def _meet(self, rendezvous: Rendezvous, probe: RootProbe) -> None:
         self._probe = probe
-        steps = take_inventory(self.storage.root)
+        probes = rendezvous.exchange(probe.name, list)
+        users = self._users_of_root(probe, probes, rendezvous)
+        steps = take_inventory(self.storage.root)  # another manager may have saved until now
         report = RootReport(self._peer_root(probe.name, steps, rendezvous), steps)
-        survey = RunSurvey.decode(rendezvous.exchange(report.encode(), self._survey))
+        survey = RunSurvey.decode(rendezvous.exchange((users, report.encode()), self._survey))
         names = self._missing_names(survey, rendezvous.index)
-        users = self._users_of_root(probe, survey, rendezvous)
-        answer = rendezvous.exchange((users, names), _require_apart)
-        self.storage.adopt(survey, rendezvous.index, answer)
+        missing = rendezvous.exchange(names, _joined)
+        self.storage.adopt(survey, rendezvous.index, missing)
         if rendezvous.count > 1:
             self._group.root = f"{survey.peers[0].root} (shared=False)"
             if self.replicas is not None:
@@ -156,9 +158,10 @@ class UnsharedRun:
         index_sizes = {each.step: self.storage.index_size(each.step) for each in steps}
         return PeerRoot(str(self._root), host_name(), address, self._token, probe, index_sizes)
 
-    def _survey(self, messages: list[list[Any]]) -> list[Any]:
-        """Return the steps of all roots, on process 0."""
-        reports = list(map(RootReport.decode, messages))
+    def _survey(self, messages: list[tuple[tuple[list[int], str], list[Any]]]) -> list[Any]:
+        """Return the steps of all roots, on process 0, if each root has one user."""
+        _require_apart([users for users, _ in messages])
+        reports = [RootReport.decode(report) for _, report in messages]
         numbers = sorted({step.step for report in reports for step in report.steps})
         survey = survey_steps([report.steps for report in reports], self._mirrored(numbers))
         return RunSurvey([report.peer for report in reports], *survey).encode()
@@ -179,17 +182,22 @@ class UnsharedRun:
         return inventory
 
     def _users_of_root(
-        self, probe: RootProbe, survey: RunSurvey, rendezvous: Rendezvous
+        self, probe: RootProbe, probes: Sequence[str], rendezvous: Rendezvous
     ) -> tuple[list[int], str]:
-        """Return who else uses this root: processes of this job, and another manager in words."""
+        """Return who else uses this root: processes of this job, and another manager in words.
+
+        Args:
+            probe: that of this process.
+            probes: the names of those of all processes.
+            rendezvous: the processes.
+        """
         processes = [
             process
-            for process, peer in enumerate(survey.peers)
-            if process != rendezvous.index and probe.sees(peer.probe)
+            for process, name in enumerate(probes)
+            if process != rendezvous.index and probe.sees(name)
         ]
-        of_job = {peer.probe for peer in survey.peers}
         waiting = WaitLogger(f"another manager to close {self._root}")
-        while others := [who for name, who in probe.others().items() if name not in of_job]:
+        while others := [who for name, who in probe.others().items() if name not in probes]:
             if waiting.seconds >= ROOT_WAIT_SECONDS:
                 return processes, f"{self._root}, which {others[0]} uses"
             check_stop()
@@ -311,9 +319,9 @@ def _at(names: Sequence[str], runs: PositionRuns) -> list[str]:
     return [name for start, stop in runs for name in names[start:stop]]
 
 
-def _require_apart(messages: list[tuple[tuple[list[int], str], Any]]) -> dict[str, list[str]]:
-    """Raise ProcessError if a root has another user; return the names of missing files."""
-    for process, ((others, user), _) in enumerate(messages):
+def _require_apart(messages: Sequence[tuple[list[int], str]]) -> None:
+    """Raise ProcessError if a root has another user."""
+    for process, (others, user) in enumerate(messages):
         if others:
             raise ProcessError(
                 f"{process_names([*others, process])} have one root, though shared=False was "
@@ -325,4 +333,8 @@ def _require_apart(messages: list[tuple[tuple[list[int], str], Any]]) -> dict[st
                 f"another manager is open at {user}: with shared=False a root is for one manager "
                 "at a time: close that one first, or pass another root"
             )
-    return {entry: names for _, texts in messages for entry, names in texts.items()}
+
+
+def _joined(messages: Sequence[dict[str, list[str]]]) -> dict[str, list[str]]:
+    """Return the names of missing files that processes have sent, by step."""
+    return {entry: names for message in messages for entry, names in message.items()}
