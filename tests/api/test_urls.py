@@ -174,7 +174,7 @@ def test_objects_cannot_be_mapped(object_url: str) -> None:
         ),
         ("memory://bucket/x.safetensors", {}, "an object store holds directories"),
         ("memory://bucket/x", {"format": "safetensors"}, "an object store holds directories"),
-        ("memory://bucket/x", {"format": "zarr"}, "the format 'zarr' needs a local path"),
+        ("memory://bucket/x", {"format": "zarr"}, "the format 'zarr' is compressed"),
         ("memory://bucket/../x", {}, "expected names between the slashes"),
         (Path("gs://bucket/x"), {}, "pass a str such as 'gs://bucket/x'"),
     ],

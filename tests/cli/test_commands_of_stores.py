@@ -17,6 +17,7 @@ import pytest
 
 import cordwood
 from cordwood.cli.main import COMMANDS
+from cordwood.testing import assert_trees_equal
 from cordwood.viewer.server import ViewerServer
 from tests.cli.conftest import Run
 from tests.storage.stores import open_url
@@ -339,3 +340,25 @@ def test_doctor_of_a_web_server(run: Run, pages: str) -> None:
         "range",
         "write",
     ]
+
+
+def test_a_step_is_archived_in_a_store_removed_and_restored(run: Run, tmp_path: Path) -> None:
+    state = {"w": np.arange(64, dtype=np.float32), "step": 3}
+    with cordwood.CheckpointManager(tmp_path / "run", save=1) as manager:
+        manager.save(3, state, metrics={"loss": 0.5})
+    url = f"memory://{tmp_path.name}/archives/3"
+    arguments = ("convert", f"{tmp_path}/run/latest", url, "--archive")
+    assert run(*arguments).code == 0
+    ran = run(*arguments)
+    assert ran.code == 3
+    assert "remove them first (cordwood rm)" in ran.err
+    assert run("rm", url, "--yes").code == 0
+    assert run(*arguments).code == 0
+    assert run("verify", url).code == 0
+    assert run("convert", url, f"{tmp_path}/back/3").code == 0
+    with cordwood.CheckpointManager(tmp_path / "back", save=1) as manager:
+        restored = manager.restore(like=state)
+        assert restored is not None
+        assert restored.step == 3
+        assert_trees_equal(restored.tree, state)
+        assert manager.metrics(3) == {"loss": 0.5}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from cordwood.api.convert import convert
-from cordwood.api.open_combined import open_combined
+from cordwood.api.open_combined import open_combined_at
 from cordwood.combining.copied_leaves import Others
 from cordwood.combining.parse_weights import PathOf, parse_weights
 from cordwood.combining.weighted_sum import Accumulate
@@ -82,11 +82,16 @@ def combine(
     array([2., 4.], dtype=float32)
     """
     target = parse_location(destination)
-    for location, _ in parse_weights(weights, accumulate):
-        if is_same_path(str(locate_checkpoint(location)), str(target)):
+    # Located once: `run/latest` may be another step a moment later.
+    locations = [
+        (locate_checkpoint(location), weight)
+        for location, weight in parse_weights(weights, accumulate)
+    ]
+    for location, _ in locations:
+        if is_same_path(str(location), str(target)):
             raise ValueError(f"the result would replace {location}: write to another path")
-    with open_combined(
-        weights,
+    with open_combined_at(
+        locations,
         select=select,
         rename=rename,
         cast=cast,

@@ -189,7 +189,10 @@ def convert(
     is_directory = to_format.is_directory
     holds_many = "prefix" in to_format.save_options
     if to_prefix is not None and not holds_many:
-        raise ValueError(f"{target}: to_prefix= is for directories; a file holds one tree")
+        raise ValueError(
+            f"{target}: to_prefix= is for directories; a file, and an archive in an object store, "
+            "hold one tree"
+        )
     if is_directory and format is None and isinstance(target, LocalPath):
         refuse_unknown_suffix(target)
     folder = None if scratch is None else parse_local_path(scratch, purpose="for scratch=")

@@ -52,7 +52,8 @@ def copy(
     Steps that the destination has already are skipped, after a look at the sizes of their files.
 
     Only directories of safetensors files are copied, as `save` writes them, and local files of one
-    checkpoint. `convert` writes any checkpoint in a format that can be copied.
+    checkpoint. `convert` writes any checkpoint in a format that can be copied; to a URL, with
+    format="zarr" and compression="archive", it compresses on the way.
 
     Args:
         source: the checkpoint, or the directory of steps.

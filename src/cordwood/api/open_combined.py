@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 from cordwood.combining.addends import WeightedTree
@@ -77,9 +77,30 @@ def open_combined(
     ...     print(mean.load()["w"])
     [2. 4.]
     """
+    return open_combined_at(
+        parse_weights(weights, accumulate),
+        select=select,
+        rename=rename,
+        cast=cast,
+        accumulate=accumulate,
+        others=others,
+        prefix=prefix,
+    )
+
+
+def open_combined_at(
+    locations: Sequence[tuple[Location, float]],
+    *,
+    select: Select | None,
+    rename: Rename | None,
+    cast: Cast | None,
+    accumulate: Accumulate,
+    others: Others,
+    prefix: str | None,
+) -> Checkpoint:
+    """Open a combination of checkpoints at locations, each with its weight, as `open_combined`."""
     if others not in ("equal", "first", "last"):
         raise ValueError(f'others: expected "equal", "first" or "last", found {others!r}')
-    locations = parse_weights(weights, accumulate)
     name = " + ".join([f"{weight:g} * {location}" for location, weight in locations])
     with ExitStack() as stack:
         readers = [

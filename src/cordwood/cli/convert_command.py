@@ -29,6 +29,7 @@ Examples:
   cordwood convert hub/model.safetensors run/1 --recipe mine.json --config hub/config.json
   cordwood convert run/100 run/100-z --archive
   cordwood convert run/100 run/100-z --archive --workers 8
+  cordwood convert run/latest s3://bucket/archives/100 --archive
   cordwood convert orbax/100 run/100 --prefix ema --to-prefix ema
   cordwood convert run/100 hub --select params --rename params= --format hugging_face \\
       --max-shard-bytes 5000000000

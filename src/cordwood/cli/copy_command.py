@@ -42,6 +42,8 @@ def copy_command(
     that was copied is complete by itself. Steps that DESTINATION has already are skipped, and
     another checkpoint there is never replaced.
 
+    Nothing is compressed: `cordwood convert SOURCE URL --archive` does it on the way to a store.
+
     A copy that was interrupted leaves whole files, but no checkpoint. Call it again: it copies the
     rest.
 

@@ -10,6 +10,7 @@ import numpy as np
 from cordwood.combining.weighted_sum import add_weighted
 from cordwood.formats.format_protocol import Opened
 from cordwood.index import Box, Leaf
+from cordwood.io.memory.block_memory import BlockMemory
 from cordwood.loading.leaf_reader import LeafReader
 from cordwood.loading.stored_specs import read_boxes
 
@@ -27,8 +28,13 @@ class Addend(Protocol):
         """The open checkpoint, which is closed with the combination."""
         ...
 
-    def add(self, totals: Mapping[int, Sequence[tuple[Box, np.ndarray]]]) -> None:
-        """Add what the addend has for boxes of leaves of the result to the totals, in place."""
+    def add(
+        self, totals: Mapping[int, Sequence[tuple[Box, np.ndarray]]], memory: BlockMemory
+    ) -> None:
+        """Add what the addend has for boxes of leaves of the result to the totals, in place.
+
+        It is read into `memory`.
+        """
         ...
 
 
@@ -53,9 +59,11 @@ class WeightedTree(NamedTuple):
     def opened(self) -> Opened:
         return self.reader.opened
 
-    def add(self, totals: Mapping[int, Sequence[tuple[Box, np.ndarray]]]) -> None:
+    def add(
+        self, totals: Mapping[int, Sequence[tuple[Box, np.ndarray]]], memory: BlockMemory
+    ) -> None:
         boxes = {number: [box for box, _ in some] for number, some in totals.items()}
-        arrays = iter(read_boxes(self.reader, self.leaves, boxes))
+        arrays = iter(read_boxes(self.reader, self.leaves, boxes, memory=memory))
         for some in totals.values():
             for _, total in some:
                 add_weighted(total, next(arrays), self.weight)

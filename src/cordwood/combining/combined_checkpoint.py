@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cordwood import dtypes
 from cordwood.combining.addends import Addend, WeightedTree
 from cordwood.combining.plan_combination import CombinationPlan, result_specs
 from cordwood.combining.weighted_sum import new_total
 from cordwood.index import ARRAY_KINDS, Box
+from cordwood.io.memory.block_memory import BlockMemories, BlockMemory
 from cordwood.io.progress import METER
 from cordwood.io.recent_tiles import RecentTiles
 from cordwood.loading.cast import convert_dtype
@@ -31,21 +33,24 @@ class TileComputer(NamedTuple):
         plan: the plan.
         addends: what is added, in this order.
         copied_from: the checkpoint of the leaves that are not added up.
+        memories: the memory that the threads read into.
     """
 
     plan: CombinationPlan
     addends: Sequence[Addend]
     copied_from: WeightedTree
+    memories: BlockMemories
 
     def compute(self, number: int) -> np.ndarray:
         """Return the bytes of a tile (uint8[size]). Raises what reading does."""
         meter = METER.set(None)  # it counts what the caller reads of the combination
         try:
-            return self._compute(number)
+            with self.memories.one() as memory:
+                return self._compute(number, memory)
         finally:
             METER.reset(meter)
 
-    def _compute(self, number: int) -> np.ndarray:
+    def _compute(self, number: int, memory: BlockMemory) -> np.ndarray:
         plan, tile = self.plan, self.plan.tiles[number]
         copied: dict[int, list[Box]] = {}
         totals: dict[int, list[tuple[Box, np.ndarray]]] = {}
@@ -56,17 +61,19 @@ class TileComputer(NamedTuple):
             else:
                 copied.setdefault(leaf, []).append(box)
         for addend in self.addends if totals else ():
-            addend.add(totals)
-        arrays = iter(read_boxes(self.copied_from.reader, self.copied_from.leaves, copied))
+            addend.add(totals, memory)
+        source = self.copied_from
+        arrays = iter(read_boxes(source.reader, source.leaves, copied))
         sums = iter([total for some in totals.values() for _, total in some])
         parts = [self._rounded(leaf, next(sums if leaf in totals else arrays)) for leaf, _ in tile]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _rounded(self, leaf: int, array: np.ndarray) -> np.ndarray:
         """Return the bytes of a part of a leaf, in the dtype of the result."""
-        target = Target(self.copied_from.leaves[leaf], "numpy", self.plan.dtypes[leaf])
-        result = np.ascontiguousarray(convert_dtype(array, target))
-        return result.reshape(-1).view(np.uint8)
+        name = self.plan.dtypes[leaf]
+        if dtypes.name_of(array.dtype) != name:
+            array = convert_dtype(array, Target(self.copied_from.leaves[leaf], "numpy", name))
+        return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def open_combination(
@@ -95,7 +102,7 @@ def open_combination(
     numbers = [number for number in plan.copied if index.leaves[number].kind not in ARRAY_KINDS]
     specs = stored_specs(copied_from.reader, [copied_from.leaves[number] for number in numbers])
     values: dict[int, Any] = dict(zip(numbers, [spec.value for spec in specs], strict=True))
-    computer = TileComputer(plan, addends, copied_from)
+    computer = TileComputer(plan, addends, copied_from, BlockMemories())
     inputs = [addend.opened for addend in addends]
     is_distant = any(file.latency_bound for opened in inputs for file in opened.files)
     threads = reading_threads(latency_bound=is_distant)

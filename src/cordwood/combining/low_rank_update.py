@@ -10,6 +10,7 @@ import numpy as np
 from cordwood.combining.weighted_sum import add_weighted
 from cordwood.formats.format_protocol import Opened
 from cordwood.index import Box, Leaf
+from cordwood.io.memory.block_memory import BlockMemory
 from cordwood.io.recent_tiles import RecentTiles
 from cordwood.loading.leaf_reader import LeafReader
 from cordwood.loading.stored_specs import read_boxes
@@ -59,7 +60,11 @@ class LowRankUpdates:
         """The open adapter."""
         return self._reader.opened
 
-    def add(self, totals: Mapping[int, Sequence[tuple[Box, np.ndarray]]]) -> None:
+    def add(
+        self,
+        totals: Mapping[int, Sequence[tuple[Box, np.ndarray]]],
+        memory: BlockMemory,  # noqa: ARG002  (factors are kept)
+    ) -> None:
         """Add the updates to boxes of leaves; products are of the dtype of the totals."""
         for number, some in totals.items():
             update = self._updates.get(number)

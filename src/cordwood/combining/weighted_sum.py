@@ -43,11 +43,16 @@ def add_weighted(total: np.ndarray, array: np.ndarray, weight: float) -> None:
     sums = _real(total)
     factor = sums.dtype.type(weight)
     elements = _real(array.reshape(-1))
+    buffer = np.empty(min(_STEP, sums.size), sums.dtype)
     with np.errstate(all="ignore"):
         for start in range(0, sums.size, _STEP):
-            products = elements[start : start + _STEP].astype(sums.dtype)
-            products *= factor
-            sums[start : start + _STEP] += products
+            part, some = elements[start : start + _STEP], sums[start : start + _STEP]
+            products = buffer[: some.size]
+            if part.dtype != products.dtype:
+                products[...] = part
+                part = products
+            np.multiply(part, factor, out=products)
+            np.add(some, products, out=some)
 
 
 def _real(array: np.ndarray) -> np.ndarray:

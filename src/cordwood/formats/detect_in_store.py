@@ -1,4 +1,4 @@
-"""The detection of what lies at a URL, and the only format that is saved there."""
+"""The detection of what lies at a URL, and the formats that are saved there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cordwood.formats.detect_directory import format_in
 from cordwood.formats.detect_file import format_of_file
 from cordwood.formats.place import place_at
 from cordwood.formats.suffixes import is_directory_name
-from cordwood.formats.table import DEFAULT, Format
+from cordwood.formats.table import DEFAULT, ZARR, ZARR_IN_STORE, Format
 from cordwood.storage.locations import Url
 
 
@@ -31,7 +31,7 @@ def format_in_store(url: Url) -> Format | None:
 
 
 def format_saved_to_stores(url: Url, named: Format | None) -> Format:
-    """Return the only format that is saved to object stores.
+    """Return the format of a save to an object store: the default one, or zarr if it is named.
 
     Raises UnsupportedFormatError for another one.
     """
@@ -40,10 +40,12 @@ def format_saved_to_stores(url: Url, named: Format | None) -> Format:
             f"{url}: an object store holds directories, and this means a file; leave the suffix "
             "out, or use a local path"
         )
-    if named is not None and named is not DEFAULT:
+    if named == ZARR:
+        return ZARR_IN_STORE
+    if named is not None and named != DEFAULT:
         raise UnsupportedFormatError(
             f"{url}: the format {named.name!r} needs a local path; an object store holds "
-            f"{DEFAULT.name!r}"
+            f"{DEFAULT.name!r}, and compressed {ZARR.name!r}"
         )
     return DEFAULT
 

@@ -235,6 +235,11 @@ HUGGING_FACE = Format(
     save_options=frozenset({"metadata", "max_shard_bytes", "files"}),
     losses="cordwood.formats.hugging_face.write",
 )
+# In an object store a directory of zarr arrays is one tree, which is written once.
+ZARR_IN_STORE = ZARR._replace(
+    writer="cordwood.formats.zarr.write_to_store",
+    save_options=frozenset({"metadata", "compression"}),
+)
 ORBAX_EXPORT = ORBAX._replace(
     writer="cordwood.formats.orbax.write",
     save_options=frozenset({"metadata"}),
@@ -261,7 +266,7 @@ FORMATS: tuple[Format, ...] = (
 # Formats that `save` and `convert` write where they are named, and managers do not: they do not
 # hold all of a tree. A directory of one is recognised as a format that is only read.
 EXPORTS: tuple[Format, ...] = (HUGGING_FACE, ORBAX_EXPORT)
-# The format of a new directory where the caller names none, and of all of an object store.
+# The format of a new directory, and of one in an object store, where the caller names none.
 DEFAULT = PACKS
 
 

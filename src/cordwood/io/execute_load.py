@@ -14,7 +14,7 @@ from cordwood.io.progress import METER
 from cordwood.io.read_chunks import read_chunk
 from cordwood.io.read_units import SMALL_MOVE_BYTES, FreshPages, all_units, layers_of, read_unit
 from cordwood.plan.load_plan import ALIGNMENT, LoadPlan
-from cordwood.threads.thread_counts import reading_threads, transfer_threads
+from cordwood.threads.thread_counts import reading_threads
 from cordwood.threads.thread_pool import map_in_threads, run_tasks
 
 _BYTES_PER_THREAD = 4 << 20
@@ -22,10 +22,19 @@ _FETCHES = 8  # of files on the hub at a time, as huggingface_hub has it
 
 
 class LoadMemory(Protocol):
-    """Memory for the buffers of loads."""
+    """Memory for the buffers of loads.
+
+    Attributes:
+        threads: the number of threads to fill it with where reads do not wait for a network.
+    """
+
+    threads: int
 
     def allocate(self, sizes: Sequence[int], *, alignment: int) -> list[Buffer]:
         """Return buffers of these sizes (bytes), whose addresses are multiples of `alignment`."""
+
+    def scratch(self) -> ScratchBuffer:
+        """Return a buffer for one of the threads that fill the memory."""
 
 
 def execute_load(
@@ -60,6 +69,7 @@ def execute_load(
     map_in_threads(lambda file: file.prepare(), distant, threads=_FETCHES)
     units = all_units(layers, files, digests, verify=verify)
     allocate = allocate_buffers if memory is None else memory.allocate
+    new_scratch = ScratchBuffer if memory is None else memory.scratch
     buffers = allocate(plan.buffers, alignment=ALIGNMENT)
     views = [buffer.array.data for buffer in buffers]
     fresh = FreshPages(buffers)
@@ -68,7 +78,7 @@ def execute_load(
     checked = {c.source: digests[c.source] if verify else None for c in plan.chunks}
 
     def make_worker() -> Callable[[int], None]:
-        scratch, decoded = ScratchBuffer(), ScratchBuffer()
+        scratch, decoded = new_scratch(), new_scratch()
 
         def work(task: int) -> None:
             if task < len(units):
@@ -88,7 +98,7 @@ def execute_load(
     latency_bound = any(files[source].latency_bound for source in sources)
     threads = reading_threads(latency_bound=latency_bound)
     if memory is not None:
-        threads = max(threads, transfer_threads())
+        threads = max(threads, memory.threads) if latency_bound else memory.threads
     threads = min(threads, 1 + total // _BYTES_PER_THREAD)
     if not latency_bound and sum(len(layer.starts) for layer in layers) * SMALL_MOVE_BYTES > total:
         threads = 1  # mostly interpreter time, which more threads would only slow down

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +12,9 @@ from cordwood.index import ARRAY_KINDS, Box, Inline, Leaf, LeafSpec
 from cordwood.keypath import path_label
 from cordwood.loading.leaf_reader import LeafReader
 from cordwood.loading.stored_leaf import StoredLeaf
+
+if TYPE_CHECKING:
+    from cordwood.io.execute_load import LoadMemory
 
 
 def stored_specs(reader: LeafReader, leaves: Sequence[Leaf]) -> list[LeafSpec]:
@@ -38,7 +42,11 @@ def stored_specs(reader: LeafReader, leaves: Sequence[Leaf]) -> list[LeafSpec]:
 
 
 def read_boxes(
-    reader: LeafReader, leaves: Sequence[Leaf], boxes: Mapping[int, Sequence[Box]]
+    reader: LeafReader,
+    leaves: Sequence[Leaf],
+    boxes: Mapping[int, Sequence[Box]],
+    *,
+    memory: LoadMemory | None = None,
 ) -> list[np.ndarray]:
     """Return boxes of array leaves, each contiguous; what is read is checked.
 
@@ -46,11 +54,12 @@ def read_boxes(
         reader: the open checkpoint.
         leaves: its leaves.
         boxes: the boxes to read of leaves, by number, ascending.
+        memory: the memory that is read into; None: new memory.
     """
     stored = [number for number in boxes if not isinstance(leaves[number].storage, Inline)]
     boxes_of = {position: boxes[number] for position, number in enumerate(stored)}
     located = reader.with_pieces([leaves[number] for number in stored], boxes_of)
-    arrays = iter(reader.read(located, boxes_of) if stored else ())
+    arrays = iter(reader.read(located, boxes_of, memory=memory) if stored else ())
     result: list[np.ndarray] = []
     for number, some in boxes.items():
         storage = leaves[number].storage

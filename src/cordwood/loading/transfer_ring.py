@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 
 from cordwood.devices.device_memory import copies_host_memory, pinned_bytes
-from cordwood.io.memory.buffers import PAGE_BYTES, Buffer, allocate_buffers, allocate_bytes
+from cordwood.io.memory.buffers import (
+    PAGE_BYTES,
+    Buffer,
+    ScratchBuffer,
+    allocate_buffers,
+    allocate_bytes,
+)
+from cordwood.threads.thread_counts import default_threads, transfer_threads
 
 SLOTS = 3  # one is filled, one is sent, and one waits for its turn on the link
 _LEAST_SLOT_BYTES = 32 << 20
@@ -29,11 +36,15 @@ class TransferRing:
     Args:
         total_bytes: the size of the load.
         device: one of the accelerators; None: this process has none that takes a part of the load.
+
+    Attributes:
+        threads: the number of threads that fill a slot.
     """
 
     def __init__(self, total_bytes: int, device: Any | None) -> None:
         self.group_bytes = min(max(total_bytes // _GROUPS, _LEAST_SLOT_BYTES), _LARGEST_SLOT_BYTES)
         self._slot_bytes = min(self.group_bytes, total_bytes) + PAGE_BYTES
+        self.threads = max(default_threads(), transfer_threads())
         self._device = device
         self._memory: list[np.ndarray | None] = [None] * SLOTS
         self._arrays: list[Sequence[Any]] = [()] * SLOTS
@@ -69,6 +80,10 @@ class TransferRing:
             buffers.append(Buffer(memory[start : start + size], None))
             start += step
         return buffers
+
+    def scratch(self) -> ScratchBuffer:
+        """Return a new buffer for a thread."""
+        return ScratchBuffer()
 
     def _memory_of_slot(self) -> np.ndarray | None:
         """Return the memory of the slot; None if the device might keep using it."""

@@ -171,19 +171,24 @@ def _write_chunk_file(
     if isinstance(file, SmallFile):
         return _write_units(target, len(file.data), lambda a, b: memoryview(file.data)[a:b])
     try:
+        if encode is not None:
+            data = encoded_chunk(file, leaves, encode)
+            return _write_units(target, len(data), lambda a, b: memoryview(data)[a:b])
         part = leaves.part(file.leaf, file.box)
         if isinstance(part, LazyArray):
             size = math.prod(file.shape) * file.itemsize
-            if encode is None and size >= _DIRECT_CHUNK_BYTES and _leads(file):
+            if size >= _DIRECT_CHUNK_BYTES and _leads(file):
                 # Read in parts, never as a whole.
                 return _write_raw(target, file, part, scratch, direct=direct)
             part = np.asarray(part)
-        if encode is not None:
-            data = encode(_padded(part, file.shape))
-            return _write_units(target, len(data), lambda a, b: memoryview(data)[a:b])
         return _write_raw(target, file, part, scratch, direct=direct)
     finally:
         target.close_direct()
+
+
+def encoded_chunk(file: ChunkFile, leaves: Leaves, encode: Encoder) -> bytes:
+    """Return the bytes of a compressed chunk."""
+    return encode(_padded(np.asarray(leaves.part(file.leaf, file.box)), file.shape))
 
 
 def _write_raw(

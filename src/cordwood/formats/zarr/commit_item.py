@@ -23,6 +23,7 @@ from cordwood.formats.zarr.tensorstore_index import (
     prefixes_of,
     put_item,
 )
+from cordwood.plan.file_plan import ChunkFile
 from cordwood.storage.staging.staging_directory import DirectoryChange, StagingDirectory
 from cordwood.storage.write_chunk_files import WrittenFile
 
@@ -43,12 +44,25 @@ def commit_item(
         sizes: of its chunk files, in bytes; None where all are raw.
         written: all its files, one array after another.
     """
-    members: dict[str, object] | None = None
-    if item.covered:
-        digests = b"".join([file.digests for file in written])
-        leaves = [array.leaf for array in item.arrays]
-        members = encode_item(item.structure, leaves, sizes, digests, item.metadata)
+    members = item_members(item, sizes, written) if item.covered else None
     stage.commit(partial(_change, stage.asked, item, members))
+
+
+def chunk_sizes(item: ItemPlan, written: Sequence[WrittenFile]) -> list[int] | None:
+    """Return the sizes of the chunk files of an item; None where all are raw."""
+    if item.compression is None:
+        return None
+    files = zip(item.files, written, strict=True)
+    return [done.size_bytes for file, done in files if isinstance(file, ChunkFile)]
+
+
+def item_members(
+    item: ItemPlan, sizes: Sequence[int] | None, written: Sequence[WrittenFile]
+) -> dict[str, object]:
+    """Return cordwood's part of the index for an item; arguments as of `commit_item`."""
+    digests = b"".join([file.digests for file in written])
+    leaves = [array.leaf for array in item.arrays]
+    return encode_item(item.structure, leaves, sizes, digests, item.metadata)
 
 
 def _change(

@@ -12,7 +12,7 @@ from cordwood.errors import NotACheckpointError
 from cordwood.formats.format_protocol import SaveOptions, SavePlan
 from cordwood.formats.refuse_other_tools import refuse_other_tools
 from cordwood.formats.table import Format
-from cordwood.formats.zarr.commit_item import commit_item
+from cordwood.formats.zarr.commit_item import chunk_sizes, commit_item
 from cordwood.formats.zarr.existing_index import existing_index
 from cordwood.formats.zarr.fill_together import fill_together
 from cordwood.formats.zarr.plan_item import ItemPlan, plan_item
@@ -21,7 +21,6 @@ from cordwood.io.chunk_codecs import chunk_encoder
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.message_text import first_names
 from cordwood.plan.chunk_files import chunk_bytes_of_leaves
-from cordwood.plan.file_plan import ChunkFile
 from cordwood.processes.rendezvous import Rendezvous
 from cordwood.storage.directories import scan_directory
 from cordwood.storage.locations import LocalPath, Location, require_local
@@ -98,11 +97,7 @@ def save_item(
 
 def commit_stage(stage: StagingDirectory, item: ItemPlan, written: Sequence[WrittenFile]) -> None:
     """Put a staging directory in place, given what was written of each file of the plan."""
-    sizes: Sequence[int] | None = None
-    if item.compression is not None:
-        files = zip(item.files, written, strict=True)
-        sizes = [done.size_bytes for file, done in files if isinstance(file, ChunkFile)]
-    commit_item(stage, item, sizes, written)
+    commit_item(stage, item, chunk_sizes(item, written), written)
 
 
 def refuse_foreign(format: Format, location: Location) -> None:
