@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 import cordwood
 from cordwood.combining.plan_combination import plan_combination
 from cordwood.errors import CorruptionError, LossError, MismatchError
+from cordwood.loading import locate_step
 from cordwood.loading.checkpoint import open_at
 from cordwood.storage.locations import parse_location
 from cordwood.testing import assert_trees_equal
@@ -316,8 +317,36 @@ def test_wrong_options_are_refused(tmp_path: Path) -> None:
         cordwood.combine(tmp_path / "b", {tmp_path / "a": 1}, accumulate="f32")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match='others: expected "equal", "first" or "last"'):
         cordwood.open_combined({tmp_path / "a": 1}, others="all")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"the result would replace .*a: write to another path"):
-        cordwood.combine(tmp_path / "a", {tmp_path / "a": 1}, overwrite=True)
+
+
+def test_the_result_never_replaces_an_operand(tmp_path: Path) -> None:
+    cordwood.save(tmp_path / "a", STATE)
+    (tmp_path / "link").symlink_to("a")
+    (pack,) = (tmp_path / "a").glob("data-*.safetensors")
+    calls = {"a": "a", "link": "a", "a/": "a", "./a": pack}
+    for destination, operand in calls.items():
+        with pytest.raises(ValueError, match=r"would replace .*a.*: write to another path"):
+            cordwood.combine(f"{tmp_path}/{destination}", {tmp_path / operand: 1}, overwrite=True)
+    with pytest.raises(ValueError, match="would be converted into itself"):
+        cordwood.convert(pack, tmp_path / "a", overwrite=True)
+    assert_trees_equal(cordwood.load(tmp_path / "a"), STATE)
+    cordwood.combine(tmp_path / "b", {pack: 1})  # as the messages say
+    assert cordwood.detect(tmp_path / "b").format == "packs"
+
+
+def test_each_checkpoint_is_located_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with cordwood.CheckpointManager(tmp_path / "run", save=1, keep=3) as manager:
+        for step in range(3):
+            manager.save(step, {"w": np.full(2, step, np.float32)}, metrics={"loss": step})
+    located = []
+    real = locate_step._step
+    monkeypatch.setattr(
+        locate_step, "_step", lambda nickname: located.append(nickname.name) or real(nickname)
+    )
+    weights = {tmp_path / "run" / name: 0.5 for name in ("latest", "best", "1")}
+    cordwood.combine(tmp_path / "out", weights)
+    assert located == ["latest", "best"]
+    assert cordwood.load(tmp_path / "out")["w"].tolist() == [1.5, 1.5]
 
 
 def test_arrays_without_names_are_refused(tmp_path: Path) -> None:

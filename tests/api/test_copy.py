@@ -868,3 +868,13 @@ def test_a_second_copy_looks_for_the_files_that_an_index_names(tmp_path: Path, d
             cordwood.load(tmp_path / f"to/{step}", to="numpy"),
             cordwood.load(tmp_path / f"run/{step}", to="numpy"),
         )
+
+
+@pytest.mark.parametrize("destination", ["file", "file/100"])
+def test_a_directory_is_not_copied_onto_a_file(tmp_path: Path, destination: str) -> None:
+    cordwood.save(tmp_path / "a", {"w": 1.5})
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(NotACheckpointError, match=r"file is a file, .* where nothing is"):
+        cordwood.copy(tmp_path / "a", tmp_path / destination)
+    assert (tmp_path / "file").read_text() == "mine"
+    cordwood.copy(tmp_path / "a", tmp_path / "nothing")  # as the message says

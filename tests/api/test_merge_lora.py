@@ -210,3 +210,45 @@ def test_names_that_are_missing_or_wrong_are_refused(tmp_path: Path) -> None:
     adapter = save_peft(tmp_path / "peft", q_factors(), lora_alpha=1)
     with pytest.raises(ValueError, match="the result would replace"):
         cordwood.merge_lora(base, base, adapter, format="hugging_face", overwrite=True)
+
+
+NAMES = {"target": "{module}/kernel", "down": "{module}/a", "up": "{module}/b"}
+
+
+def save_small_adapter(tmp_path: Path) -> tuple[Path, Path]:
+    """Save a base, and an adapter whose product with alpha 2 is 2 everywhere; return the paths."""
+    cordwood.save(tmp_path / "base", {"mlp": {"kernel": np.ones((8, 4), np.float32)}})
+    factors = {"a": np.ones((8, 1), np.float32), "b": np.ones((1, 4), np.float32)}
+    cordwood.save(tmp_path / "lora", {"mlp": factors})
+    return tmp_path / "base", tmp_path / "lora"
+
+
+def test_factors_that_are_swapped_are_said_to_be(tmp_path: Path) -> None:
+    base, adapter = save_small_adapter(tmp_path)
+    swapped: Any = {**NAMES, "down": NAMES["up"], "up": NAMES["down"]}
+    with pytest.raises(
+        MismatchError, match=r"swapped they fit: down=\{module\}/a, up=\{module\}/b"
+    ):
+        cordwood.merge_lora(tmp_path / "out", base, adapter, **swapped, alpha=2)
+    cordwood.merge_lora(tmp_path / "out", base, adapter, **NAMES, alpha=2)  # as the message says
+    assert (cordwood.load(tmp_path / "out")["mlp"]["kernel"] == 3).all()
+
+
+def test_factors_that_are_transposed_are_said_to_be(tmp_path: Path) -> None:
+    base, adapter = save_small_adapter(tmp_path)
+    cordwood.convert(adapter, tmp_path / "torch", transpose="**")
+    with pytest.raises(MismatchError, match=r"convert the adapter with transpose='\*\*'"):
+        cordwood.merge_lora(tmp_path / "out", base, tmp_path / "torch", **NAMES, alpha=2)
+    cordwood.convert(tmp_path / "torch", tmp_path / "back", transpose="**")
+    cordwood.merge_lora(tmp_path / "out", base, tmp_path / "back", **NAMES, alpha=2)
+    assert (cordwood.load(tmp_path / "out")["mlp"]["kernel"] == 3).all()
+
+
+def test_the_result_replaces_neither_the_base_nor_the_adapter(tmp_path: Path) -> None:
+    base, adapter = save_small_adapter(tmp_path)
+    peft = save_peft(tmp_path / "peft", q_factors(), lora_alpha=1)
+    for destination in (base, adapter):
+        with pytest.raises(ValueError, match="write to another path"):
+            cordwood.merge_lora(destination, base, adapter, **NAMES, alpha=2, overwrite=True)
+    with pytest.raises(ValueError, match=r"adapter_model\.safetensors: write to another path"):
+        cordwood.merge_lora(peft, base, peft, format="hugging_face", overwrite=True)

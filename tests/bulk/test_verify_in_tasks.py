@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
@@ -263,3 +264,21 @@ def test_what_is_no_executor_is_refused(path: Path, executor: Any) -> None:
 def test_lost_workers_are_an_error_and_no_silent_loss(path: Path) -> None:
     with pytest.raises(ProcessError, match=r"0 of \d+ tasks are done"):
         cordwood.verify(path, executor=BrokenPool())
+
+
+def test_a_journal_within_a_checkpoint_is_refused_and_the_message_names_another(
+    path: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    remedy = f"lies within {path}: name a directory beside it, such as {path}.journal"
+    for call in (
+        lambda journal: cordwood.verify(path, part=(0, 2), journal=journal),
+        lambda journal: cordwood.copy(path, copy, part=(0, 2), journal=journal),
+    ):
+        with pytest.raises(ValueError, match=re.escape(remedy)):
+            call(path / "journal")
+    with pytest.raises(ValueError, match=r"lies within .*copy"):
+        cordwood.copy(path, copy, part=(0, 2), journal=copy / "journal")
+    assert not (path / "journal").exists()
+    cordwood.verify(path, part=(0, 2), journal=f"{path}.journal")
+    cordwood.verify(path, journal=f"{path}.journal")

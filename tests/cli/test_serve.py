@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 import cordwood
+from cordwood.processes.host_address import address_for_others
 from cordwood.testing import assert_trees_equal
 from tests.cli.conftest import Run
 
@@ -90,7 +92,30 @@ def test_an_address_of_another_machine_is_refused(run: Run, tmp_path: Path) -> N
     assert code == 3
     assert "choose as host an address of this machine, or 0.0.0.0 for all" in err
     with serving(tmp_path, "--host", "0.0.0.0") as served:
+        assert "//0.0.0.0:" not in served["url"]  # which another machine cannot use
         port = served["url"].rpartition(":")[2]
         code, _, err = run("serve", tmp_path, "--port", port)
         assert code == 3
         assert "choose another port" in err
+
+
+def test_the_printed_address_of_all_addresses_is_one_that_readers_can_use(tmp_path: Path) -> None:
+    cordwood.save(tmp_path / "100", TREE)
+    with serving(tmp_path, "--host", "0.0.0.0") as served:
+        url = served["url"]
+        with with_token(url, served["token"]):
+            assert_trees_equal(cordwood.load(f"{url}/100"), TREE)
+
+
+def test_the_address_for_others_is_the_host_unless_it_stands_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert address_for_others("10.0.0.5") == "10.0.0.5"
+    assert address_for_others("trainer") == "trainer"
+    assert address_for_others("0.0.0.0") not in ("0.0.0.0", "")
+    monkeypatch.setattr(socket, "getaddrinfo", no_network)
+    assert address_for_others("0.0.0.0") == address_for_others("::") == socket.gethostname()
+
+
+def no_network(*_: Any, **__: Any) -> Any:
+    raise OSError("no network")

@@ -11,7 +11,7 @@ from cordwood.deltas.patched_checkpoint import open_patched
 from cordwood.io.progress import ProgressOption
 from cordwood.loading.checkpoint import Checkpoint, open_at
 from cordwood.storage.locations import parse_location
-from cordwood.storage.paths import is_same_path
+from cordwood.storage.paths import would_replace
 from cordwood.threads.run_in_worker import in_worker
 
 
@@ -65,8 +65,9 @@ def apply_delta(
     with ExitStack() as stack:
         old = stack.enter_context(open_at(parse_location(base), prefix=prefix))
         changes = stack.enter_context(open_at(parse_location(delta)))
-        if any(is_same_path(each.path, str(location)) for each in (old, changes)):
-            raise ValueError(f"the result would replace {location}: write to another path")
+        for each in (old, changes):
+            if would_replace(str(location), each.path):
+                raise ValueError(f"the result would replace {each.path}: write to another path")
         patched = open_patched(old._reader, changes._reader)
         return convert(
             Checkpoint(patched), destination, format=format, overwrite=overwrite, progress=progress

@@ -18,7 +18,7 @@ from cordwood.loading.locate_step import locate_checkpoint
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.rename_paths import Rename
 from cordwood.storage.locations import parse_location
-from cordwood.storage.paths import is_same_path
+from cordwood.storage.paths import would_replace
 from cordwood.threads.run_in_worker import in_worker
 
 
@@ -88,7 +88,7 @@ def combine(
         for location, weight in parse_weights(weights, accumulate)
     ]
     for location, _ in locations:
-        if is_same_path(str(location), str(target)):
+        if would_replace(str(target), str(location)):
             raise ValueError(f"the result would replace {location}: write to another path")
     with open_combined_at(
         locations,

@@ -47,7 +47,7 @@ from cordwood.recipes.recipe import Recipe
 from cordwood.saving.background_saves import raise_unreported_failures, wait_for_saves
 from cordwood.saving.interrupted_saves import after_interrupted_saves
 from cordwood.storage.locations import LocalPath, Location, parse_local_path, parse_location
-from cordwood.storage.paths import absolute_location, absolute_path, is_same_path
+from cordwood.storage.paths import absolute_location, absolute_path, would_replace
 from cordwood.threads.garbage_collector import gc_paused
 from cordwood.threads.log import log
 from cordwood.threads.run_in_worker import in_worker
@@ -198,7 +198,7 @@ def convert(
     folder = None if scratch is None else parse_local_path(scratch, purpose="for scratch=")
     origin = source if isinstance(source, Checkpoint) else locate_checkpoint(parse_location(source))
     name = origin.path if isinstance(origin, Checkpoint) else str(origin)
-    if is_same_path(name, str(target)):
+    if would_replace(str(target), name):
         raise ValueError(f"{name} would be converted into itself: write to another path")
     writer: TaskWriter | None = None
     if to_format == DEFAULT and isinstance(origin, Location):

@@ -10,7 +10,11 @@ import os
 import time
 from concurrent.futures import Executor
 
-from cordwood.bulk.bulk_arguments import bulk_options, with_journal_beside
+from cordwood.bulk.bulk_arguments import (
+    bulk_options,
+    refuse_journal_within,
+    with_journal_beside,
+)
 from cordwood.copying.copy_checkpoint_or_run import copy_checkpoint_or_run
 from cordwood.copying.copy_report import CopyReport
 from cordwood.io.progress import ProgressOption
@@ -105,7 +109,9 @@ def copy(
                 f"{origin} cannot be copied to {target}: expected two places, neither of them "
                 "within the other"
             )
-    options = with_journal_beside(bulk_options(executor, part, journal), target)
+    options = bulk_options(executor, part, journal)
+    refuse_journal_within(options.journal, (origin, target))
+    options = with_journal_beside(options, target)
     raise_unreported_failures()
     wait_for_saves(str(origin))
     wait_for_saves(str(target))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from concurrent.futures import Executor
 
 from cordwood.bulk.run_bulk import BulkOptions
@@ -10,7 +11,7 @@ from cordwood.bulk.task_size import current_task_bytes
 from cordwood.bulk.work_journal import journal_beside
 from cordwood.plan.parts_of_work import parse_part
 from cordwood.storage.locations import LocalPath, Location, parse_local_path
-from cordwood.storage.paths import absolute_path, path_exists
+from cordwood.storage.paths import absolute_path, is_within, path_exists
 
 
 def bulk_options(
@@ -45,3 +46,13 @@ def with_journal_beside(options: BulkOptions, destination: Location) -> BulkOpti
     if options.divides or path_exists(beside):
         return options._replace(journal=beside)
     return options
+
+
+def refuse_journal_within(journal: LocalPath | None, places: Iterable[Location]) -> None:
+    """Raise ValueError for a journal inside of a directory that is read or written."""
+    for place in places:
+        if journal is not None and is_within(journal.text, str(place)):
+            raise ValueError(
+                f"journal={journal.text!r}: it lies within {place}: name a directory beside it, "
+                f"such as {place}.journal"
+            )

@@ -27,7 +27,8 @@ Examples:
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="The address to listen at. 127.0.0.1 is reached by this machine alone.",
+    help="The address to listen at. 127.0.0.1 is reached by this machine alone, 0.0.0.0 stands for "
+    "all addresses of this machine.",
 )
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, help="The port. Default: any free one."
@@ -63,12 +64,20 @@ def serve_command(
     token = secrets.token_urlsafe(32) if token_file is None else _token_in(token_file)
     server = PeerServer(directory, storage_of(DEFAULT).RULES, token, host=host, port=port)
     with suppress(KeyboardInterrupt), server:
-        document = {"path": root, "url": f"http://{server.address}"}
+        document = {"path": root, "url": f"http://{_shown(host)}:{server.port}"}
         if token_file is None:
             document["token"] = token
         lines = [f"{name}: {value}" for name, value in document.items() if name != "path"]
         print_answer("\n".join([*lines, "Ctrl-C ends the server"]), document, as_json=as_json)
         server.wait()
+
+
+def _shown(host: str) -> str:
+    """Return the host of the printed address, as another machine can use it."""
+    from cordwood.processes.host_address import address_for_others
+
+    address = address_for_others(host)
+    return f"[{address}]" if ":" in address else address
 
 
 def _token_in(file: BinaryIO) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from cordwood.combining.low_rank_update import LowRankUpdate
 from cordwood.combining.plan_combination import is_added
@@ -24,6 +24,8 @@ from cordwood.plan.path_spellings import plain_name
 
 MODULE = "{module}"
 _MAX_SHOWN = 10
+
+Shape: TypeAlias = tuple[int, ...]
 
 
 class LoraNames(NamedTuple):
@@ -137,15 +139,10 @@ def match_lora(
             update = LowRankUpdate(number, factors[partner], names.transposed, 0.0)
             first, second = update.factor_shapes(adapter.leaves)
             leaf = base.leaves[targets[target]]
-            fits = (
-                first
-                and second
-                and first[-1] == second[0]
-                and first[:-1] + second[1:] == leaf.shape
-            )
-            if not fits or not is_added(leaf):
+            if not _fits(first, second, leaf.shape) or not is_added(leaf):
                 shapes = f"{list(first)} @ {list(second)}"
-                problems.append(f"{label(number)}: {shapes} for {target}, {leaf_text(leaf)}")
+                problem = f"{label(number)}: {shapes} for {target}, {leaf_text(leaf)}"
+                problems.append(problem + _hint(names, first, second, leaf.shape))
                 continue
             scale = layout.scale(module, second[0])
             updates[targets[target]] = update._replace(scale=scale)
@@ -163,6 +160,24 @@ def match_lora(
             + first_lines(problems, _MAX_SHOWN)
         )
     return updates
+
+
+def _fits(first: Shape, second: Shape, shape: Shape) -> bool:
+    """Return True if the product of factors of these shapes has the shape of the target."""
+    has_rank = bool(first) and bool(second) and first[-1] == second[0]
+    return has_rank and first[:-1] + second[1:] == shape
+
+
+def _hint(names: LoraNames, first: Shape, second: Shape, shape: Shape) -> str:
+    """Return what to do with factors that do not fit; "" if it is not known."""
+    if _fits(second, first, shape):
+        return f"; swapped they fit: down={names.second}, up={names.first}"
+    if _fits(first[::-1], second[::-1], shape):
+        return (
+            "; they fit as (in, rank) and (rank, out): convert the adapter with transpose='**' "
+            "(--transpose '**') first"
+        )
+    return ""
 
 
 def _numbers(index: Index) -> dict[str, int]:

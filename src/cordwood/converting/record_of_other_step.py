@@ -26,8 +26,8 @@ def without_other_steps_record(
     A record holds the metrics, extras and states of its step. Under the name of another step they
     would be taken for the metrics of that step. The record stays if the destination has the same
     number, or no step number as its name. A directory for the hub never has a record, because
-    others read it, and neither has one for Orbax. An index for Orbax is not carried over either, nor
-    that the files lay in several roots.
+    others read it, and neither has a checkpoint of Orbax. An index for Orbax is not carried over
+    either, nor that the files lay in several roots.
     """
     dropped = ORBAX_KEY, UNSHARED_KEY
     strings = {name: value for name, value in strings.items() if name not in dropped}

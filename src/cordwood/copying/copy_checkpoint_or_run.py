@@ -8,7 +8,12 @@ from cordwood.bulk.run_bulk import BulkOptions, BulkRun, bulk_run
 from cordwood.copying.copy_in_tasks import copy_in_tasks, plan_tasks, sizes_of
 from cordwood.copying.copy_single_file import copy_single_file
 from cordwood.copying.copy_step import Copier
-from cordwood.copying.refuse_copy import is_directory_of_steps, refuse_other_step, refuse_run
+from cordwood.copying.refuse_copy import (
+    is_directory_of_steps,
+    refuse_file,
+    refuse_other_step,
+    refuse_run,
+)
 from cordwood.errors import CordwoodError, IncompleteCheckpointError, NotACheckpointError
 from cordwood.formats.load_format import storage_of
 from cordwood.formats.step_names import sorted_steps, step_in_name
@@ -50,6 +55,7 @@ def copy_checkpoint_or_run(
     if isinstance(source, LocalPath) and is_file:
         with report_progress(size_on_disk(source), report):
             return copy_single_file(source, destination)
+    refuse_file(source, destination)
     storage = storage_of(DEFAULT)
     root, target = storage.store_at(source), storage.store_at(destination, to_save=True)
     if target.has_pool:

@@ -14,7 +14,7 @@ from cordwood.formats.step_names import sorted_steps, step_in_name
 from cordwood.formats.table import DEFAULT
 from cordwood.message_text import listed
 from cordwood.storage.locations import LocalPath, Location
-from cordwood.storage.paths import kind_at, last_name
+from cordwood.storage.paths import blocking_parent, kind_at, last_name
 from cordwood.storage.storage_protocol import Storage
 
 
@@ -32,6 +32,18 @@ def is_directory_of_steps(source: Location, store: Storage) -> bool:
         format_of(source, format=None, prefix=None)  # raises
     storage_of(DEFAULT).require_index(store)  # raises
     return False
+
+
+def refuse_file(source: Location, destination: Location) -> None:
+    """Raise NotACheckpointError for a directory that would be copied onto a file, or below one."""
+    if not isinstance(destination, LocalPath):
+        return
+    file = destination.text if kind_at(destination) == "a file" else blocking_parent(destination)
+    if file is not None:
+        raise NotACheckpointError(
+            f"{file} is a file, and {source} is a directory: copy it to a directory, or to a path "
+            "where nothing is"
+        )
 
 
 def refuse_format(path: LocalPath, format: str) -> None:

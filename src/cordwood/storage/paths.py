@@ -77,6 +77,15 @@ def is_same_path(path: str, other: str) -> bool:
     return os.path.realpath(path) == os.path.realpath(other)
 
 
+def would_replace(destination: str, path: str) -> bool:
+    """Return True if a checkpoint at `destination` would replace what is at `path`.
+
+    They are the same, or the path is a file in that directory. Symbolic links are followed.
+    """
+    one, other = os.path.realpath(destination), os.path.realpath(path)
+    return one == other or (os.path.dirname(other) == one and kind_at(path) == "a file")
+
+
 def is_within(path: str, other: str) -> bool:
     """Return True if a path, or a URL, lies below another one; symbolic links are followed."""
     parent = os.path.realpath(other).rstrip("/")

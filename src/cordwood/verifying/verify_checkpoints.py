@@ -9,6 +9,7 @@ from functools import partial
 from numbers import Real
 from typing import NamedTuple
 
+from cordwood.bulk.bulk_arguments import refuse_journal_within
 from cordwood.bulk.run_bulk import BulkOptions
 from cordwood.errors import CordwoodError
 from cordwood.io.progress import ProgressOption, report_progress
@@ -69,6 +70,7 @@ def verify_each(
         raise ValueError("resume= is for one process: journal= does it with executor= and part=")
     if bulk.journal is not None and sample < 1:
         raise ValueError("journal= is for checking all: a sample is chosen anew by each call")
+    refuse_journal_within(bulk.journal, checkpoints)
     record = None
     if resume is not None:
         record = VerifyRecord(parse_local_path(resume, purpose="for resume=").text)

@@ -67,6 +67,7 @@ class PeerServer:
 
     Attributes:
         address: "host:port".
+        port: the port.
 
     Raises OSError if the address cannot be used.
     """
@@ -86,7 +87,8 @@ class PeerServer:
         files = _ServedFiles(root, rules)
         self._server = _Server(files, token, host, port, limits or ServerLimits())
         shown = f"[{host}]" if ":" in host else host
-        self.address = f"{shown}:{self._server.server_port}"
+        self.port = self._server.server_port
+        self.address = f"{shown}:{self.port}"
         self._thread = threading.Thread(
             target=self._server.serve_forever,
             args=(_POLL_SECONDS,),
