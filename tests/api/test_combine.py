@@ -323,7 +323,7 @@ def test_the_result_never_replaces_an_operand(tmp_path: Path) -> None:
     cordwood.save(tmp_path / "a", STATE)
     (tmp_path / "link").symlink_to("a")
     (pack,) = (tmp_path / "a").glob("data-*.safetensors")
-    calls = {"a": "a", "link": "a", "a/": "a", "./a": pack}
+    calls = {"a": "a", "link": "a", "a/": "a", "./a": str(pack)}
     for destination, operand in calls.items():
         with pytest.raises(ValueError, match=r"would replace .*a.*: write to another path"):
             cordwood.combine(f"{tmp_path}/{destination}", {tmp_path / operand: 1}, overwrite=True)
@@ -340,9 +340,12 @@ def test_each_checkpoint_is_located_once(tmp_path: Path, monkeypatch: pytest.Mon
             manager.save(step, {"w": np.full(2, step, np.float32)}, metrics={"loss": step})
     located = []
     real = locate_step._step
-    monkeypatch.setattr(
-        locate_step, "_step", lambda nickname: located.append(nickname.name) or real(nickname)
-    )
+
+    def step(nickname: Any) -> Any:
+        located.append(nickname.name)
+        return real(nickname)
+
+    monkeypatch.setattr(locate_step, "_step", step)
     weights = {tmp_path / "run" / name: 0.5 for name in ("latest", "best", "1")}
     cordwood.combine(tmp_path / "out", weights)
     assert located == ["latest", "best"]

@@ -212,7 +212,7 @@ def test_names_that_are_missing_or_wrong_are_refused(tmp_path: Path) -> None:
         cordwood.merge_lora(base, base, adapter, format="hugging_face", overwrite=True)
 
 
-NAMES = {"target": "{module}/kernel", "down": "{module}/a", "up": "{module}/b"}
+NAMES: Any = {"target": "{module}/kernel", "down": "{module}/a", "up": "{module}/b"}
 
 
 def save_small_adapter(tmp_path: Path) -> tuple[Path, Path]:

@@ -23,7 +23,7 @@ from cordwood.testing import assert_trees_equal
 from tests.storage.stores import StoredObjects, new_url, open_url
 
 WEIGHTS = np.random.default_rng(0).standard_normal((640, 1024), np.float32)
-TREE = {
+TREE: dict[str, Any] = {
     "params": [WEIGHTS.astype(ml_dtypes.bfloat16), {"bias": np.arange(8.0)}],
     "step": 3,
     "name": "run",

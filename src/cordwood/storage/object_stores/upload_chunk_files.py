@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import errno
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 from cordwood.errors import LimitError
 from cordwood.io.chunk_codecs import Encoder
@@ -23,7 +22,7 @@ from cordwood.storage.write_chunk_files import WrittenFile, encoded_chunk
 from cordwood.storage.write_units import UNIT_BYTES, block_digests
 from cordwood.threads.stop_check import check_stop
 from cordwood.threads.thread_counts import default_threads, reading_threads
-from cordwood.threads.thread_pool import run_tasks
+from cordwood.threads.thread_pool import map_in_threads
 
 _NOTHING = StoredObject(None, None)
 
@@ -43,12 +42,11 @@ def upload_chunk_files(
     """
     leaves.expect([file.leaf for file in files if isinstance(file, ChunkFile)])
     results = [WrittenFile(0, b"")] * len(files)
-    large = [number for number, file in enumerate(files) if _size(file) >= UNIT_BYTES]
-    small = [number for number, file in enumerate(files) if _size(file) < UNIT_BYTES]
+    large = [(number,) for number, file in enumerate(files) if _size(file) >= UNIT_BYTES]
+    small = [(number,) for number, file in enumerate(files) if _size(file) < UNIT_BYTES]
 
-    def work(numbers: Sequence[int], task: int) -> None:
+    def upload(number: int) -> None:
         check_stop()
-        number = numbers[task]
         file = files[number]
         data = encoded_chunk(file, leaves, encode) if isinstance(file, ChunkFile) else file.data
         write_new_object(store, file.path, data)
@@ -57,12 +55,8 @@ def upload_chunk_files(
         results[number] = WrittenFile(len(data), digests)
 
     # Each thread has a chunk in memory twice: few for large ones, many for those that only wait.
-    for numbers, threads in (
-        (large, default_threads()),
-        (small, reading_threads(latency_bound=True)),
-    ):
-        worker: Callable[[int], None] = partial(work, numbers)
-        run_tasks(len(numbers), threads=threads, make_worker=lambda worker=worker: worker)
+    map_in_threads(upload, large, threads=default_threads())
+    map_in_threads(upload, small, threads=reading_threads(latency_bound=True))
     return results
 
 
