@@ -124,3 +124,74 @@ def test_merge_lora_takes_names_and_an_alpha(run: Run, tmp_path: Path) -> None:
     assert "expected as factors: {module}/a with {module}/c" in ran.err
     ran = run("merge-lora", *paths, *misspelt[:-1], "{module}/b", "--alpha", "2", "--force")
     assert "mlp/a: the base has no mlp/kernal; did you mean mlp/kernel?" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("combine", "run/0=1", "out"), 0),
+        (("combine", "run/0=one", "out"), 2),
+        (("combine", "run/0=1", "run/0", "--force"), 2),
+        (("combine", "run/0=1", "nothing=1", "out"), 3),
+        (("combine", "run/0=1", "other=1", "out"), 3),
+        (("combine", "run/0=1", "other"), 3),
+        (("average", "run", "out", "--last", "2"), 0),
+        (("average", "run", "out", "--last", "3"), 2),
+        (("average", "nothing", "out", "--last", "2"), 3),
+        (("merge-lora", "run/0", "other", "out", "--alpha", "2"), 2),
+        (("merge-lora", "nothing", "run/0", "out"), 3),
+        (("prune", "run", "--keep", "last 1", "--yes"), 0),
+        (("prune", "run", "--keep", "first 1", "--yes"), 2),
+        (("prune", "run", "--keep", "best 1 los", "--yes"), 2),
+        (("prune", "nothing", "--keep", "last 1", "--yes"), 3),
+        (("verify", "run/0"), 0),
+        (("verify", "run/0", "--journal", "run/0/journal"), 2),
+        (("verify", "run/0", "--part", "2/2"), 2),
+        (("verify", "nothing"), 3),
+    ],
+)
+def test_wrong_arguments_are_2_and_what_does_not_exist_or_fit_is_3(
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    code: int,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with cordwood.CheckpointManager("run", keep=10) as manager:
+        for step in range(2):
+            manager.save(step, {"w": np.full(3, step, np.float32)})
+    cordwood.save("other", {"w": np.ones(4, np.float32)})
+    ran = run(*arguments)
+    assert ran.code == code, ran.err
+    if code:
+        assert cordwood.StepReader("run").steps() == [0, 1]
+        assert not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    ("weights", "total"), [((0.5, 0.5), ""), ((0.3, 0.3), "0.6"), ((1.5, -1), ""), ((2, 1), "3")]
+)
+def test_weights_that_are_those_of_no_mean_are_pointed_out(
+    run: Run, tmp_path: Path, weights: tuple[float, float], total: str
+) -> None:
+    for name in ("a", "b"):
+        cordwood.save(tmp_path / name, {"w": np.ones(3, np.float32)})
+    terms = [f"{tmp_path}/{name}={weight}" for name, weight in zip("ab", weights, strict=True)]
+    ran = run("combine", *terms, f"{tmp_path}/out", "--json")
+    assert ran.code == 0
+    assert ran.err == (
+        f"note: the weights add up to {total}; those of a mean add up to 1\n" if total else ""
+    )
+    json.loads(ran.out)
+
+
+def test_an_archive_is_no_file_and_the_message_says_its_name(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cordwood.save("a.safetensors", {"w": np.ones(3, np.float32)})
+    ran = run("convert", "a.safetensors", "b.safetensors", "--archive")
+    assert ran.code == 2
+    assert "means a file: leave out .safetensors" in " ".join(ran.err.split())
+    assert run("convert", "a.safetensors", "b", "--archive").code == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import cordwood
 from cordwood.policies.parse_keep import parse_keep
 from tests.cli.conftest import Run
+from tests.golden.orbax_checkpoints import GOLDEN
 
 KEEP = "last 1 | every 300 | best 1 loss"
 
@@ -76,6 +78,19 @@ def test_steps_that_are_not_a_managers_to_delete_stay(run: Run, tmp_path: Path) 
     assert ran.code == 1
     assert "2 stays: it holds notes.txt, which cordwood did not write" in ran.out
     assert sorted(os.listdir(root)) == ["0", "2", "3", "5"]
+
+
+def test_steps_of_other_tools_are_removed_by_the_command_that_is_printed(
+    run: Run, tmp_path: Path
+) -> None:
+    for step in range(2):
+        shutil.copytree(GOLDEN / "v0-zarr2-files", tmp_path / "run" / str(step))
+    ran = run("prune", f"{tmp_path}/run", "--keep", "last 1", "--yes")
+    assert ran.code == 0, ran.err
+    command = f"cordwood rm {tmp_path}/run/0"
+    assert f"2 steps that no CheckpointManager saved: kept; to remove one: {command}" in ran.out
+    assert run(*command.split()[1:], "--yes").code == 0
+    assert os.listdir(tmp_path / "run") == ["1"]
 
 
 def test_published_versions_stay(run: Run, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
@@ -31,6 +32,7 @@ AVERAGE_EXAMPLES = """
 Examples:
   cordwood average run mean.safetensors --last 5 --select params --rename params=
 """
+_ROUNDED = 0.02  # three times 0.33 is a mean
 _HELP_OF_OTHERS = (
     "Leaves that are no floating-point arrays: equal (an error if they differ), or those of the "
     "first or the last checkpoint."
@@ -102,6 +104,9 @@ def combine_command(terms: Sequence[str], destination: str, as_json: bool, **opt
             f"expected DESTINATION after the checkpoints, found {destination!r}; write "
             f"{destination + '/'!r} for a directory of that name"
         )
+    total = sum(weights.values())
+    if min(weights.values()) > 0 and not math.isclose(total, 1, rel_tol=_ROUNDED):
+        click.echo(f"note: the weights add up to {total:g}; those of a mean add up to 1", err=True)
     _combine(destination, weights, as_json, options)
 
 

@@ -122,6 +122,10 @@ def verify_command(
             if not steps:
                 raise
             results = verify_each(steps, checks)
+        except ValueError as e:
+            if isinstance(e, CordwoodError):
+                raise
+            raise click.UsageError(str(e)) from e
     outcomes = [*map(_Outcome, map(str, steps or [location]), results)]
     documents = [outcome.as_json() for outcome in outcomes]
     damaged = any(outcome.damaged for outcome in outcomes)

@@ -56,7 +56,11 @@ def prune_command(run: str, keep: str, dry_run: bool, yes: bool, as_json: bool) 
         detected_run(run)
     size = "" if plan.freed_bytes is None else f", {size_text(plan.freed_bytes)}"
     what = f"{run}: {counted(len(plan.deleted), 'step')} of {len(plan.retention.steps)}{size}"
-    text = f"{plan.retention}\n{what}".lstrip("\n")
+    rows = str(plan.retention)
+    if plan.unmanaged:
+        stay = f"{counted(len(plan.unmanaged), 'step')} that no CheckpointManager saved"
+        rows += f"\n{stay}: kept; to remove one: {plan.unmanaged[0].removal_command}"
+    text = f"{rows}\n{what}".lstrip("\n")
     document: dict[str, Any] = {
         "path": run,
         "steps": [row._asdict() for row in plan.retention.steps],

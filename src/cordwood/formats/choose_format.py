@@ -71,10 +71,12 @@ def format_for_saving(
             named = _require_writable(require_suffix(text, file_formats(writable=True)), text)
         kind_at(location)
         return named
-    if named is not None and text.endswith(tuple(suffixes_of(file_formats(writable=True)))):
+    suffixes = tuple(suffixes_of(file_formats(writable=True)))
+    if named is not None and text.endswith(suffixes):
+        suffix = max(filter(text.endswith, suffixes), key=len)
         raise ValueError(
-            f"{text}: the format is one of directories, and a name with the suffix of a file means "
-            "a file"
+            f"{text}: the format {named.name} is one of directories, and a name with the suffix of "
+            f"a file means a file: leave out {suffix}"
         )
     return _of_directory(location, named)
 

@@ -313,6 +313,7 @@ class PrunePlan(NamedTuple):
     Attributes:
         steps: the steps of the run.
         deleted: those to delete.
+        unmanaged: those that no manager saved; they stay.
         retention: the plan with the reasons.
         freed_bytes: the bytes on a disk that only they have; None for an object store, whose data
             objects other steps may share.
@@ -320,6 +321,7 @@ class PrunePlan(NamedTuple):
 
     steps: Steps
     deleted: tuple[Step, ...]
+    unmanaged: tuple[Step, ...]
     retention: RetentionPlan
     freed_bytes: int | None
 
@@ -344,7 +346,8 @@ def plan_prune(root: Location, policy: KeepPolicy) -> PrunePlan:
         if isinstance(step.location, LocalPath) and not step.is_link
     ]
     freed = freed_bytes(folders) if isinstance(steps.location, LocalPath) else None
-    return PrunePlan(steps, deleted, plan, freed)
+    unmanaged = tuple([step for step in every if step.tool])
+    return PrunePlan(steps, deleted, unmanaged, plan, freed)
 
 
 def _refuse_unmet_terms(steps: Sequence[Step], policy: KeepPolicy) -> None:

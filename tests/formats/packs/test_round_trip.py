@@ -170,7 +170,9 @@ def test_refused_prefixes_and_metadata(tmp_path: Path) -> None:
         cordwood.save(tmp_path / "a", {}, metadata={"cordwood.x": ""})
     with pytest.raises(ValueError, match=r"prefix= is for directories; a file holds one tree"):
         cordwood.save(tmp_path / "a.safetensors", {}, prefix="p")
-    with pytest.raises(ValueError, match=r"and a name with the suffix of a file means a file"):
+    with pytest.raises(
+        ValueError, match=r"and a name with the suffix of a file means a file: leave out \."
+    ):
         cordwood.save(tmp_path / "a.safetensors", {}, format="packs")
     with pytest.raises(UnsupportedFormatError, match="format 'tar' is unknown; expected"):
         cordwood.save(tmp_path / "a", {}, format="tar")
