@@ -222,3 +222,36 @@ def test_damaged_chunks_end_in_an_error_or_in_bytes() -> None:
     count, refused, short = map(int, run_python(child, flags=("-X", "faulthandler")).split())
     assert (count > 1900, short) == (True, 0)
     assert count // 4 < refused < count
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "bfloat16", "float32", "float64", "complex128"])
+@pytest.mark.parametrize("count", [1, 127, 300, 1 << 20, (1 << 20) + 3])
+def test_archives_are_chunks_that_blosc_reads(dtype: str, count: int) -> None:
+    """Weights, zeros and random bytes; less than a block, whole blocks, and a smaller last one."""
+    random = np.random.default_rng(0)
+    kind = dtypes.to_numpy(dtype)
+    count = min(count, (5 << 20) // kind.itemsize)
+    weights = random.standard_normal(count, np.float32)
+    for array in (
+        (weights * 9).astype(kind),
+        np.zeros(count, kind),
+        np.frombuffer(random.bytes(count * kind.itemsize), kind),
+    ):
+        data = chunk_encoder("archive")(array)
+        assert data == chunk_encoder("archive")(array)
+        assert len(data) <= array.nbytes + 16
+        assert bytes(Blosc().decode(data)) == array.tobytes()
+        assert decode(data, array.nbytes) == array.tobytes()
+
+
+def test_an_archive_of_weights_is_near_the_entropy_of_their_bytes() -> None:
+    weights = np.random.default_rng(0).standard_normal(1 << 20, np.float32)
+    array = weights.astype(dtypes.to_numpy("bfloat16"))
+    bits = 0.0
+    for plane in array.view(np.uint8).reshape(-1, 2).T:
+        shares = np.unique(plane, return_counts=True)[1] / plane.size
+        bits -= float((shares * np.log2(shares)).sum())
+    data = chunk_encoder("archive")(array)
+    assert bits / 16 < len(data) / array.nbytes < 1.04 * bits / 16
+    stock = Blosc("zstd", clevel=1, shuffle=1).encode(array.view(np.uint16))
+    assert len(data) < len(stock)

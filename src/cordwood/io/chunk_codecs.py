@@ -14,6 +14,7 @@ import numpy as np
 
 from cordwood import dtypes
 from cordwood.errors import CorruptionError, UnsupportedFormatError
+from cordwood.io.blosc_planes import BLOCK_BYTES, compress_planes
 from cordwood.io.memory.buffers import ScratchBuffer
 from cordwood.plan.load_plan import EncodedChunk
 from cordwood.threads.run_in_worker import run_in_worker
@@ -240,7 +241,7 @@ Encoder: TypeAlias = Callable[[np.ndarray], bytes]
 _ZSTD_LEVEL = 1
 # Compressor, level, shuffle (1: of bytes, 2: of bits) and block size (0: blosc chooses) of blosc.
 _BLOSC = (b"lz4", 5, 2, 0)
-_BLOSC_ARCHIVE = (b"zstd", 1, 1, 1 << 20)
+_BLOSC_ARCHIVE = (b"zstd", 1, 1, BLOCK_BYTES)  # of chunks that do not become smaller
 _BLOSC_ITEM_SIZES = (1, 2, 4, 8, 16)
 
 
@@ -248,11 +249,11 @@ def chunk_encoder(compression: str) -> Encoder:
     """Return a function that compresses the elements of C-contiguous arrays.
 
     It releases the GIL. "zstd" writes a content checksum, which every zstd reader verifies.
-    "blosc" is lz4 after a bit shuffle, "archive" zstd in blosc after a byte shuffle.
+    "blosc" is lz4 after a bit shuffle, "archive" zstd after a byte shuffle, each byte by itself.
     """
     if compression == "zstd":
         return _compress_zstd
-    return partial(_compress_blosc, {"blosc": _BLOSC, "archive": _BLOSC_ARCHIVE}[compression])
+    return {"blosc": _compress_blosc, "archive": _compress_archive}[compression]
 
 
 def compress_chunk(compressor: str, data: bytes) -> bytes | None:
@@ -278,10 +279,21 @@ def _compress_zstd(array: np.ndarray) -> bytes:
     return data
 
 
-def _compress_blosc(settings: tuple[bytes, int, int, int], array: np.ndarray) -> bytes:
-    item_size = array.itemsize if array.itemsize in _BLOSC_ITEM_SIZES else 1
-    data: bytes = _call_blosc("compress", _bytes_of(array), *settings, item_size)
+def _compress_blosc(array: np.ndarray) -> bytes:
+    data: bytes = _call_blosc("compress", _bytes_of(array), *_BLOSC, _blosc_item_size(array))
     return data
+
+
+def _compress_archive(array: np.ndarray) -> bytes:
+    elements, item_size = _bytes_of(array), _blosc_item_size(array)
+    data = compress_planes(elements, item_size)
+    if data is None:
+        data = bytes(_call_blosc("compress", elements, *_BLOSC_ARCHIVE, item_size))
+    return data
+
+
+def _blosc_item_size(array: np.ndarray) -> int:
+    return array.itemsize if array.itemsize in _BLOSC_ITEM_SIZES else 1
 
 
 def _bytes_of(array: np.ndarray) -> np.ndarray:

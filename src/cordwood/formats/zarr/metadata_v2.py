@@ -16,12 +16,12 @@ from cordwood.formats.zarr.array_metadata import (
     require_addressable,
 )
 from cordwood.formats.zarr.zarr_dtypes import parse_zarr_dtype, zarr_dtype
+from cordwood.io.blosc_planes import BLOCK_BYTES
 
 METADATA_NAME = ".zarray"
 MARK = "cordwood"  # a member of every .zarray that cordwood's index covers
-# What `compression=` means. blosc: the quickest that still helps. archive: the smallest. The first
-# bytes of all elements of a block come first, then the second ones, and so on. In a block of 1 MiB
-# each of these planes is whole blocks of zstd: exponents and mantissas have codes of their own.
+# What `compression=` means. blosc: the quickest that still helps. archive: the smallest, see
+# io/blosc_planes.py.
 COMPRESSORS: Mapping[str, Mapping[str, str | int]] = {
     "zstd": {"id": "zstd", "level": 1},
     "blosc": {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 2, "blocksize": 0},
@@ -30,7 +30,7 @@ COMPRESSORS: Mapping[str, Mapping[str, str | int]] = {
         "cname": "zstd",
         "clevel": 1,
         "shuffle": 1,
-        "blocksize": 1 << 20,
+        "blocksize": BLOCK_BYTES,
     },
 }
 _COMPRESSOR_IDS = ("blosc", "bz2", "gzip", "lz4", "zlib", "zstd")
