@@ -341,11 +341,11 @@ def test_each_checkpoint_is_located_once(tmp_path: Path, monkeypatch: pytest.Mon
     located = []
     real = locate_step._step
 
-    def step(nickname: Any) -> Any:
+    def choose(nickname: Any) -> Any:
         located.append(nickname.name)
         return real(nickname)
 
-    monkeypatch.setattr(locate_step, "_step", step)
+    monkeypatch.setattr(locate_step, "_step", choose)
     weights = {tmp_path / "run" / name: 0.5 for name in ("latest", "best", "1")}
     cordwood.combine(tmp_path / "out", weights)
     assert located == ["latest", "best"]
