@@ -362,3 +362,24 @@ def test_a_step_is_archived_in_a_store_removed_and_restored(run: Run, tmp_path: 
         assert restored.step == 3
         assert_trees_equal(restored.tree, state)
         assert manager.metrics(3) == {"loss": 0.5}
+
+
+def test_what_an_interrupted_archive_has_left_is_removed_by_the_command_that_is_named(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        cordwood.save(tmp_path / name, {"w": np.full(9, ord(name), np.float32)})
+    url = f"memory://{tmp_path.name}/archive"
+
+    def stop(*_: Any) -> None:
+        raise PermissionError("stopped")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("cordwood.formats.zarr.write_to_store.write_new_object", stop)
+        assert run("convert", f"{tmp_path}/a", url, "--archive").code == 3
+    ran = run("convert", f"{tmp_path}/b", url, "--archive")
+    assert ran.code == 3
+    assert f"cordwood rm {url}" in ran.err
+    assert run("rm", url, "--yes").code == 0
+    assert run("convert", f"{tmp_path}/b", url, "--archive").code == 0
+    assert cordwood.load(url)["w"][0] == ord("b")

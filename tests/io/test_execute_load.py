@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import mmap
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +23,7 @@ from cordwood.io.memory.buffers import allocate_bytes
 from cordwood.io.memory_file import MemoryFile
 from cordwood.io.open_files import LocalFile
 from cordwood.plan.load_plan import LoadPlan, Move
+from cordwood.tiles.tiled_file import TiledFile
 from tests.block_digests import digests_of
 
 DATA = np.random.default_rng(1).integers(0, 256, 40_000, dtype=np.uint8).tobytes()
@@ -224,3 +227,26 @@ def test_20000_small_moves_take_few_reads(tmp_path: Path) -> None:
     (buffers,) = execute_load(plan, [Counted(data.data)], digests=[None], verify=True)
     assert Counted.reads == 1
     assert (buffers.reshape(20_000, 128)[:, :100] == data.reshape(20_000, 110)[:, 10:]).all()
+
+
+def test_units_end_with_tiles_so_that_threads_do_not_wait_for_each_other() -> None:
+    mib = 1 << 20
+    sizes = [3 * mib + 5, 1, 2 * mib, 2 * mib, 9 * mib, 3 * mib]
+    ends = list(itertools.accumulate(sizes))
+    data = np.random.default_rng(0).bytes(ends[-1])
+    calls: list[tuple[int, int]] = []
+
+    class RecordingFile(TiledFile):
+        def read_into(self, offset: int, views: Sequence[memoryview]) -> None:
+            calls.append((offset, offset + sum(map(len, views))))
+            super().read_into(offset, views)
+
+    def make(number: int) -> np.ndarray:
+        return np.frombuffer(data, np.uint8)[ends[number] - sizes[number] : ends[number]]
+
+    plan = LoadPlan((len(data) - 7,), (Move(0, 7, len(data) - 7, 0, 0),), ())
+    (buffer,) = execute_load(plan, [RecordingFile("f", ends, make)], digests=[None], verify=True)
+    assert buffer.tobytes() == data[7:]
+    cuts = [stop for _, stop in sorted(calls)]
+    large = ends[3], ends[4]  # a tile of more than a unit
+    assert [cut for cut in cuts if not large[0] < cut < large[1]] == [ends[1], ends[3], ends[5]]

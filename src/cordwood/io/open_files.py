@@ -57,6 +57,11 @@ class ReadableFile(Protocol):
         """True if a read mostly waits for a network, so that concurrent reads are faster."""
         ...
 
+    @property
+    def tile_ends(self) -> Sequence[int]:
+        """The offsets at which parts end that are made as wholes; () for a file without such."""
+        ...
+
     def prepare(self) -> None:
         """Make the contents ready for many reads, where that is faster: see `HubFile`."""
         ...
@@ -91,6 +96,7 @@ class Closable:
     """The base of all files: a context manager that closes the file."""
 
     latency_bound = False
+    tile_ends: Sequence[int] = ()
 
     def prepare(self) -> None:
         """Do nothing; files that are fetched as a whole override this."""

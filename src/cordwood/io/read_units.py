@@ -115,7 +115,7 @@ def all_units(
         if layer_digests is not None:
             check_coverage(file.name, file.size_bytes, layer_digests)
         unit_bytes = _REQUEST_BYTES if file.latency_bound else _UNIT_BYTES
-        units += _units(layer, file.size_bytes, layer_digests, unit_bytes)
+        units += _units(layer, file, layer_digests, unit_bytes)
     return units
 
 
@@ -171,10 +171,14 @@ def layers_of(plan: LoadPlan, files: Sequence[ReadableFile]) -> list[_ReadLayer]
 
 
 def _units(
-    layer: _ReadLayer, size_bytes: int, digests: Digests | None, unit_bytes: int
+    layer: _ReadLayer, file: ReadableFile, digests: Digests | None, unit_bytes: int
 ) -> list[_Unit]:
-    """Divide the ranges of a layer into units of that size, of whole blocks if it has digests."""
-    starts, stops = layer.starts, layer.stops
+    """Divide the ranges of a layer into units of that size, of whole blocks if it has digests.
+
+    A unit ends at the end of a tile, if it has one: threads would wait for a tile that another one
+    makes.
+    """
+    starts, stops, size_bytes = layer.starts, layer.stops, file.size_bytes
     floor = digests.start if digests is not None else size_bytes  # no digest covers what is before
     block = digests.block_bytes if digests is not None else 1
     gap = _GAP_BYTES if digests is None else 0
@@ -196,11 +200,19 @@ def _units(
             (run_start, min(run_stop, floor), unit_bytes, None),
             (max(run_start, floor), run_stop, step, digests),
         ):
-            for at in range(start, stop, size):
-                to = min(at + size, stop)
+            at = start
+            while at < stop:
+                to = _end_of_unit(file.tile_ends, at, min(at + size, stop))
                 first, last = bisect_right(stops, at), bisect_left(starts, to)
                 units.append(_Unit(layer, at, to, first, last, unit_digests))
+                at = to
     return units
+
+
+def _end_of_unit(ends: Sequence[int], start: int, stop: int) -> int:
+    """Return the last end of a tile after `start`, and at most `stop`; `stop` if there is none."""
+    number = bisect_right(ends, stop)
+    return ends[number - 1] if number and ends[number - 1] > start else stop
 
 
 def read_unit(

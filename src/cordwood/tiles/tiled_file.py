@@ -31,7 +31,7 @@ class TiledFile(Closable):
     ) -> None:
         self.name = name
         self.size_bytes = ends[-1] if ends else 0
-        self._ends = ends
+        self.tile_ends = ends
         self._make = make
         self._inputs = inputs
         self.latency_bound = any(file.latency_bound for opened in inputs for file in opened.files)
@@ -47,9 +47,9 @@ class TiledFile(Closable):
             target = np.frombuffer(view, np.uint8)
             done = 0
             while done < len(target):
-                number = bisect_right(self._ends, offset)
+                number = bisect_right(self.tile_ends, offset)
                 tile = self._make(number)
-                start = len(tile) - (self._ends[number] - offset)
+                start = len(tile) - (self.tile_ends[number] - offset)
                 count = min(len(target) - done, len(tile) - start)
                 np.copyto(target[done : done + count], tile[start : start + count])
                 done += count

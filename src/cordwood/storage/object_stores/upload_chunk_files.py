@@ -81,8 +81,8 @@ def _exists(store: ObjectStore, name: str) -> FileExistsError:
     return FileExistsError(
         errno.EEXIST,
         "there is another object already, of another save that is running or was interrupted; "
-        "objects of such a checkpoint are never replaced: write to another path, or remove what "
-        f"lies below {store.url} (cordwood rm, if it is a checkpoint)",
+        "objects of such a checkpoint are never replaced: write to another path, or remove what is "
+        f"there: cordwood rm {store.url}",
         store.url_of(name),
     )
 
