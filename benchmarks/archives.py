@@ -38,7 +38,16 @@ each byte of the elements by itself (of order 0, in pieces of 1 MiB of one byte 
 and tables: what an archive approaches. Targets of the archive: at most 0.69 in bfloat16,
 and 0.85 in float32."""
 _PIECE = 1 << 20
-_COLUMNS = ["tree", "MB", "archive", "entropy", "zarr, zstd", "zarr, blosc", "gzip", "blosc's defaults"]
+_COLUMNS = [
+    "tree",
+    "MB",
+    "archive",
+    "entropy",
+    "zarr, zstd",
+    "zarr, blosc",
+    "gzip",
+    "blosc's defaults",
+]
 _COLUMNS += ["archive, MB/s"]
 
 
