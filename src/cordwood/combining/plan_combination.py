@@ -17,7 +17,7 @@ from cordwood.plan.split_arrays import Part, all_boxes, chunks_of, group_parts
 from cordwood.sharding.boxes import element_count
 from cordwood.tiles.tiled_checkpoint import Tile
 
-_TILE_BYTES = 4 << 20  # of totals
+_TILE_BYTES = 4 << 20  # that are read of a checkpoint, or returned
 _MAX_SHOWN = 10
 
 
@@ -57,7 +57,8 @@ def plan_combination(
         cast: dtypes of the result, as in `load`.
         accumulate: the least precision of the totals.
         where: the name of the combination, for errors.
-        tile_bytes: the most bytes of totals in a tile, unless a chunk has more.
+        tile_bytes: the most bytes of an operand, and of the result, in a tile, unless a chunk has
+            more.
 
     Raises:
         MismatchError: leaves of one name have several dtypes, and `cast` names none; or `cast`
@@ -85,7 +86,7 @@ def plan_combination(
         part
         for number, some in enumerate(zip(*operands, strict=True))
         if some[0].kind in ARRAY_KINDS
-        for part in _parts(number, some, totals[number] or names[number], tile_bytes)
+        for part in _parts(number, some, names[number], tile_bytes)
     ]
     tiles = [
         [(part.number, part.box) for part in group] for group in group_parts(parts, tile_bytes)
@@ -100,8 +101,13 @@ def is_added(leaf: Leaf) -> bool:
 
 
 def _parts(number: int, leaves: Sequence[Leaf], dtype: str, tile_bytes: int) -> list[Part]:
-    """Return a leaf of the result in parts, which chunks of the operands do not cross."""
-    shape, item = leaves[0].shape, dtypes.itemsize(dtype)
+    """Return a leaf of the result in parts, which chunks of the operands do not cross.
+
+    Their size is that of the largest operand, or of the result. Totals of a few bits each are
+    larger: with smaller parts, most of what is read would be blocks of digests at their borders.
+    """
+    shape = leaves[0].shape
+    item = max(map(dtypes.itemsize, {dtype, *(leaf.dtype for leaf in leaves)}))
     chunks = shape if any(map(is_packed, leaves)) else chunks_of(*leaves)
     boxes = all_boxes(shape, item_bytes=item, limit_bytes=tile_bytes, chunk_shape=chunks)
     return [Part(number, box, element_count(box) * item) for box in boxes]
