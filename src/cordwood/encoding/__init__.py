@@ -1,1 +1,1 @@
-"""Cordwood's own encoding of a tree and of digests: JSON texts and tensor names."""
+"""The encoding of trees and digests, as JSON texts and tensor names, and of chunks of blosc."""

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from cordwood import dtypes
+from cordwood.encoding.blosc_planes import BLOCK_BYTES, compress_planes
 from cordwood.errors import CorruptionError, UnsupportedFormatError
-from cordwood.io.blosc_planes import BLOCK_BYTES, compress_planes
 from cordwood.io.memory.buffers import ScratchBuffer
 from cordwood.plan.load_plan import EncodedChunk
 from cordwood.threads.run_in_worker import run_in_worker

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from cordwood.encoding.blosc_planes import BLOCK_BYTES
 from cordwood.encoding.strict_json import parse_json
 from cordwood.errors import FormatError
 from cordwood.formats.zarr.array_metadata import (
@@ -16,12 +17,11 @@ from cordwood.formats.zarr.array_metadata import (
     require_addressable,
 )
 from cordwood.formats.zarr.zarr_dtypes import parse_zarr_dtype, zarr_dtype
-from cordwood.io.blosc_planes import BLOCK_BYTES
 
 METADATA_NAME = ".zarray"
 MARK = "cordwood"  # a member of every .zarray that cordwood's index covers
 # What `compression=` means. blosc: the quickest that still helps. archive: the smallest, see
-# io/blosc_planes.py.
+# encoding/blosc_planes.py.
 COMPRESSORS: Mapping[str, Mapping[str, str | int]] = {
     "zstd": {"id": "zstd", "level": 1},
     "blosc": {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 2, "blocksize": 0},
