@@ -152,11 +152,11 @@ def convert(
             of safetensors files, or of format="zarr", as for `cordwood.copy`. Each opens the
             source. This process writes the index. None: this process does all.
         part: (i, n) writes the data files of part i of n, counted from 0, and no index. The call
-            without `part` writes what is missing, and the index. Not with format="zarr".
+            without `part` writes what is missing, and the index. Not with format="zarr" on a disk.
         journal: a directory that lists the tasks that are done, as for `cordwood.verify`. None:
             with `executor` or `part`, `.NAME.cordwood-journal` beside a local directory of
             safetensors files, by which any later call goes on; for `part` and a store it must be
-            given. Not with format="zarr".
+            given. Not with format="zarr" on a disk.
 
     Returns:
         The paths, formats and sizes of the conversion; with `lossy`, also what was lost. With

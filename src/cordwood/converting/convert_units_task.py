@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 from cordwood.converting.part_to_convert import LeafOptions, part_to_convert
 from cordwood.converting.plan_conversion import plan_conversion
 from cordwood.converting.source_leaves import StoredLeaves, scratch_near
+from cordwood.formats.detect_in_store import format_saved_to_stores
 from cordwood.formats.format_protocol import SaveOptions
 from cordwood.formats.load_format import task_writer_of
 from cordwood.formats.table import require_name
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.loading.tree_reference import TreeReference
-from cordwood.storage.locations import LocalPath, Location
+from cordwood.storage.locations import LocalPath, Location, Url
 from cordwood.threads.garbage_collector import gc_paused
 
 
@@ -56,6 +57,8 @@ class ConvertUnits(NamedTuple):
         """Write the units, and return their reports."""
         tree = self.tree
         format = require_name(tree.format)
+        if isinstance(tree.destination, Url):
+            format = format_saved_to_stores(tree.destination, format)
         writer = task_writer_of(format)
         assert writer is not None
         with tree.source.open() as checkpoint, gc_paused():

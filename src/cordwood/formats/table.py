@@ -238,6 +238,7 @@ HUGGING_FACE = Format(
 # In an object store a directory of zarr arrays is one tree, which is written once.
 ZARR_IN_STORE = ZARR._replace(
     writer="cordwood.formats.zarr.write_to_store",
+    task_writer="cordwood.formats.zarr.write_to_store",
     save_options=frozenset({"metadata", "compression"}),
 )
 ORBAX_EXPORT = ORBAX._replace(

@@ -70,7 +70,7 @@ def write_new_files(
     leaves.expect([file.leaf for file in files if isinstance(file, ChunkFile)])
     waiting: list[deque[tuple[str, int]]] = []
     results = [WrittenFile(0, b"")] * len(files)
-    direct = not (page_cache and fits_page_cache(sum([_size(file) for file in files])))
+    direct = not (page_cache and fits_page_cache(sum([bytes_of_chunk(file) for file in files])))
     # The large ones first, so that no thread is left with one at the end.
     order = sorted(range(len(files)), key=lambda i: -_bulk(files[i]))
 
@@ -140,11 +140,11 @@ def adopt_files(folder: str, paths: Sequence[str]) -> list[WrittenFile]:
 
 def _bulk(file: PlannedFile) -> int:
     """Return the size of a large file, 0 for a small one: sorting keeps the order of those."""
-    size = _size(file)
+    size = bytes_of_chunk(file)
     return size if size >= UNIT_BYTES else 0
 
 
-def _size(file: PlannedFile) -> int:
+def bytes_of_chunk(file: PlannedFile) -> int:
     """Return the bytes of a chunk before compression; 0 for a small file."""
     return math.prod(file.shape) * file.itemsize if isinstance(file, ChunkFile) else 0
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import cordwood
+from cordwood.bulk.task_size import task_size
 from cordwood.errors import (
     CorruptionError,
     IncompleteCheckpointError,
@@ -20,6 +21,7 @@ from cordwood.errors import (
 )
 from cordwood.storage.object_stores.object_store_client import ObjectStore
 from cordwood.testing import assert_trees_equal
+from tests.bulk.executors import InlineExecutor
 from tests.storage.stores import StoredObjects, new_url, open_url
 
 WEIGHTS = np.random.default_rng(0).standard_normal((640, 1024), np.float32)
@@ -156,3 +158,21 @@ def test_damage_of_the_source_leaves_no_archive(tmp_path: Path, url: str, source
     with pytest.raises(CorruptionError, match="digest"):
         convert(source, url)
     assert "tensorstore_index.json" not in StoredObjects(url)
+
+
+def test_workers_and_jobs_write_the_objects_of_an_archive(
+    tmp_path: Path, url: str, source: str
+) -> None:
+    convert(source, f"{url}-alone")
+    alone = dict(StoredObjects(f"{url}-alone"))
+    with task_size(1 << 20):
+        executor = InlineExecutor()
+        convert(source, url, executor=executor)
+        assert executor.calls > 1
+        assert dict(StoredObjects(url)) == alone
+        for i in range(2):
+            convert(source, f"{url}-2", part=(i, 2), journal=tmp_path / "j")
+        assert "tensorstore_index.json" not in StoredObjects(f"{url}-2")
+        del StoredObjects(f"{url}-2")["params/0/0.0"]  # is written again
+        convert(source, f"{url}-2", journal=tmp_path / "j")
+    assert dict(StoredObjects(f"{url}-2")) == alone

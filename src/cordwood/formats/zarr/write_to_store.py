@@ -7,7 +7,8 @@ An archive is never replaced, because zarr's names of chunks leave no room for a
 from __future__ import annotations
 
 import errno
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from cordwood.errors import NotACheckpointError, UnsupportedFormatError
@@ -26,6 +27,9 @@ from cordwood.storage.object_stores.conditional_writes import require_conditiona
 from cordwood.storage.object_stores.list_objects import list_objects
 from cordwood.storage.object_stores.object_store_client import ObjectStore
 from cordwood.storage.object_stores.upload_chunk_files import upload_chunk_files, write_new_object
+from cordwood.storage.write_chunk_files import WrittenFile, bytes_of_chunk
+
+FILES_LAST = True
 
 _MAX_SHOWN = 3
 
@@ -80,18 +84,58 @@ def write(save: ArchiveSave, leaves: Leaves, rendezvous: Rendezvous) -> None:
     Raises FileExistsError for another object under one of the names, and NotACheckpointError for
     objects under other names.
     """
-    item = save.item
-    store = ObjectStore(save.url)
-    with rendezvous:
-        require_conditional_writes(store, INDEX_NAME)
-        names = {each.name for each in list_objects(store)}
-        _refuse_others(save.url, names - {file.path for file in item.files} - {INDEX_NAME})
-        written = upload_chunk_files(store, item.files, leaves, chunk_encoder(save.compression))
+    with rendezvous, begin(save, "") as divided:
+        reports = write_units(save, divided.token, leaves, range(len(save.item.files)))
+        divided.commit(reports)
+
+
+class DividedArchive(NamedTuple):
+    """A save whose objects workers write."""
+
+    save: ArchiveSave
+    token: str
+
+    def missing(self, reports: Sequence[Any]) -> Sequence[int]:
+        """Return the numbers of the objects that have been removed since they were written."""
+        sizes = {each.name: each.size_bytes for each in list_objects(ObjectStore(self.save.url))}
+        files = zip(self.save.item.files, reports, strict=True)
+        return [n for n, (file, (size, _)) in enumerate(files) if sizes.get(file.path) != size]
+
+    def commit(self, reports: Sequence[Any]) -> None:
+        """Write the index, given what was written of each object."""
+        item = self.save.item
+        written = [WrittenFile(size, bytes.fromhex(digests)) for size, digests in reports]
         members = item_members(item, chunk_sizes(item, written), written)
         arrays = zip(item.arrays, item.paths, strict=True)
         entries = [Entry(path, array.shape, array.dtype) for array, path in arrays]
         index = put_item(None, "", entries, members)
-        write_new_object(store, INDEX_NAME, encode_index(index))
+        write_new_object(ObjectStore(self.save.url), INDEX_NAME, encode_index(index))
+
+
+def unit_sizes(save: ArchiveSave) -> Sequence[int]:
+    """Return the bytes of each object, before compression."""
+    return [bytes_of_chunk(file) for file in save.item.files]
+
+
+@contextmanager
+def begin(save: ArchiveSave, save_id: str) -> Iterator[DividedArchive]:
+    """Begin a save. Raises NotACheckpointError for objects under other names than its own."""
+    store = ObjectStore(save.url)
+    require_conditional_writes(store, INDEX_NAME)
+    names = {each.name for each in list_objects(store)}
+    _refuse_others(save.url, names - {file.path for file in save.item.files} - {INDEX_NAME})
+    yield DividedArchive(save, save_id)
+
+
+def write_units(
+    save: ArchiveSave, token: str, leaves: Leaves, numbers: Sequence[int]
+) -> Sequence[Any]:
+    """Write objects, each of which stays if it is there already; see `TaskWriter`."""
+    del token
+    files = [save.item.files[number] for number in numbers]
+    encode = chunk_encoder(save.compression)
+    written = upload_chunk_files(ObjectStore(save.url), files, leaves, encode)
+    return [[file.size_bytes, file.digests.hex()] for file in written]
 
 
 def refuse_foreign(format: Format, location: Location) -> None:

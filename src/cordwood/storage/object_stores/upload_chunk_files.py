@@ -8,7 +8,6 @@ mix their objects, and a save that is repeated goes on where the last one ended.
 from __future__ import annotations
 
 import errno
-import math
 from collections.abc import Sequence
 
 from cordwood.errors import LimitError
@@ -18,7 +17,7 @@ from cordwood.plan.file_plan import ChunkFile, PlannedFile
 from cordwood.storage.object_stores.conditional_writes import replace_object
 from cordwood.storage.object_stores.object_store_client import ObjectStore
 from cordwood.storage.object_stores.stored_objects import StoredObject
-from cordwood.storage.write_chunk_files import WrittenFile, encoded_chunk
+from cordwood.storage.write_chunk_files import WrittenFile, bytes_of_chunk, encoded_chunk
 from cordwood.storage.write_units import UNIT_BYTES, block_digests
 from cordwood.threads.stop_check import check_stop
 from cordwood.threads.thread_counts import default_threads, reading_threads
@@ -42,8 +41,8 @@ def upload_chunk_files(
     """
     leaves.expect([file.leaf for file in files if isinstance(file, ChunkFile)])
     results = [WrittenFile(0, b"")] * len(files)
-    large = [(number,) for number, file in enumerate(files) if _size(file) >= UNIT_BYTES]
-    small = [(number,) for number, file in enumerate(files) if _size(file) < UNIT_BYTES]
+    large = [(number,) for number, file in enumerate(files) if bytes_of_chunk(file) >= UNIT_BYTES]
+    small = [(number,) for number, file in enumerate(files) if bytes_of_chunk(file) < UNIT_BYTES]
 
     def upload(number: int) -> None:
         check_stop()
@@ -85,8 +84,3 @@ def _exists(store: ObjectStore, name: str) -> FileExistsError:
         f"there: cordwood rm {store.url}",
         store.url_of(name),
     )
-
-
-def _size(file: PlannedFile) -> int:
-    """Return the bytes of a chunk before compression; 0 for a small file."""
-    return math.prod(file.shape) * file.itemsize if isinstance(file, ChunkFile) else 0
