@@ -58,6 +58,12 @@ def convert(path: Path, tree: Any) -> None:
     cordwood.convert(source, path)
 
 
+def combine(path: Path, tree: Any) -> None:
+    source = path.parent / "source.safetensors"
+    cordwood.save(source, tree)
+    cordwood.combine(path, {source: 0.5})
+
+
 Save = Callable[..., None]
 NAMES = ["tree.safetensors", "tree.msgpack", "tree"]
 
@@ -72,8 +78,8 @@ def test_what_the_caller_waits_for_stays_in_the_page_cache(
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("save", [save_in_background, save_step])
-def test_what_is_saved_in_the_background_is_written_past_it(
+@pytest.mark.parametrize("save", [save_in_background, save_step, combine])
+def test_what_is_saved_in_the_background_or_computed_is_written_past_it(
     tmp_path: Path, calls: OpenCounter, save: Save, name: str
 ) -> None:
     save(tmp_path / name, TREE)

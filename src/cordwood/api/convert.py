@@ -286,13 +286,14 @@ def convert(
             run = stack.enter_context(bulk_run(bulk, work=work))
         written_bytes = 0
         for from_prefix, chosen, leaves in zip(trees.prefixes, parts, sources, strict=True):
+            is_computed = any(file.tile_ends for file in chosen.checkpoint._reader.files)
             options = SaveOptions(
                 chosen.to_prefix,
                 chosen.metadata,
                 compression,
                 max_shard_bytes,
                 files=beside_weights.files,
-                page_cache=True,
+                page_cache=not is_computed,  # whose computation needs the processor
             )
             structure = chosen.selected.stored.structure
             plan, rendezvous = plan_conversion(to_format, target, structure, leaves, options)
