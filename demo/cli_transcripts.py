@@ -30,7 +30,7 @@ The examples show what the commands print in a terminal of 100 columns and 40 li
 | exit code | meaning |
 |---|---|
 | 0 | success: no difference, no damage, no problem |
-| 1 | `diff` found differences, `verify` damage, `doctor` a problem; or `rm` or `prune` was declined, or left something |
+| 1 | `diff` found differences, `verify` damage, `doctor` a problem; `rm`, `prune` left something |
 | 2 | the arguments are wrong |
 | 3 | the checkpoint or leaf does not exist, does not fit, or could not be read or written |
 | 130 | interrupted |
