@@ -29,6 +29,7 @@ class Case(NamedTuple):
 
     title: str
     width: int  # of the GPT-2-shaped model
+    layers: int
     size: int  # of the square matrices of a step's work
     products: int  # how many of them
     steps: int
@@ -38,8 +39,8 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "one": Case("A loop with three saves", 256, 512, 3, 60, 5, 20, 3),
-    "smoke": Case("A little state", 8, 32, 1, 7, 1, 2, 1),
+    "one": Case("A loop with three saves", 256, 12, 512, 3, 60, 5, 20, 3),
+    "smoke": Case("A little state", 8, 2, 32, 1, 7, 1, 2, 1),
 }
 
 
@@ -57,7 +58,7 @@ class Measured(NamedTuple):
 
 def measure(case: Case, folder: Path) -> Measured:
     """Run the loop with every manager and without, in rounds whose order rotates."""
-    state = gpt2_adam(case.width)
+    state = gpt2_adam(case.width, layers=case.layers)
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
     names = [WITHOUT, *NAMES]
     loops, wholes, calls = ({name: list[float]() for name in names} for _ in range(3))
@@ -143,11 +144,12 @@ def _resume(name: str, root: Path, like: Any, case: Case) -> float:
 
 def _frozen(name: str, root: Path, case: Case) -> int:
     """Return the disk bytes of steps where only one block's weights change; check the restore."""
-    state = gpt2_adam(case.width)
+    state = gpt2_adam(case.width, layers=case.layers)
     manager = MANAGERS[name](root, KEPT)
     for number in range(KEPT):
         blocks = state["params"]["blocks"]
-        blocks["11"] = jax.tree.map(lambda leaf: leaf + 1, blocks["11"])
+        last = str(case.layers - 1)
+        blocks[last] = jax.tree.map(lambda leaf: leaf + 1, blocks[last])
         manager.save(number, state)
         manager.wait()
     _, tree = manager.restore(state)

@@ -33,16 +33,17 @@ class Case(NamedTuple):
 
     title: str
     width: int  # of the GPT-2-shaped model
+    layers: int
     devices: int
     saves: int
 
 
 CASES = {
-    "one": Case("One device", 768, 1, 5),
-    "eight": Case("Eight devices, each leaf cut over them", 768, 8, 5),
-    "one-50": Case("One device, 50 saving steps", 256, 1, 50),
-    "eight-50": Case("Eight devices, 50 saving steps", 256, 8, 50),
-    "smoke": Case("A little state", 8, 8, 2),
+    "one": Case("One device", 768, 12, 1, 5),
+    "eight": Case("Eight devices, each leaf cut over them", 768, 12, 8, 5),
+    "one-50": Case("One device, 50 saving steps", 256, 12, 1, 50),
+    "eight-50": Case("Eight devices, 50 saving steps", 256, 12, 8, 50),
+    "smoke": Case("A little state", 8, 2, 8, 2),
 }
 
 
@@ -69,7 +70,7 @@ def measure(contender: str, case: Case, folder: Path) -> Row:
     def update(state: Any) -> Any:
         return jax.tree.map(lambda leaf: (leaf * 0.999).astype(leaf.dtype), state)
 
-    state = gpt2_adam(case.width)
+    state = gpt2_adam(case.width, layers=case.layers)
     if case.devices > 1:
         state = spread(state)
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))

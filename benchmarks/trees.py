@@ -17,7 +17,7 @@ __all__ = ["TREES", "gpt2_adam", "minilm_path", "one_leaf", "small_leaves", "tin
 LAYERS, VOCABULARY, CONTEXT = 12, 50257, 1024
 
 
-def gpt2_adam(width: int = 768) -> Any:
+def gpt2_adam(width: int = 768, *, layers: int = LAYERS) -> Any:
     """GPT-2-small-shaped f32 parameters with Adam's two moments: 447 leaves, 1.49 GB."""
     generator = np.random.default_rng(0)
 
@@ -38,7 +38,7 @@ def gpt2_adam(width: int = 768) -> Any:
     params = {
         "tokens": {"embedding": array(VOCABULARY, width)},
         "positions": {"embedding": array(CONTEXT, width)},
-        "blocks": {str(i): block() for i in range(LAYERS)},
+        "blocks": {str(i): block() for i in range(layers)},
         "norm": norm(),
     }
     transform = optax.chain(

@@ -52,7 +52,7 @@ def test_what_is_sent_and_kept(web: WebStore) -> None:
 
 def test_deletion_in_any_order_leaves_the_others_whole(web: WebStore) -> None:
     root = f"{web.url}/run"
-    tree = fine_tuning()
+    tree = fine_tuning(columns=32)
     saved = {}
     with CheckpointManager(root, background=False) as manager:
         for step in range(8):

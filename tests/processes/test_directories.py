@@ -128,7 +128,7 @@ def test_files_are_each_processs_own(tmp_path: Path, two: Group) -> None:
 
 
 def test_processes_that_save_to_different_places(tmp_path: Path, two: Group) -> None:
-    for text in two.fail("directories.disagree", folder=str(tmp_path), timeout_seconds=3.0):
+    for text in two.fail("directories.disagree", folder=str(tmp_path), timeout_seconds=6.0):
         assert f"process 1 came to save {tmp_path}/1, process 0 to save {tmp_path}/0" in text
     assert names(tmp_path) == []
 

@@ -13,6 +13,7 @@ import os
 import random
 import shutil
 import tempfile
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from itertools import accumulate
@@ -110,6 +111,7 @@ def flip_bits(
                 file.seek(flip.offset)
                 (byte,) = file.read(1)
                 _put(file, flip.offset, byte ^ 1 << flip.bit)
+                _backdate(file)
                 outcome, message = _outcome(copy, load, want, assert_equal)
                 _put(file, flip.offset, byte)
             results[outcome].append(Flipped(flip, message))
@@ -133,6 +135,12 @@ def _flips_within(source: Path, count: int, seed: int) -> list[BitFlip]:
 def _put(file: Any, offset: int, byte: int) -> None:
     file.seek(offset)
     file.write(bytes([byte]))
+
+
+def _backdate(file: Any) -> None:
+    """Say that a file was written a while ago: a load of a new one waits for the clock to tick."""
+    past_ns = time.time_ns() - 2 * 10**9
+    os.utime(file.fileno(), ns=(past_ns, past_ns))
 
 
 def _outcome(
