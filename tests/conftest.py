@@ -76,6 +76,14 @@ def cut_small_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cells, "SMALL_BYTES", 0)
 
 
+@pytest.fixture
+def memory_folder() -> Iterator[str]:
+    """Return the path of a directory in memory, where flushes cost nothing."""
+    place = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    with tempfile.TemporaryDirectory(dir=place) as folder:
+        yield folder
+
+
 @pytest.fixture(name="fake_accelerator")
 def _fake_accelerator() -> Iterator[str]:
     """CPU devices that cordwood takes for accelerators; the value is their host memory kind."""

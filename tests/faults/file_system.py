@@ -9,11 +9,12 @@ effect by itself and in any order.
 from __future__ import annotations
 
 import os
-import time
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
+
+from tests.old_files import date_back
 
 LINK = b"\0a symbolic link to "  # begins the contents of one
 ROOT = 0  # the inode of the directory that the model begins at
@@ -245,7 +246,6 @@ def write_disk(disk: Disk, folder: str) -> dict[tuple[int, int], int]:
         os.mkdir(f"{folder}/{path}")
         inodes[inode_key(os.stat(f"{folder}/{path}"))] = inode
     first: dict[int, str] = {}
-    past_ns = time.time_ns() - 2 * 10**9
     for path, (inode, data) in disk.files.items():
         target = f"{folder}/{path}"
         if inode in first:
@@ -257,6 +257,6 @@ def write_disk(disk: Disk, folder: str) -> dict[tuple[int, int], int]:
         else:
             with open(target, "wb") as file:
                 file.write(data)
-            os.utime(target, ns=(past_ns, past_ns))  # loads of new files wait for the clock to tick
+            date_back(target)
         inodes[inode_key(os.lstat(target))] = inode
     return inodes

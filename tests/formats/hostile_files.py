@@ -14,6 +14,7 @@ import pytest
 import cordwood
 from cordwood import CordwoodError
 from tests.memory import traced_memory
+from tests.old_files import write_old
 
 __all__ = [
     "Case",
@@ -133,8 +134,7 @@ def require_tree_or_error(
     """
     good, trees = file.read_bytes(), []
     for content in contents:
-        file.unlink()  # ext4 flushes a file that is truncated and written again
-        file.write_bytes(content)
+        write_old(file, content)
         try:
             trees.append(cordwood.load(path, to="numpy", format=format))
         except CordwoodError as e:

@@ -110,15 +110,15 @@ def test_files_are_linked(tmp_path: Path) -> None:
 @each
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
 def test_a_failed_system_call_leaves_complete_steps(
-    tmp_path: Path, steps: Scenario, code: int
+    memory_folder: str, steps: Scenario, code: int
 ) -> None:
-    check(list(fail_calls(steps, str(tmp_path), code)), at_least=20)
+    check(list(fail_calls(steps, memory_folder, code)), at_least=20)
 
 
 @each
 @pytest.mark.parametrize("torn", [False, True], ids=["before", "torn"])
-def test_the_process_ends_at_any_call(tmp_path: Path, steps: Scenario, torn: bool) -> None:
-    outcomes = list(kill_calls(steps, str(tmp_path), torn=torn))
+def test_the_process_ends_at_any_call(memory_folder: str, steps: Scenario, torn: bool) -> None:
+    outcomes = list(kill_calls(steps, memory_folder, torn=torn))
     check(outcomes, at_least=20)
     assert {outcome.found for outcome in outcomes} == {"old", "new"}
 

@@ -7,8 +7,6 @@ fixed sample of them.
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Iterator
 
 import pytest
 
@@ -20,14 +18,6 @@ from tests.soak.page import SOAK, as_table, write_section
 EFFORT = Effort() if SOAK else Effort(all_of=3, samples=3, most=6, kills=1, most_after_kills=2)
 CASES = [case for case in crash_cases() if SOAK or not case.is_large]
 _rows: list[list[object]] = []
-
-
-@pytest.fixture
-def memory_folder() -> Iterator[str]:
-    """Return the path of a directory in memory, where flushes cost nothing."""
-    place = "/dev/shm" if os.path.isdir("/dev/shm") else None
-    with tempfile.TemporaryDirectory(dir=place) as folder:
-        yield folder
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

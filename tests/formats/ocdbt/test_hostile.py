@@ -19,6 +19,7 @@ from tests.formats.ocdbt.test_ocdbt import (
     wrapped,
 )
 from tests.memory import traced_memory
+from tests.old_files import write_old
 
 VALUE = b"value of a file"
 # Three keys, "w/.zarray", "w/0" and "w/1": two values within, one in the file `v`.
@@ -73,7 +74,7 @@ def test_each_changed_byte_gives_values_or_an_error_in_little_memory(
         for i in range(len(body)):
             for bits in (0x01, 0x10, 0x7F, 0x80, 0xFF):
                 other = body[:i] + bytes([body[i] ^ bits]) + body[i + 1 :]
-                (path / name).write_bytes(wrapped(magic, other))
+                write_old(path / name, wrapped(magic, other))
                 try:
                     result = read(path)
                 except CordwoodError as e:

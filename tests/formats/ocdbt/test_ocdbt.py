@@ -29,6 +29,7 @@ from cordwood.formats.zarr.array_reader import ends_in_crc32c
 from cordwood.storage.local_directory import LocalDirectory
 from tests.formats.orbax.orbax_trees import copied
 from tests.memory import traced_memory
+from tests.old_files import write_old
 
 
 def written(path: Path, values: dict[str, bytes], **config: Any) -> None:
@@ -146,7 +147,7 @@ def test_every_flipped_byte_of_a_node_is_noticed(tmp_path: Path, layout: str) ->
     for file in nodes(path):
         data = file.read_bytes()
         for i in range(len(data)):
-            file.write_bytes(data[:i] + bytes([data[i] ^ 0x40]) + data[i + 1 :])
+            write_old(file, data[:i] + bytes([data[i] ^ 0x40]) + data[i + 1 :])
             with pytest.raises((CorruptionError, FormatError), match=file.name):
                 read(path)
         file.write_bytes(data)

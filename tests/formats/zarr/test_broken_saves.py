@@ -92,15 +92,15 @@ def _exchange_again(monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "code"),
     [("raw", errno.EIO), ("zstd", errno.ENOSPC), ("no-exchange", errno.EIO)],
 )
-def test_a_failed_system_call_leaves_old_or_new(tmp_path: Path, name: str, code: int) -> None:
-    outcomes = list(fail_calls(SCENARIOS[name], str(tmp_path), code))
+def test_a_failed_system_call_leaves_old_or_new(memory_folder: str, name: str, code: int) -> None:
+    outcomes = list(fail_calls(SCENARIOS[name], memory_folder, code))
     check(outcomes, at_least=40)
     check_errors(outcomes, code, name="c")
 
 
 @pytest.mark.parametrize("name", ["raw", "no-exchange"])
-def test_the_process_ends_at_any_call(tmp_path: Path, name: str) -> None:
-    outcomes = list(kill_calls(SCENARIOS[name], str(tmp_path), torn=name == "raw"))
+def test_the_process_ends_at_any_call(memory_folder: str, name: str) -> None:
+    outcomes = list(kill_calls(SCENARIOS[name], memory_folder, torn=name == "raw"))
     check(outcomes, at_least=40)
     assert {outcome.found for outcome in outcomes} == {"old", "new"}
     assert not any(outcome.returned for outcome in outcomes)
