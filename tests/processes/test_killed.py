@@ -15,7 +15,7 @@ import cordwood
 from tests.processes.group import Group, Result
 from tests.soak.page import SOAK, as_table, write_section
 
-KILLS = 50 if SOAK else 6
+KILLS = 50 if SOAK else 4
 SILENCE_SECONDS = 5.0
 TIMEOUT_SECONDS = 15.0
 ROWS = 512  # 17 MB: a save takes about a fifth of a second
