@@ -23,7 +23,7 @@ from cordwood.sharding.boxes import shape_of
 from cordwood.threads.thread_counts import reading_threads
 from cordwood.tiles.tiled_checkpoint import open_tiles
 
-_RECENT_BYTES = 24 << 20  # the threads of a load read parts of several tiles at a time
+_RECENT_BYTES = 36 << 20  # the eight threads of a save read parts of nine tiles at a time
 
 
 class TileComputer(NamedTuple):
