@@ -110,7 +110,12 @@ def test_an_existing_checkpoint_is_there_until_the_end(source: Path, tmp_path: P
 def test_parts_write_files_and_a_last_call_commits(source: Path, tmp_path: Path) -> None:
     path, options = tmp_path / "x", OPTIONS[0]
     alone = cordwood.convert(source, tmp_path / "alone", **options)
-    parts = [cordwood.convert(source, path, part=(i, 3), **options) for i in (2, 0)]
+    seen: list[Progress] = []
+    parts = [
+        cordwood.convert(source, path, part=(i, 3), progress=seen.append, **options) for i in (2, 0)
+    ]
+    assert 0 < seen[0].total_bytes < alone.size_bytes
+    assert seen[-1].done_bytes == seen[-1].total_bytes
     assert not (path / "cordwood.json").exists()
     assert all(part.leaves == 0 and 0 < part.size_bytes < alone.size_bytes for part in parts)
     with pytest.raises(ValueError, match="journal of another call"):

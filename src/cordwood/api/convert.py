@@ -270,7 +270,8 @@ def convert(
         meter = None
         report = stack.enter_context(progress_display(progress, "converting"))
         if writer is not None:
-            stack.enter_context(report_progress(sum(sizes), report))
+            part_count = 1 if bulk.part is None else bulk.part.total
+            stack.enter_context(report_progress(sum(sizes) // part_count, report))
         elif report is not None:
             leaves_to_read = [leaf for each in parts for leaf in each.selected.stored.leaves]
             meter = ProgressMeter(size_of_leaves(leaves_to_read), report)

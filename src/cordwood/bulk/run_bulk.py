@@ -82,14 +82,16 @@ class BulkRun:
         else:
             look_up = partial(self._recorded_meanwhile, keys)
             ended = run_on_executor(run_task, calls, executor, results_of_lost=look_up)
+        counted_bytes = 0 if meter is None else meter.done_bytes
         for number, outcome in ended:
             task, result = tasks[todo[number]], outcome
             if isinstance(outcome, EndedTask):
                 result = outcome.result
                 if not outcome.is_recorded:
                     self._record(task, keys[number], result)
-            if meter is not None and executor is not None:
-                meter.advance(task.size_bytes)
+            if meter is not None:  # a task of this process has counted what it has read
+                meter.advance(max(0, counted_bytes + task.size_bytes - meter.done_bytes))
+                counted_bytes = meter.done_bytes
             yield todo[number], result
 
     def forget(self) -> None:

@@ -31,7 +31,7 @@ class Diff:
         trees: lines for trees that only one of two directories holds.
         prefixes: the prefixes of the trees that were compared; "" for a tree without one.
         skipped: what a or b also holds and was not compared, in words: other trees, where one was
-            chosen or is in memory, and items of Orbax that are no trees.
+            chosen or is in memory, items of Orbax that are no trees, and elements of other parts.
     """
 
     a: str

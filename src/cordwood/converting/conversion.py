@@ -17,8 +17,8 @@ class Conversion(NamedTuple):
     Attributes:
         source, destination: the paths.
         source_format, format: the names of their formats.
-        leaves: how many leaves were written.
-        size_bytes: the size of the elements of all arrays as written, in bytes.
+        leaves: how many leaves were written; 0 if this was a part.
+        size_bytes: the size of the elements of all arrays as written, in bytes; of a part, its own.
         lost: descriptions of what the format cannot store, and of leaves that cannot be read; ()
             unless `lossy=True`.
         prefixes: the prefixes of the trees that were written; "" for a tree without one.

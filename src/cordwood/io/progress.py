@@ -48,6 +48,11 @@ class ProgressMeter:
         self._reported_seconds = time.monotonic()
         report(self._progress)
 
+    @property
+    def done_bytes(self) -> int:
+        """The number of bytes that are done."""
+        return self._progress.done_bytes
+
     def advance(self, size_bytes: int, doing: str = "") -> None:
         """Count more bytes as done. Raises what the callback raises."""
         with self._lock:
