@@ -8,11 +8,13 @@ import time
 from pathlib import Path
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from cordwood import CheckpointManager, verify
+from cordwood import CheckpointManager, save, verify
 from cordwood.testing import assert_trees_equal
+from tests.orbax_versions.trees import rows
 from tests.processes.group import Group
 from tests.processes.spread_trees import reference
 
@@ -128,6 +130,20 @@ def test_orbax_restores_the_steps_of_two_processes(tmp_path: Path, two: Group) -
         assert orbax.metrics(2) == {"loss": 0.5}
         # Orbax orders the keys of dicts.
         assert_trees_equal(orbax.restore(3), jax.tree.map(lambda leaf: leaf, reference(3)))
+
+
+def test_two_processes_replace_a_checkpoint_that_another_tool_wrote(
+    tmp_path: Path, two: Group
+) -> None:
+    save(tmp_path / "saved", {"old": np.ones(3)}, format="orbax")
+    two.run("orbax_steps.replace", path=str(tmp_path / "saved"))
+    assert os.listdir(tmp_path) == ["saved"]
+    assert not verify(tmp_path / "saved").stale
+    with ocp.StandardCheckpointer() as checkpointer:
+        restored = checkpointer.restore(tmp_path / "saved")
+    assert {name: array.tolist() for name, array in restored.items()} == dict.fromkeys(
+        ("both", "columns", "joined", "replicated", "rows"), rows().tolist()
+    )
 
 
 def test_a_handler_of_a_user_writes_files_on_some_or_all_processes(
