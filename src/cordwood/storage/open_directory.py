@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cordwood.storage.local_directory import LocalDirectory
 from cordwood.storage.locations import LocalPath, Location
+from cordwood.storage.paths import locate_directory
 from cordwood.storage.readable_directory import OpenDirectory
 
 
@@ -13,7 +14,7 @@ def directory_at(location: Location) -> OpenDirectory:
     Raises FileNotFoundError and NotADirectoryError.
     """
     if isinstance(location, LocalPath):
-        return LocalDirectory(location)
+        return LocalDirectory(locate_directory(location))
     if location.is_hub:
         from cordwood.storage.hub.hub_directory import HubDirectory
 
