@@ -34,7 +34,8 @@ def main(names: list[str]) -> int:
     for name in names or environments:
         python = make_environment(BUILD / name, environments[name])
         report = BUILD / f"{name}.json"
-        run_module(python, "tests.orbax_versions.read", str(CASES), str(report))
+        for module in ("read", "read_together"):
+            run_module(python, f"tests.orbax_versions.{module}", str(CASES), str(report))
     reports = {name: BUILD / f"{name}.json" for name in environments}
     outcomes = {name: json.loads(report.read_text()) for name, report in reports.items()}
     PAGE.write_text(page_with_tables(PAGE.read_text(), outcomes, refusals()))

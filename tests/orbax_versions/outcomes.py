@@ -50,7 +50,7 @@ def outcome_of(case: Path, door: str, tree: Any) -> str:
             warnings.simplefilter("ignore")
             restored = restore((case / place).absolute(), target)
     except Exception as e:  # noqa: BLE001 - any error is an outcome
-        return f"{type(e).__name__}: {_message(e)}"
+        return f"{type(e).__name__}: {message_of(e)}"
     lines, expected_lines = digests_of(restored), digests_of(expected(tree))
     for key in sorted({*lines, *expected_lines}):
         if lines.get(key) != expected_lines.get(key):
@@ -70,7 +70,7 @@ def outcome_of_orbax(case: Path, door: str, tree: Any) -> str:
             with ocp.PyTreeCheckpointer() as checkpointer:
                 checkpointer.save(saved / DOORS[door].place, tree)
         except Exception as e:  # noqa: BLE001 - any error is an outcome
-            return f"{type(e).__name__}: {_message(e)}"
+            return f"{type(e).__name__}: {message_of(e)}"
         return outcome_of(saved, door, tree)
 
 
@@ -84,7 +84,7 @@ def _is_placed(tree: Any, target: Any) -> bool:
     )
 
 
-def _message(error: Exception) -> str:
+def message_of(error: Exception) -> str:
     """Return the first line of a message, without paths and addresses."""
     line = str(error).strip().partition("\n")[0]
     return re.sub(r"0x[0-9a-f]+|/\S*", "...", line)[:200]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from tests.orbax_versions.outcomes_text import ABSENT, EQUAL, EQUAL_DATA
+from tests.orbax_versions.read_together import READERS
 from tests.orbax_versions.trees import GROUPS, TREES
 
 BEGIN, END = "<!-- written by make orbax-versions -->\n", "<!-- end -->"
@@ -56,7 +57,7 @@ def page_with_tables(page: str, outcomes: Outcomes, refusals: Mapping[str, str])
 def tables(outcomes: Outcomes, refusals: Mapping[str, str]) -> str:
     versions = [name.rpartition("-")[2] for name in outcomes]
     rows = []
-    for tree in (*TREES, *GROUPS):
+    for tree in (*TREES, *GROUPS, *READERS):
         cells = [_cell(name, tree, outcomes[name].get(tree, {})) for name in outcomes]
         rows.append([tree, *cells])
     notes = [f"{number}. {note.text}" for number, note in enumerate(NOTES, 1)]

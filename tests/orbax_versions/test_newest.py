@@ -10,6 +10,7 @@ import pytest
 from tests.orbax_versions.__main__ import FOLDER, PAGE
 from tests.orbax_versions.outcomes import outcomes_of
 from tests.orbax_versions.page import undocumented
+from tests.orbax_versions.read_together import READERS
 from tests.orbax_versions.trees import GROUPS, TREES
 from tests.orbax_versions.write import refusals, write_cases
 from tests.tool_environments import requirements_by_name
@@ -30,7 +31,7 @@ def test_the_page_has_all_trees_versions_and_refusals() -> None:
     versions = [name.removeprefix("orbax-") for name in environments()]
     head = " | ".join(["tree", *[f"Orbax {version}" for version in versions]])
     assert f"| {head} |" in page
-    for tree in (*TREES, *GROUPS):
+    for tree in (*TREES, *GROUPS, *READERS):
         assert f"\n| {tree} | " in page
     for message in refusals().values():
         assert f"`{message}`" in page

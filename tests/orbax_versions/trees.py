@@ -29,21 +29,28 @@ def one_device() -> dict[str, Any]:
     }
 
 
+def rows() -> np.ndarray[Any, Any]:
+    """Return the value of each array of `sharded`."""
+    return np.arange(96 * 64, dtype=np.float32).reshape(96, 64)
+
+
+SPECS = {
+    "rows": PartitionSpec("x"),
+    "columns": PartitionSpec(None, "y"),
+    "both": PartitionSpec("x", "y"),
+    "joined": PartitionSpec(("x", "y")),
+    "replicated": PartitionSpec(),
+}
+
+
 def sharded(mesh: Mesh) -> dict[str, Any]:
     """Return arrays that are cut along one axis, along both, along none and unevenly."""
-    rows = np.arange(96 * 64, dtype=np.float32).reshape(96, 64)
 
     def put(spec: PartitionSpec) -> jax.Array:
         sharding = NamedSharding(mesh, spec)
-        return jax.make_array_from_callback(rows.shape, sharding, lambda index: rows[index])
+        return jax.make_array_from_callback(rows().shape, sharding, lambda index: rows()[index])
 
-    return {
-        "rows": put(PartitionSpec("x")),
-        "columns": put(PartitionSpec(None, "y")),
-        "both": put(PartitionSpec("x", "y")),
-        "joined": put(PartitionSpec(("x", "y"))),
-        "replicated": put(PartitionSpec()),
-    }
+    return {name: put(spec) for name, spec in SPECS.items()}
 
 
 def eight_devices() -> dict[str, Any]:
