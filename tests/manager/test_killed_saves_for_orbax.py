@@ -284,3 +284,27 @@ def test_a_checkpoint_that_comes_while_it_is_copied_stays(root: Path, tmp_path: 
     assert_trees_equal(cordwood.load(tmp_path / "to" / "11", like=tree_of(1)), tree_of(1))
     assert cordwood.gc(tmp_path / "to" / "11") == []
     assert os.listdir(tmp_path / "to") == ["11"]
+
+
+class SeenFlushes(syscalls.SystemCalls):
+    def __init__(self) -> None:
+        self.paths: set[str] = set()
+
+    def fsync(self, fd: int) -> None:
+        self.paths.add(os.readlink(f"/proc/self/fd/{fd}"))
+        super().fsync(fd)
+
+
+def test_a_second_call_flushes_the_name_that_a_killed_one_gave(tmp_path: Path) -> None:
+    def save() -> None:
+        cordwood.save(tmp_path / "one" / "d", tree_of(1), orbax=True)
+
+    def copy() -> None:
+        cordwood.copy(tmp_path / "one" / "d", tmp_path / "other" / "d")
+
+    for call, parent in ((save, "one"), (copy, "other")):
+        call()
+        seen = SeenFlushes()
+        with syscalls.override(seen):
+            call()
+        assert str(tmp_path / parent) in seen.paths

@@ -234,8 +234,7 @@ def make_ancestors(folder: str, made: list[str]) -> None:
         sync_directory(os.path.dirname(each))  # also if another process has just made it
     if missing or _is_empty(folder):
         # The process that made the first existing parent may not have flushed its entry.
-        with suppress(PermissionError):
-            sync_directory(os.path.dirname(folder))
+        sync_parent(folder)
 
 
 def _is_empty(folder: str) -> bool:
@@ -249,6 +248,12 @@ def remove_directories(made: list[str]) -> None:
     for folder in reversed(made):
         with suppress(OSError):  # not empty: another process uses it
             syscalls.current().rmdir(folder)
+
+
+def sync_parent(path: str) -> None:
+    """Flush the entry of a directory in its parent, as far as this user may open the parent."""
+    with suppress(PermissionError):
+        sync_directory(os.path.dirname(path))
 
 
 def sync_directory(folder: str) -> None:

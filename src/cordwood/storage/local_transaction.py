@@ -21,7 +21,12 @@ from cordwood.io.open_files import ReadableFile
 from cordwood.io.page_cache import fits_page_cache
 from cordwood.storage import syscalls
 from cordwood.storage.atomic_file import SaveStep, WritableFile, remove_stale_temporaries
-from cordwood.storage.directories import make_ancestors, remove_directories, sync_directory
+from cordwood.storage.directories import (
+    make_ancestors,
+    remove_directories,
+    sync_directory,
+    sync_parent,
+)
 from cordwood.storage.file_rights import creation_mode, limit_file, rights_of
 from cordwood.storage.local_directory import LocalDirectory, open_directory_files
 from cordwood.storage.locations import LocalPath
@@ -215,6 +220,8 @@ class LocalTransaction(SaveStep):
             old = read_local_index(self._path, self._rules)
             change = update(old)
             self._require(change.added)
+            if old is not None:
+                sync_parent(self._path)  # it has its name by a rename, and that save may be dead
             self._replace(change, old)
             with suppress(OSError):  # a later save, or gc, removes the rest
                 self._clean(change)
@@ -453,6 +460,7 @@ def lock_of(path: str, rules: NamingRules) -> str:
 
 def flush_with_sidecars(path: str, rules: NamingRules) -> None:
     """Make durable what a directory holds; a save that was killed may not have done it."""
+    sync_parent(path)  # its name may be new
     names: frozenset[str] = frozenset()
     with suppress(OSError, CordwoodError):
         index = read_local_index(path, rules)
