@@ -104,9 +104,7 @@ class LocalStorage:
             self._path, self._rules, others_commit, timeout_seconds, page_cache=page_cache
         )
         if not others_commit:
-            with suppress(
-                OSError
-            ):  # left by a killed save of a new directory, or in the zarr layout
+            with suppress(OSError):  # of killed saves that made or replaced the directory
                 if stale_stages(self._path):
                     spared = stage_path(self._path, resumes) if resumes else ""
                     collect_stages(self._path, dry_run=False, spared=spared)
