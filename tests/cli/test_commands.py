@@ -1100,3 +1100,12 @@ def test_info_says_where_a_long_text_goes_on(run: Run, tmp_path: Path) -> None:
     out = run("info", tmp_path / "c").out
     assert "a" * 200 + "\n" in out + "\n"
     assert "b" * 200 + "..." in out
+
+
+def test_info_says_what_a_delta_holds(run: Run, tmp_path: Path) -> None:
+    publisher = cordwood.WeightPublisher(tmp_path / "weights")
+    for version in (1, 2):
+        publisher.publish(version, {"w": np.full(1000, version)}).wait()
+    rows = [line.split(maxsplit=2) for line in run("info", tmp_path / "weights/2")[1].splitlines()]
+    assert ["delta", "of", "version 1"] in rows
+    assert ["holds", "the", "changes, not the tree"] in rows

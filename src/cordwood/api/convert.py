@@ -38,6 +38,7 @@ from cordwood.io.progress_bar import progress_display
 from cordwood.loading.checkpoint import Checkpoint, open_at
 from cordwood.loading.load_options import Cast
 from cordwood.loading.locate_step import locate_checkpoint
+from cordwood.loading.refuse_delta import refuse_delta
 from cordwood.loading.tree_reference import refer_to_tree
 from cordwood.message_text import first_names, printable
 from cordwood.plan.path_patterns import Select
@@ -255,6 +256,7 @@ def convert(
             opened = stack.enter_context(
                 _opened(origin, target, prefix=each, max_bytes=max_bytes, scratch=folder)
             )
+            refuse_delta(opened._reader)
             chosen = part_to_convert(opened, to, leaf_options)
             strings = opened.metadata if metadata is None else metadata
             require_strings(strings)

@@ -17,7 +17,8 @@ from cordwood.loading.load_options import (
     Missing,
     OpenAndReadOptions,
 )
-from cordwood.loading.load_tree import PublishedDeltaError, load_checkpoint
+from cordwood.loading.load_tree import load_checkpoint
+from cordwood.loading.refuse_delta import PublishedDeltaError
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.rename_paths import Rename
 from cordwood.plan.transpose_leaves import Transpose
@@ -199,7 +200,13 @@ def load(
     )
     try:
         return load_checkpoint(
-            location, like, options, format=format, prefix=prefix, max_bytes=max_bytes
+            location,
+            like,
+            options,
+            format=format,
+            prefix=prefix,
+            max_bytes=max_bytes,
+            is_published_refused=False,
         )
     except PublishedDeltaError as e:
         return load_version(e.location, like, options)

@@ -12,10 +12,10 @@ from cordwood.combining.match_leaves import match_leaves, require_names
 from cordwood.combining.parse_weights import PathOf, parse_weights
 from cordwood.combining.plan_combination import plan_combination
 from cordwood.combining.weighted_sum import Accumulate
-from cordwood.deltas.stored_delta import require_tree
 from cordwood.loading.checkpoint import Checkpoint, open_at
 from cordwood.loading.leaf_reader import LeafReader
 from cordwood.loading.load_options import Cast
+from cordwood.loading.refuse_delta import refuse_delta
 from cordwood.loading.unreadable_leaves import require_readable
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.rename_paths import Rename
@@ -147,7 +147,7 @@ def _selected(
 ) -> LeafReader:
     """Open a checkpoint, and return a reader of its selected leaves."""
     reader = stack.enter_context(open_at(location, prefix=prefix))._reader
-    require_tree(reader)
+    refuse_delta(reader)
     require_names(reader.path, reader.index)
     if select is not None or rename:
         chosen = select_leaves(reader.index, select=select, rename=rename, where=reader.path)

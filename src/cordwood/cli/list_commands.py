@@ -24,6 +24,8 @@ from cordwood.cli.output import (
 )
 from cordwood.errors import CordwoodError
 from cordwood.formats.step_record import KEY, ORBAX_KEY, decode_record
+from cordwood.formats.version_record import KEY as VERSION_KEY
+from cordwood.formats.version_record import version_in
 from cordwood.message_text import counted, printable, size_text
 from cordwood.storage.locations import Location
 from cordwood.threads.garbage_collector import gc_paused
@@ -213,6 +215,8 @@ def _summary_rows(summary: Mapping[str, Any]) -> list[list[str]]:
         record = _record_rows(text) if name == KEY else []
         if name == ORBAX_KEY:
             record = [["for Orbax too", f"item {text}" if text else "yes"]]
+        if name == VERSION_KEY:
+            record = _version_rows(text)
         rows += record or [[f"metadata {name}", _beginning_of(text)]]
     rows += [[f"tree {tree['prefix']}", _sizes_text(tree)] for tree in summary.get("trees", [])]
     rows += [[f"item {name}", kind] for name, kind in summary.get("items", {}).items()]
@@ -233,6 +237,20 @@ def _record_rows(text: str) -> list[list[str]]:
     if record.items:
         rows.append(["items", ", ".join(record.items)])
     return rows
+
+
+def _version_rows(text: str) -> list[list[str]]:
+    """Return the record of a version as rows of two cells; [] if it cannot be read."""
+    try:
+        record = version_in({VERSION_KEY: text}, VERSION_KEY)
+    except CordwoodError:
+        return []
+    if record is None or record.base is None:
+        return []
+    step = record.base.step
+    base = "another checkpoint" if step is None else f"version {step}"
+    leaves = "the tree; a delta is beside it" if record.is_whole else "the changes, not the tree"
+    return [["delta of", base], ["holds", leaves]]
 
 
 def _beginning_of(text: str) -> str:

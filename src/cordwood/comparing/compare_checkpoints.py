@@ -34,6 +34,7 @@ from cordwood.index import ARRAY_KINDS, Index, Leaf, leaf_text
 from cordwood.io.progress import ProgressOption, Report, report_progress
 from cordwood.io.progress_bar import progress_display
 from cordwood.loading.checkpoint import Checkpoint, open_at
+from cordwood.loading.refuse_delta import refuse_delta
 from cordwood.loading.unreadable_leaves import require_readable
 from cordwood.message_text import counted
 from cordwood.plan.keys_of_like import with_keys_of_like
@@ -153,6 +154,7 @@ def _operand(
     like: Index | None = None,
 ) -> Operand:
     if isinstance(value, Checkpoint):
+        refuse_delta(value._reader)
         return CheckpointOperand(value, rename, recipe, like)
     return TreeOperand(value, rename, recipe, like)
 

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from cordwood import dtypes
 from cordwood.deltas.encode_delta import EncodedTile, encode_tiles, tile_digest
-from cordwood.deltas.stored_delta import require_tree
 from cordwood.deltas.tile_grid import TiledTree, tile_tree
 from cordwood.deltas.version_digest import version_digest
 from cordwood.errors import MismatchError
@@ -16,6 +15,7 @@ from cordwood.index import ARRAY_KINDS, Box, LeafSpec, leaf_text
 from cordwood.io.progress import ProgressMeter
 from cordwood.keypath import path_label
 from cordwood.loading.leaf_reader import LeafReader
+from cordwood.loading.refuse_delta import refuse_delta
 from cordwood.loading.stored_specs import read_boxes, stored_specs
 from cordwood.message_text import first_lines
 from cordwood.sharding.boxes import element_count
@@ -48,8 +48,8 @@ def compare_versions(
 
     Raises MismatchError unless they have the same leaves, of the same kinds, shapes and dtypes.
     """
-    require_tree(base)
-    require_tree(target)
+    refuse_delta(base)
+    refuse_delta(target)
     old_leaves, new_leaves = base.index.leaves, target.index.leaves
     old_specs, new_specs = stored_specs(base, old_leaves), stored_specs(target, new_leaves)
     require_same_types(base.path, old_specs, target.path, new_specs)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from cordwood.deltas.stored_delta import StoredDelta, require_delta, require_tree
+from cordwood.deltas.stored_delta import StoredDelta, require_delta
 from cordwood.io.recent_tiles import RecentTiles
 from cordwood.loading.leaf_reader import LeafReader
+from cordwood.loading.refuse_delta import refuse_delta
 from cordwood.loading.stored_specs import read_boxes, stored_specs
 from cordwood.threads.thread_counts import default_threads
 from cordwood.tiles.tiled_checkpoint import open_tiles
@@ -21,7 +22,7 @@ def open_patched(base: LeafReader, delta: LeafReader) -> LeafReader:
         FormatError: there is no delta.
         MismatchError: it is a delta of another tree, or the base is a delta.
     """
-    require_tree(base)
+    refuse_delta(base)
     leaves = base.index.leaves
     specs = stored_specs(base, leaves)
     stored = StoredDelta(delta, require_delta(delta), base.index.structure, specs)

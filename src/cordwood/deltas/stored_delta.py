@@ -187,13 +187,3 @@ def require_delta(reader: LeafReader) -> VersionRecord:
             "WeightPublisher wrote as one"
         )
     return record
-
-
-def require_tree(reader: LeafReader) -> None:
-    """Raise MismatchError if a checkpoint is a delta, where a tree is needed."""
-    record = version_in(reader.index.metadata, reader.path)
-    if record is not None and not record.is_whole:
-        raise MismatchError(
-            f"{reader.path} is a delta itself: expected a checkpoint of the tree; apply it to its "
-            "base first (cordwood apply)"
-        )

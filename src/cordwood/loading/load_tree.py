@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from typing import Any
 
 from cordwood.errors import CordwoodError, MismatchError
 from cordwood.formats.format_protocol import OpenOptions
-from cordwood.formats.version_record import version_in
 from cordwood.io.progress import report_progress
 from cordwood.io.progress_bar import progress_display
 from cordwood.io.stale_handles import retry_stale
@@ -19,6 +18,7 @@ from cordwood.loading.load_options import LoadOptions
 from cordwood.loading.load_target import target_size_bytes
 from cordwood.loading.migrations import match_or_migrate
 from cordwood.loading.open_reader import open_reader
+from cordwood.loading.refuse_delta import refuse_delta
 from cordwood.loading.restore_targets import restore_targets
 from cordwood.storage.locations import Location
 from cordwood.storage.retry_reading import ReplacedError, retry_reading
@@ -63,15 +63,16 @@ def load_checkpoint(
     format: str | None = None,
     prefix: str | None = None,
     max_bytes: int | None = None,
+    is_published_refused: bool = True,
 ) -> Any:
-    """Load a tree, as `load`."""
+    """Load a tree, as `load`; a delta is an error as `refuse_delta` says."""
     # Data is freed once it is read.
     open_options = OpenOptions(max_bytes, read_once=not options.mmap)
 
     def read() -> Any:
         reader = open_reader(location, format=format, prefix=prefix, options=open_options)
         with closing(reader.opened):
-            _refuse_delta(reader)
+            refuse_delta(reader, is_published_refused=is_published_refused)
             try:
                 return load_tree(reader, like, options)
             except CordwoodError as e:
@@ -84,35 +85,3 @@ def load_checkpoint(
         return retry_stale(lambda: retry_reading(read))
     except MismatchError as e:  # the message is enough; hide internal frames
         raise e.with_traceback(None) from e.__cause__
-
-
-class PublishedDeltaError(MismatchError):
-    """A published version is a delta: its tree is that of a version before it, changed.
-
-    Attributes:
-        location: the version.
-    """
-
-    def __init__(self, message: str, location: Location) -> None:
-        super().__init__(message)
-        self.location = location
-
-
-def _refuse_delta(reader: LeafReader) -> None:
-    """Raise MismatchError for a delta, PublishedDeltaError for one that is a published version."""
-    record = None
-    with suppress(CordwoodError):  # a tree can be read, whatever is beside it
-        record = version_in(reader.index.metadata, reader.path)
-    if record is None or record.is_whole:
-        return
-    text = f"{reader.path} is a delta: expected a tree, found the changes"
-    step = None if record.base is None else record.base.step
-    if step is not None and reader.location is not None:
-        raise PublishedDeltaError(
-            f"{text} of version {step}. cordwood.load({reader.path!r}) returns the tree that they "
-            "make",
-            reader.location,
-        )
-    raise MismatchError(
-        f"{text}. cordwood.apply_delta (cordwood apply) makes the tree of it and its base"
-    )

@@ -31,6 +31,7 @@ from cordwood.formats.step_record import (
     record_text_in,
 )
 from cordwood.formats.version_record import KEY as VERSION_KEY
+from cordwood.formats.version_record import version_in
 from cordwood.io.open_files import naming
 from cordwood.storage.storage_protocol import IndexChange, Sidecar
 
@@ -114,6 +115,13 @@ def change_for_orbax(index: bytes, item: str | None, *, name: str) -> IndexChang
     metadata = _metadata(items)
     if not isinstance(metadata, dict):
         raise PrefixError(f"{name}: an index for Orbax needs a tree without a prefix; it has none")
+    version = version_in(metadata, name)
+    if version is not None and not version.is_whole:
+        raise UnsupportedFormatError(
+            f"{name} is a delta, and Orbax would take the changes for the tree: expected a tree. "
+            "cordwood.load makes it of a published version, and cordwood.apply_delta of another "
+            "delta and its base; save that with orbax=True"
+        )
     if any("/" in file for file in files):
         raise UnsupportedFormatError(
             f"{name}: its files are in the pool of its run, and Orbax finds files in the step "

@@ -1,0 +1,44 @@
+"""The refusal of a delta where a tree is needed, with what makes the tree."""
+
+from __future__ import annotations
+
+from cordwood.errors import MismatchError
+from cordwood.formats.version_record import version_in
+from cordwood.loading.leaf_reader import LeafReader
+from cordwood.storage.locations import Location
+
+
+class PublishedDeltaError(Exception):
+    """A checkpoint is a delta that was published, whose tree is made by the versions before it."""
+
+    def __init__(self, location: Location) -> None:
+        super().__init__(str(location))
+        self.location = location
+
+
+def refuse_delta(reader: LeafReader, *, is_published_refused: bool = True) -> None:
+    """Raise an error if the leaves of a checkpoint are not a tree, but the changes of one.
+
+    Args:
+        reader: the open checkpoint.
+        is_published_refused: False: a published version is a PublishedDeltaError, to be caught.
+
+    Raises:
+        MismatchError: it is a delta; says how its tree is made.
+        FormatError: its record of a version cannot be read, or is newer.
+    """
+    record = version_in(reader.index.metadata, reader.path)
+    if record is None or record.is_whole:
+        return
+    text = f"{reader.path} is a delta: expected a tree, found the changes"
+    step = None if record.base is None else record.base.step
+    if step is None or reader.location is None:
+        raise MismatchError(
+            f"{text}. cordwood.apply_delta (cordwood apply) makes the tree of it and its base"
+        )
+    if not is_published_refused:
+        raise PublishedDeltaError(reader.location)
+    raise MismatchError(
+        f"{text} of version {step}. cordwood.load({reader.path!r}) returns the tree that they "
+        "make; cordwood.save stores it whole"
+    )
