@@ -313,7 +313,8 @@ class StepReader:
             timeout_seconds: how long to wait; None: without limit.
             poll_seconds: the time between two looks.
 
-        Returns its number; None if there was none in that time.
+        Returns its number; None if there was none in that time. An object store that fails for a
+        moment is asked again; if it still fails when the time is over, and for 5 s, that is raised.
         """
         return self._watch.wait(
             newest=True, timeout_seconds=timeout_seconds, poll_seconds=poll_seconds

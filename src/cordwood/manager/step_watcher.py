@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Hashable
 from operator import itemgetter
@@ -9,8 +10,11 @@ from typing import TypeAlias
 
 from cordwood.manager.steps import Steps
 from cordwood.processes.process_group import ProcessGroup
+from cordwood.storage.object_stores.request_deadline import request_deadline
 
 _Seen: TypeAlias = set[tuple[int, Hashable]]  # steps and their stamps, which saving again changes
+
+_PATIENCE_SECONDS = 5.0  # with a failing store, at each look; so that time-outs may be short
 
 
 class StepWatcher:
@@ -37,21 +41,21 @@ class StepWatcher:
                 return the oldest; but the first look returns the newest if nothing was restored.
             timeout_seconds: how long to wait; None: for ever.
             poll_seconds: how often to look.
-        """
-        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
 
-        def remaining_seconds() -> float:
-            return poll_seconds if deadline is None else deadline - time.monotonic()
+        Raises what a listing raises; an object store that fails is given up at that time.
+        """
+        deadline = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
 
         def look() -> tuple[int | None, bool]:
-            number = self._look(newest=newest)
-            return number, number is None and remaining_seconds() <= 0
+            with request_deadline(max(deadline, time.monotonic() + _PATIENCE_SECONDS)):
+                number = self._look(newest=newest)
+            return number, number is None and time.monotonic() >= deadline
 
         while True:
             number, has_timed_out = self._group.agree("look for a new step of", look)
             if number is not None or has_timed_out:
                 return number
-            time.sleep(max(0.0, min(poll_seconds, remaining_seconds())))
+            time.sleep(max(0.0, min(poll_seconds, deadline - time.monotonic())))
 
     def _look(self, *, newest: bool) -> int | None:
         existing: _Seen = {

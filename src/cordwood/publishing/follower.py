@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from cordwood.deltas.held_version import HeldVersion, NotHeldError
 from cordwood.deltas.load_version import load_newest
 from cordwood.deltas.stored_versions import StoredVersions
 from cordwood.deltas.version_chain import open_chain
-from cordwood.errors import CordwoodError, MismatchError, ProcessError
+from cordwood.errors import CordwoodError, MismatchError, ProcessError, StorageError
 from cordwood.formats.load_format import storage_of
 from cordwood.formats.step_names import step_number
 from cordwood.formats.table import DEFAULT
@@ -23,10 +24,13 @@ from cordwood.manager.argument_hints import refuse_arguments
 from cordwood.processes.process_group import ProcessGroup
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
 from cordwood.storage.locations import parse_location
+from cordwood.storage.object_stores.object_store_errors import is_temporary
+from cordwood.storage.object_stores.request_deadline import request_deadline
 from cordwood.storage.open_step_storage import open_step_listing
 from cordwood.threads.log import log
 
 _ATTEMPTS = 5  # each finds the versions that are there then
+_MAX_PAUSE_SECONDS = 8.0  # after several failures of a server
 
 
 class _End(IntEnum):
@@ -132,30 +136,44 @@ class WeightFollower:
             timeout_seconds: how long to wait; None: for ever.
             poll_seconds: the time between two looks at the location.
 
-        Raises TimeoutError if it did not come in time.
+        A server that does not answer, or fails, is asked again, as one that has no version yet.
+
+        Raises:
+            TimeoutError: it did not come in time; names the last failure of the server.
+            Exception: the location cannot be listed at all, such as PermissionError.
         """
         number = step_number(version)
-        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        deadline = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
 
-        def remaining_seconds() -> float:
-            return poll_seconds if deadline is None else deadline - time.monotonic()
-
-        def look() -> tuple[int | None, bool]:
-            newest = self.newest()
+        def look() -> tuple[int | None, str, bool]:
+            newest, failure = self._look(deadline)
             is_late = newest is None or newest < number
-            return newest, is_late and remaining_seconds() <= 0
+            return newest, failure, is_late and time.monotonic() >= deadline
 
+        failures = 0  # one after another
         while True:
-            newest, has_timed_out = self._group.agree("look for a version of", look)
+            newest, failure, has_timed_out = self._group.agree("look for a version of", look)
             if newest is not None and newest >= number:
                 return newest
             if has_timed_out:
                 text = "there is none" if newest is None else f"the newest is {newest}"
                 raise TimeoutError(
                     f"{self.location}: version {number} did not come within {timeout_seconds:g} s; "
-                    f"{text}"
+                    f"{failure or text}"
                 )
-            time.sleep(max(0.0, min(poll_seconds, remaining_seconds())))
+            failures = failures + 1 if failure else 0
+            pause = max(poll_seconds, min(poll_seconds * 2**failures, _MAX_PAUSE_SECONDS))
+            time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
+
+    def _look(self, deadline: float) -> tuple[int | None, str]:
+        """Return the number of the newest version, and "" or a failure that may be temporary."""
+        try:
+            with request_deadline(deadline):
+                return self.newest(), ""
+        except StorageError as e:
+            if not is_temporary(e):
+                raise
+            return None, str(e)
 
     def update(self, tree: Any = None) -> Any:
         """Return the newest version.

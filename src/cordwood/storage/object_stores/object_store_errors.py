@@ -23,12 +23,19 @@ class RequestFailure(NamedTuple):
         """True if the same request may succeed later."""
         if self.status:
             return self.status in (408, 425, 429) or (self.status >= 500 and self.status != 501)
-        if "builder error" in self.text:  # an option is wrong
+        if any(mark in self.text for mark in _PERMANENT_MARKS):
             return False
         return self.timed_out or any(mark in self.text for mark in _CONNECTION_MARKS)
 
 
 _CONNECTION_MARKS = ("HTTP error", "error sending request", "connection", "error decoding response")
+_PERMANENT_MARKS = (  # of a connection that fails for a wrong option or address
+    "builder error",
+    "certificate",
+    "InvalidContentType",
+    "CorruptMessage",
+    "URL scheme is not allowed",
+)
 _STATUS = re.compile(r"status(?: code)?: (\d{3})")
 _NO_RANGES = "this server does not answer with byte ranges, which loads need"
 _NO_GOOGLE_CREDENTIALS = (
@@ -103,6 +110,12 @@ def is_of_obstore(error: Exception) -> bool:
     if isinstance(error, FileNotFoundError | TimeoutError | ValueError):
         return True
     return type(error).__module__.startswith("obstore")
+
+
+def is_temporary(error: OSError) -> bool:
+    """Return True for an error of `request_error` after which the same request may succeed."""
+    cause = error.__cause__
+    return isinstance(error, StorageError) and cause is not None and failure_of(cause).is_temporary
 
 
 def is_missing_bucket(error: BaseException) -> bool:

@@ -1,6 +1,7 @@
 """The repetition of a request that fails for a temporary reason; each one is a line of the log.
 
-A store that has never answered this process is given up after the second failure.
+A store that has never answered this process is given up after the second failure. No request is
+repeated after the deadline of a call that has one.
 """
 
 from __future__ import annotations
@@ -8,10 +9,15 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 from cordwood.storage.object_stores.bucket_cache import StoreExperience
 from cordwood.storage.object_stores.object_store_errors import failure_of, request_error
+from cordwood.storage.object_stores.request_deadline import (
+    refuse_silence,
+    seconds_until_deadline,
+)
 from cordwood.storage.object_stores.request_loop import POLL_SECONDS, run_request
 from cordwood.threads.log import log
 from cordwood.threads.stop_check import check_stop
@@ -48,12 +54,15 @@ class RequestRetries:
             doing: what the request does, for the log.
             stoppable: end the request early if `check_stop` raises.
         """
-        check = check_stop if stoppable else _go_on
         attempt = 0
         while True:
+            check = partial(_check_wait, time.monotonic()) if stoppable else _go_on
+            is_last = seconds_until_deadline() <= 0
             try:
                 result = run_request(send, f"an answer of the store about {url}", check)
             except Exception as e:
+                if is_last:  # it says less about the store than a failure that may take its time
+                    raise
                 failure = failure_of(e)
                 is_reachable = self._experience.has_answered
                 if failure.status:
@@ -66,7 +75,7 @@ class RequestRetries:
                         self._experience.has_answered = False
                     raise
                 attempt += 1
-                seconds = _delay_seconds(attempt)
+                seconds = min(_delay_seconds(attempt), max(0.0, seconds_until_deadline()))
                 log.warning(
                     "%s: %s; attempt %d of %d follows in %.1f s",
                     url,
@@ -79,6 +88,12 @@ class RequestRetries:
             else:
                 self._experience.has_answered = self._has_answered = True
                 return result
+
+
+def _check_wait(began: float) -> None:
+    """Raise an exception if the wait for a request, begun at that monotonic time, is to end."""
+    check_stop()
+    refuse_silence(began)
 
 
 def _go_on() -> None:
