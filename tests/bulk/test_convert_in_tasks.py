@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import cordwood
 from cordwood.bulk.worker_processes import WorkerProcesses
 from cordwood.errors import ProcessError, StorageError, UnsupportedFormatError
+from cordwood.recipes import Recipe, Rule
 from cordwood.results import Progress
 from tests.bulk.executors import InlineExecutor, WorkerThatDiesOnce
 
@@ -128,6 +130,88 @@ def test_parts_write_files_and_a_last_call_commits(source: Path, tmp_path: Path)
     assert not journal_of(path).exists()
 
 
+OTHER_OPTIONS: list[dict[str, Any]] = [
+    {"cast": "bf16"},
+    {"select": "a"},
+    {"rename": {"a": "b"}},
+    {"transpose": ["big"]},
+    {"recipe": Recipe([Rule("**", paths="x/**")])},
+    {"lossy": True},
+    {"format": "zarr"},
+    {"format": "zarr", "compression": "zstd"},
+    {"metadata": {}},
+    {"prefix": None},
+    {"to_prefix": "y"},
+    {"max_shard_bytes": 1 << 19},
+]
+
+
+@pytest.mark.parametrize("other", OTHER_OPTIONS, ids=lambda each: "-".join(each))
+def test_a_last_call_with_other_options_is_refused(
+    source: Path, tmp_path: Path, other: dict[str, Any]
+) -> None:
+    path, options = tmp_path / "x", {**OPTIONS[0], "prefix": ""}
+    cordwood.convert(source, path, part=(0, 2), **options)
+    files = sorted(path.iterdir())
+    with pytest.raises(ValueError, match=r"journal of another call, .*which has written files at"):
+        cordwood.convert(source, path, **{**options, **other})
+    assert sorted(path.iterdir()) == files
+    executor = InlineExecutor()
+    cordwood.convert(source, path, executor=executor, **options)
+    assert executor.calls < 8
+
+
+def test_long_options_differ_by_their_digest(source: Path, tmp_path: Path) -> None:
+    names = [f"leaf{n}" for n in range(100)]
+    one: dict[str, Any] = {"prefix": "", "rename": {"a": [*names, "x"]}}
+    other: dict[str, Any] = {"prefix": "", "rename": {"a": [*names, "y"]}}
+    cordwood.convert(source, tmp_path / "x", part=(0, 2), **one)
+    with pytest.raises(ValueError, match=r"of another call.{,500}expected that of") as e:
+        cordwood.convert(source, tmp_path / "x", **other)
+    assert len(str(e.value)) < 2000
+    cordwood.convert(source, tmp_path / "x", **one)
+
+
+@pytest.mark.parametrize("writer", ["convert", "open", "copy"])
+@pytest.mark.parametrize("remedy", ["end it", "another path", "delete"])
+def test_files_of_the_parts_of_another_call_are_not_removed_silently(
+    source: Path, tmp_path: Path, writer: str, remedy: str
+) -> None:
+    def write(path: Path, **options: Any) -> None:
+        if writer == "convert":
+            cordwood.convert(other, path, overwrite=True, **options)
+        elif writer == "copy":
+            cordwood.copy(other, path, **options)
+        else:
+            with cordwood.open(other) as opened:
+                cordwood.convert(opened, path)
+
+    other, path, options = tmp_path / "other", tmp_path / "x", {**OPTIONS[0], "prefix": ""}
+    cordwood.save(other, {"other": np.ones(3)})
+    for i in range(2):
+        cordwood.convert(source, path, part=(i, 2), **options)
+    files = sorted(path.iterdir())
+    journals: list[dict[str, Any]] = [{}] if writer == "open" else [{}, {"journal": tmp_path / "j"}]
+    for journal in journals:
+        with pytest.raises(
+            ValueError, match="end that call, write to another path, or delete this journal"
+        ):
+            write(path, **journal)
+        assert sorted(path.iterdir()) == files
+    if remedy == "end it":
+        executor = InlineExecutor()
+        cordwood.convert(source, path, executor=executor, **options)
+        assert executor.calls == 0
+        return
+    if remedy == "delete":
+        shutil.rmtree(journal_of(path))
+    else:
+        path = tmp_path / "another"
+    write(path)
+    assert [*cordwood.load(path)] == ["other"]
+    assert not {each.name for each in files} & {each.name for each in path.iterdir()}
+
+
 def test_a_file_that_was_removed_after_its_task_is_written_again(
     source: Path, tmp_path: Path
 ) -> None:
@@ -208,7 +292,7 @@ def test_a_source_that_is_replaced_meanwhile_is_an_error(tmp_path: Path) -> None
             tmp_path / "x", tmp_path / "y", executor=InlineExecutor(replace), **OPTIONS[0]
         )
     assert not (tmp_path / "y" / "cordwood.json").exists()
-    cordwood.convert(tmp_path / "x", tmp_path / "y", executor=InlineExecutor())
+    cordwood.convert(tmp_path / "x", tmp_path / "y", executor=InlineExecutor(), **OPTIONS[0])
     assert cordwood.diff(tmp_path / "x", tmp_path / "y").equal
 
 
@@ -235,5 +319,6 @@ def test_a_source_that_is_compressed_as_a_whole_is_refused(tmp_path: Path) -> No
     cordwood.save(path, {"x": np.ones(3)})
     with pytest.raises(ValueError, match="each worker would decompress all of it"):
         cordwood.convert(path, tmp_path / "x", executor=InlineExecutor())
+    cordwood.convert(path, tmp_path / "x")  # the remedy: no journal is in the way
     with cordwood.open(path) as opened, pytest.raises(ValueError, match="pass the path"):
         cordwood.convert(opened, tmp_path / "x", executor=InlineExecutor())

@@ -55,23 +55,54 @@ def test_jobs_of_an_array_copy_a_run_and_a_last_call_commits(
     assert {each.name for each in tmp_path.iterdir()} == {"run", "copy"}
 
 
-@pytest.mark.parametrize("remedy", ["another", "delete"])
+@pytest.mark.parametrize("remedy", ["another path", "delete"])
 def test_the_journal_of_another_copy_does_not_stand_in_the_way(
     run: Run, root: Path, tmp_path: Path, remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run("copy", root / "1", "copy", "--part", "0/2").code == 0
-    code, _, err = run("copy", root / "2", "copy")
-    assert code == 2
     journal = tmp_path / ".copy.cordwood-journal"
-    text = " ".join(err.split())
-    assert f"journal='{journal}': this is the journal of another call" in text
-    assert "another directory by journal= (--journal), or delete this one if that call" in text
-    options = ("--journal", "other") if remedy == "another" else ()
+    for options in ((), ("--journal", "other")):
+        code, _, err = run("copy", root / "2", "copy", *options)
+        assert code == 2
+        assert f"{journal} is the journal of another call" in " ".join(err.split())
+        assert "write to another path, or delete this journal" in " ".join(err.split())
     if remedy == "delete":
         shutil.rmtree(journal)
-    assert run("copy", root / "2", "copy", *options).code == 0
-    assert cordwood.load("copy")["x"][0] == 2
+    path = "copy" if remedy == "delete" else "another"
+    assert run("copy", root / "2", path).code == 0
+    assert cordwood.load(path)["x"][0] == 2
+
+
+@pytest.mark.parametrize("remedy", ["another", "delete"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        ("verify", "run/2"),
+        ("diff", "run/1", "run/3"),
+        ("diff", "run/1", "run/2", "--select", "x"),
+        ("diff", "run/1", "run/2", "--no-values"),
+        ("convert", "run/1", "x"),
+        ("copy", "run/1", "x"),
+    ],
+    ids=" ".join,
+)
+def test_the_journal_of_another_call_is_a_wrong_argument(
+    run: Run, root: Path, monkeypatch: pytest.MonkeyPatch, call: tuple[str, ...], remedy: str
+) -> None:
+    monkeypatch.chdir(root.parent)
+    run("diff", "run/1", "run/2", "--part", "0/2", "--journal", "j")
+    code, _, err = run(*call, "--journal", "j")
+    assert code == 2
+    text = " ".join(err.split())
+    assert "this is the journal of another call, 'diff " in text
+    assert "name another directory by journal= (--journal), or delete this one" in text
+    if remedy == "delete":
+        shutil.rmtree("j")
+    journal = "j" if remedy == "delete" else "other"
+    assert run(*call, "--journal", journal).code == (
+        call[0] == "diff" and "--no-values" not in call
+    )
 
 
 @pytest.mark.parametrize("part", ["4/4", "-1/4", "1", "a/b", "0/0", "1/4/2"])

@@ -544,7 +544,7 @@ def test_convert_does_not_replace_a_checkpoint(run: Run, path: Path, tmp_path: P
     target = tmp_path / "b.safetensors"
     cordwood.save(target, {"old": 1})
     code, _, err = run("convert", path, target)
-    assert code == 2
+    assert code == 3
     assert "--force" in err
     assert cordwood.load(target) == {"old": 1}
     assert run("convert", path, target, "--force").code == 0
@@ -561,7 +561,7 @@ def test_convert_writes_all_trees(run: Run, tmp_path: Path) -> None:
     assert code == 0
     assert cordwood.load(target, prefix="old/opt") == {"mu": 0.5}
     code, _, err = run("convert", source, tmp_path / "c.safetensors")
-    assert code == 2
+    assert code == 3
     assert "--prefix 'opt'" in err
     code, out, _ = run("convert", source, target, "--prefix", "opt", "--force", "--json")
     assert json.loads(out)["error"]["type"] == "FileExistsError"

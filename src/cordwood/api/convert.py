@@ -9,7 +9,9 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Literal
 
 from cordwood.bulk.bulk_arguments import bulk_options, with_journal_beside
+from cordwood.bulk.call_text import call_text
 from cordwood.bulk.run_bulk import BulkRun, bulk_run
+from cordwood.bulk.work_journal import refuse_files_of_other_call
 from cordwood.converting.conversion import MAX_NAMED, Conversion
 from cordwood.converting.convert_in_tasks import convert_in_tasks, require_task_writer
 from cordwood.converting.convert_units_task import TreeConversion
@@ -156,14 +158,16 @@ def convert(
             without `part` writes what is missing, and the index. Not with format="zarr" on a disk.
         journal: a directory that lists the tasks that are done, as for `cordwood.verify`. None:
             with `executor` or `part`, `.NAME.cordwood-journal` beside a local directory of
-            safetensors files, by which any later call goes on; for `part` and a store it must be
-            given. Not with format="zarr" on a disk.
+            safetensors files, by which any later call with the same options goes on, and which
+            other calls that write to there refuse; for `part` and a store it must be given. Not
+            with format="zarr" on a disk.
 
     Returns:
         The paths, formats and sizes of the conversion; with `lossy`, also what was lost. With
         `part`, the number of leaves is 0, and the size is that of the part.
 
     Raises:
+        ValueError: an argument is wrong; or the journal is that of a call with other options.
         FileExistsError: there is a checkpoint at `destination`; names its format and, for a step
             of a manager, the step.
         NotACheckpointError: there is something else at `destination`. It is a FileExistsError too.
@@ -206,6 +210,22 @@ def convert(
         bulk = with_journal_beside(bulk, target)
     if bulk.divides:
         writer = require_task_writer(to_format, origin, target, bulk)
+    from_where = absolute_location(origin) if isinstance(origin, Location) else f"{name} (open)"
+    work = call_text(
+        f"convert {from_where} to {absolute_location(target)}",
+        select=select,
+        rename=rename,
+        transpose=transpose,
+        recipe=recipe,
+        cast=cast,
+        lossy=lossy or None,
+        format=None if to_format == DEFAULT else to_format.name,
+        compression=compression,
+        metadata=metadata,
+        prefix=prefix,
+        to_prefix=to_prefix,
+        max_shard_bytes=max_shard_bytes,
+    )
     raise_unreported_failures()
     wait_for_saves(str(target))
     one_tree = bool(rename) or isinstance(cast, Mapping) or not holds_many
@@ -234,6 +254,7 @@ def convert(
         log.warning("%s: not converted: %s", name, printable(", ".join(trees.left_out)))
 
     def refuse() -> None:
+        refuse_files_of_other_call(target, work)
         writer_of(to_format).refuse_foreign(to_format, target)
         written = [each or "" for each in trees.prefixes.values()]
         beside = to_prefix is not None
@@ -285,7 +306,6 @@ def convert(
         refuse()
         run: BulkRun | None = None
         if writer is not None and isinstance(origin, Location):
-            work = f"convert {absolute_location(origin)} to {absolute_location(target)}"
             run = stack.enter_context(bulk_run(bulk, work=work))
         written_bytes = 0
         for from_prefix, chosen, leaves in zip(trees.prefixes, parts, sources, strict=True):

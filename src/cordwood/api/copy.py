@@ -75,7 +75,8 @@ def copy(
             without `part` copies what is missing, and writes the indexes.
         journal: a directory that lists the tasks that are done, as for `cordwood.verify`. None:
             with `executor` or `part`, `.NAME.cordwood-journal` beside a local destination, by which
-            any later call goes on. It is removed once all is copied. A store needs none.
+            any later call goes on, and which other calls that write to there refuse. It is removed
+            once all is copied. A store needs none.
 
     Returns:
         The steps, files and bytes that were copied, and those that were there.

@@ -12,6 +12,7 @@ from typing import Any
 
 from cordwood import dtypes
 from cordwood.bulk.bulk_arguments import bulk_options
+from cordwood.bulk.call_text import call_text
 from cordwood.bulk.run_bulk import BulkRun, bulk_run
 from cordwood.comparing.compare_checkpoints import ValuesOption, compare_checkpoints, open_operand
 from cordwood.comparing.compare_in_tasks import ComparisonWork
@@ -133,7 +134,15 @@ def diff(
         report = opened.enter_context(progress_display(progress, "comparing"))
         run: BulkRun | None = None
         if bulk.divides:
-            call = f"diff {absolute_location(a)} {absolute_location(b)}"
+            call = call_text(
+                f"diff {absolute_location(a)} {absolute_location(b)}",
+                select=select,
+                rename=rename,
+                recipe=recipe,
+                prefix=prefix,
+                strict=strict or None,
+                values=None if values is True else values,
+            )
             run = opened.enter_context(bulk_run(bulk, work=call))
         operands = {
             name: tuple(map(partial(open_operand, opened), (a, b), prefixes))

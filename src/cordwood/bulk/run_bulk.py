@@ -136,7 +136,7 @@ def bulk_run(options: BulkOptions, *, work: str) -> Iterator[BulkRun]:
 
     Args:
         options: which of them are run, and where.
-        work: the call, for people: what the journal is of.
+        work: the text of the call, which the journal is of.
 
     Raises as `open_journal`.
     """

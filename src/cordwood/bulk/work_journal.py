@@ -21,8 +21,9 @@ from typing import Any
 from cordwood.bulk.task_records import TaskRecords
 from cordwood.errors import StorageError
 from cordwood.plan.parts_of_work import WorkPart
-from cordwood.storage.locations import LocalPath
+from cordwood.storage.locations import LocalPath, Location
 from cordwood.storage.locks.file_locks import LOCK_FLAGS, is_locked, lock, opened_for_lock
+from cordwood.storage.paths import absolute_path, path_exists
 
 _NAME = re.compile(r"tasks(?:-(\d+)-of-(\d+))?\.jsonl")
 _RECORDS_NAME = re.compile(r"done-[A-Za-z0-9.-]+\.jsonl")
@@ -70,13 +71,33 @@ def journal_beside(destination: LocalPath) -> LocalPath:
     return destination.parent.child(name) if "/" in destination.text else LocalPath(name)
 
 
+def refuse_files_of_other_call(destination: Location, work: str) -> None:
+    """Raise ValueError if the journal beside a local destination is that of another call.
+
+    The files which that call has written are at the destination, and a commit removes them.
+    """
+    if not isinstance(destination, LocalPath):
+        return
+    folder = absolute_path(journal_beside(destination))
+    for name in _files_in(folder) if path_exists(folder) else ():
+        with suppress(FileNotFoundError):  # that call has just ended
+            other = _other_work(_lines(folder.child(name)), work)
+            if other is not None:
+                raise ValueError(
+                    f"{folder} is the journal of another call, {other!r}, which has written files "
+                    f"at {destination}; expected that of {work!r}: end that call, write to another "
+                    "path, or delete this journal; this call then removes the files of that one"
+                )
+
+
 @contextmanager
 def open_journal(folder: LocalPath, *, work: str, part: WorkPart | None) -> Iterator[WorkJournal]:
     """Open the journal in a directory, which is made if there is none, for one call.
 
     Args:
         folder: the directory.
-        work: the call, such as "verify run/100": all calls that use the journal are the same.
+        work: the text of the call, as `call_text` makes it: all calls that use the journal are the
+            same.
         part: the part that this call works on; None: all that is not done yet.
 
     Raises:
@@ -105,7 +126,15 @@ def open_journal(folder: LocalPath, *, work: str, part: WorkPart | None) -> Iter
         since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         run = {"host": socket.gethostname(), "process": os.getpid(), "since": since}
         journal._write({"journal": _VERSION, "work": work, **run})
-        yield journal
+        try:
+            yield journal
+        except BaseException:
+            journal.reload()
+            if not journal.results:  # a call that was refused leaves nothing that others go on by
+                os.unlink(path)
+                with suppress(OSError):
+                    os.rmdir(folder)
+            raise
 
 
 def _files_in(folder: LocalPath) -> list[str]:
@@ -142,14 +171,22 @@ def _busy(path: LocalPath) -> StorageError:
 def _read(path: LocalPath, work: str, fd: int | None) -> dict[str, Any]:
     """Return the results in a file; cut off a line that was not written to its end in `fd`."""
     lines = _lines(path, fd)
+    other = _other_work(lines, work)
+    if other is not None:
+        raise ValueError(
+            f"journal={path.parent.text!r}: this is the journal of another call, {other!r}; "
+            f"expected that of {work!r}: name another directory by journal= (--journal), or delete "
+            "this one if that call is not to go on"
+        )
+    return _results_in(lines)
+
+
+def _other_work(lines: Iterable[Mapping[str, Any]], work: str) -> str | None:
+    """Return the call that lines are of, if it is another one."""
     for line in lines:
         if "journal" in line and line != {**line, "journal": _VERSION, "work": work}:
-            raise ValueError(
-                f"journal={path.parent.text!r}: this is the journal of another call, "
-                f"{line.get('work')!r}; expected that of {work!r}: name another directory by "
-                "journal= (--journal), or delete this one if that call is not to go on"
-            )
-    return _results_in(lines)
+            return str(line.get("work"))
+    return None
 
 
 def _results_in(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from cordwood.errors import CordwoodError
 
 if TYPE_CHECKING:
     from cordwood.loading.detect_checkpoint import Detected
@@ -32,7 +35,6 @@ class _WrittenPath(click.Path):
     """The path of a file or directory that the command itself writes; no URL of a store."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from cordwood.errors import CordwoodError
         from cordwood.storage.locations import parse_local_path
 
         try:
@@ -43,6 +45,21 @@ class _WrittenPath(click.Path):
 
 PATH, SOURCE = click.Path(readable=False), _Source()  # used unchanged: they may be URLs
 LOCAL_PATH = _WrittenPath(readable=False)
+
+
+@contextmanager
+def wrong_arguments() -> Iterator[None]:
+    """Turn a ValueError of the block, which is about an argument, into a usage error (exit code 2).
+
+    Errors of what is stored are CordwoodErrors, and remain.
+    """
+    try:
+        yield
+    except ValueError as e:
+        if isinstance(e, CordwoodError):
+            raise
+        raise click.UsageError(str(e)) from e
+
 
 prefix_option = click.option("--prefix", help="The tree to use, if the directory holds several.")
 format_option = click.option(

@@ -16,9 +16,10 @@ from cordwood.cli.arguments import (
     detected_run,
     patterns_option,
     rename_option,
+    wrong_arguments,
 )
 from cordwood.cli.output import json_option, print_answer
-from cordwood.errors import CordwoodError, UnsupportedFormatError
+from cordwood.errors import UnsupportedFormatError
 
 EXAMPLES = """
 \b
@@ -159,10 +160,6 @@ def _combine(
 ) -> None:
     from cordwood.api.combine import combine
 
-    try:
+    with wrong_arguments():
         conversion = combine(destination, {**weights}, progress=not as_json, **options)
-    except ValueError as e:
-        if isinstance(e, CordwoodError):
-            raise
-        raise click.UsageError(str(e)) from e
     print_answer(str(conversion), conversion._asdict(), as_json=as_json)

@@ -13,11 +13,11 @@ from cordwood.cli.arguments import (
     cast_option,
     patterns_option,
     rename_option,
+    wrong_arguments,
 )
 from cordwood.cli.bulk_work_options import after_parts_text, bulk_work_options, worker_executor
 from cordwood.cli.output import json_option, print_answer
 from cordwood.cli.recipe_options import recipe_of, recipe_options
-from cordwood.errors import CordwoodError
 
 EXAMPLES = """
 \b
@@ -132,15 +132,10 @@ def convert_command(
             raise click.UsageError("--archive is --format zarr --compression archive")
         options.update(format="zarr", compression="archive")
     options["recipe"] = recipe_of(recipe_name, config_file, inverse=inverse)
-    try:
-        with worker_executor(workers) as executor:
-            conversion = convert(
-                source, destination, progress=not as_json, executor=executor, **options
-            )
-    except ValueError as e:
-        if isinstance(e, CordwoodError):
-            raise
-        raise click.UsageError(str(e)) from e
+    with wrong_arguments(), worker_executor(workers) as executor:
+        conversion = convert(
+            source, destination, progress=not as_json, executor=executor, **options
+        )
     text = str(conversion)
     if options["part"] is not None:
         text += after_parts_text(options["part"])

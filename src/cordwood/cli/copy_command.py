@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import click
 
-from cordwood.cli.arguments import PATH, SOURCE
+from cordwood.cli.arguments import PATH, SOURCE, wrong_arguments
 from cordwood.cli.bulk_work_options import after_parts_text, bulk_work_options, worker_executor
 from cordwood.cli.output import json_option, print_answer
-from cordwood.errors import CordwoodError
 
 EXAMPLES = """
 \b
@@ -52,21 +51,16 @@ def copy_command(
     """
     from cordwood.api.copy import copy
 
-    try:
-        with worker_executor(workers) as executor:
-            report = copy(
-                source,
-                destination,
-                verify=verify,
-                progress=not as_json,
-                executor=executor,
-                part=part,
-                journal=journal,
-            )
-    except ValueError as e:
-        if isinstance(e, CordwoodError):
-            raise
-        raise click.UsageError(str(e)) from e
+    with wrong_arguments(), worker_executor(workers) as executor:
+        report = copy(
+            source,
+            destination,
+            verify=verify,
+            progress=not as_json,
+            executor=executor,
+            part=part,
+            journal=journal,
+        )
     text = str(report)
     if part is not None:
         text += after_parts_text(part)

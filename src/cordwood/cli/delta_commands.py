@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import click
 
-from cordwood.cli.arguments import PATH, SOURCE
+from cordwood.cli.arguments import PATH, SOURCE, wrong_arguments
 from cordwood.cli.output import json_option, print_answer
-from cordwood.errors import CordwoodError
 
 EXAMPLES = """
 \b
@@ -38,14 +37,10 @@ def delta_command(
     """
     from cordwood.api.delta import delta
 
-    try:
+    with wrong_arguments():
         report = delta(
             base, target, destination, prefix=prefix, overwrite=overwrite, progress=not as_json
         )
-    except ValueError as e:
-        if isinstance(e, CordwoodError):
-            raise
-        raise click.UsageError(str(e)) from e
     print_answer(str(report), report._asdict(), as_json=as_json)
 
 
@@ -73,7 +68,7 @@ def apply_command(
     """
     from cordwood.api.apply_delta import apply_delta
 
-    try:
+    with wrong_arguments():
         conversion = apply_delta(
             base,
             delta,
@@ -83,8 +78,4 @@ def apply_command(
             overwrite=overwrite,
             progress=not as_json,
         )
-    except ValueError as e:
-        if isinstance(e, CordwoodError):
-            raise
-        raise click.UsageError(str(e)) from e
     print_answer(str(conversion), conversion._asdict(), as_json=as_json)

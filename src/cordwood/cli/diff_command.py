@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cordwood.cli.arguments import SOURCE, patterns_option, rename_option
+from cordwood.cli.arguments import SOURCE, patterns_option, rename_option, wrong_arguments
 from cordwood.cli.bulk_work_options import bulk_work_options, worker_executor
 from cordwood.cli.output import columns, fitted, json_option, print_answer, print_table, print_text
 from cordwood.cli.recipe_options import recipe_of, recipe_options
@@ -103,7 +103,7 @@ def diff_command(
 
     options["recipe"] = recipe_of(recipe_name, config_file, inverse=inverse)
     options |= {"values": "digests" if digests else values, "progress": not as_json}
-    with worker_executor(workers) as executor:
+    with wrong_arguments(), worker_executor(workers) as executor:
         difference = diff(a, b, executor=executor, **options)
     if stats and not difference.equal and not as_json:
         _print_statistics(difference)

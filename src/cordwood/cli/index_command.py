@@ -6,9 +6,9 @@ import shlex
 
 import click
 
-from cordwood.cli.arguments import SOURCE
+from cordwood.cli.arguments import SOURCE, wrong_arguments
 from cordwood.cli.output import json_option, print_answer
-from cordwood.errors import CordwoodError, IncompleteCheckpointError
+from cordwood.errors import IncompleteCheckpointError
 from cordwood.message_text import counted, size_text
 
 EXAMPLES = """
@@ -47,7 +47,8 @@ def index_command(path: str, orbax: bool, item: str | None, is_run: bool, as_jso
         if not checkpoints:
             raise click.UsageError(f"{path} has no steps that cordwood saved")
     try:
-        indexes = [add_orbax_index(each, item) for each in checkpoints]
+        with wrong_arguments():
+            indexes = [add_orbax_index(each, item) for each in checkpoints]
     except IncompleteCheckpointError as e:
         steps = []
         if isinstance(location, LocalPath) and not is_run:
@@ -60,10 +61,6 @@ def index_command(path: str, orbax: bool, item: str | None, is_run: bool, as_jso
             f"{path} is a run, with {counted(len(steps), 'step')} that cordwood saved. To index "
             f"all of them: {command}"
         ) from e
-    except ValueError as e:
-        if isinstance(e, CordwoodError):
-            raise
-        raise click.UsageError(str(e)) from e
     lines = [
         f"{each.path}: for Orbax too: {size_text(each.added_bytes)}, {counted(each.links, 'link')}"
         for each in indexes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from cordwood.cli.arguments import LOCAL_PATH, PATH, SOURCE, format_option
+from cordwood.cli.arguments import LOCAL_PATH, PATH, SOURCE, format_option, wrong_arguments
 from cordwood.cli.bulk_work_options import bulk_work_options, worker_executor
 from cordwood.cli.output import columns, fail, json_option, print_answer, time_text
 from cordwood.errors import CordwoodError, CorruptionError, IncompleteCheckpointError
@@ -106,7 +106,7 @@ def verify_command(
     from cordwood.verifying.verify_checkpoints import VerifyOptions, verify_each
 
     location = parse_location(path)
-    with worker_executor(workers) as executor:
+    with wrong_arguments(), worker_executor(workers) as executor:
         bulk = bulk_options(executor, part, journal)
         checks = VerifyOptions(
             sample=sample, resume=resume, progress=not as_json, bulk=bulk, **options
@@ -122,10 +122,6 @@ def verify_command(
             if not steps:
                 raise
             results = verify_each(steps, checks)
-        except ValueError as e:
-            if isinstance(e, CordwoodError):
-                raise
-            raise click.UsageError(str(e)) from e
     outcomes = [*map(_Outcome, map(str, steps or [location]), results)]
     documents = [outcome.as_json() for outcome in outcomes]
     damaged = any(outcome.damaged for outcome in outcomes)

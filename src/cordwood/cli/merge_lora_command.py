@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from cordwood.cli.arguments import PATH, SOURCE, cast_option
+from cordwood.cli.arguments import PATH, SOURCE, cast_option, wrong_arguments
 from cordwood.cli.output import json_option, print_answer
-from cordwood.errors import CordwoodError
 
 EXAMPLES = """
 \b
@@ -52,10 +51,6 @@ def merge_lora_command(
 
     with suppress(TypeError, ValueError):  # else the name of leaves
         options["alpha"] = float(options["alpha"])
-    try:
+    with wrong_arguments():
         conversion = merge_lora(destination, base, adapter, progress=not as_json, **options)
-    except ValueError as e:
-        if isinstance(e, CordwoodError):
-            raise
-        raise click.UsageError(str(e)) from e
     print_answer(str(conversion), conversion._asdict(), as_json=as_json)

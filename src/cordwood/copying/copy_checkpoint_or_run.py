@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from cordwood.bulk.call_text import call_text
 from cordwood.bulk.run_bulk import BulkOptions, BulkRun, bulk_run
+from cordwood.bulk.work_journal import refuse_files_of_other_call
 from cordwood.copying.copy_in_tasks import copy_in_tasks, plan_tasks, sizes_of
 from cordwood.copying.copy_single_file import copy_single_file
 from cordwood.copying.copy_step import Copier
@@ -80,6 +82,8 @@ def copy_checkpoint_or_run(
         raise IncompleteCheckpointError(
             f"{source}: none of its steps ({listed(names)}) is finished"
         )
+    work = call_text(f"copy {absolute_location(source)} to {absolute_location(destination)}")
+    refuse_files_of_other_call(destination, work)
     with ExitStack() as stack:
         run: BulkRun | None = None
         if options.divides:
@@ -88,7 +92,6 @@ def copy_checkpoint_or_run(
                 verify=verify,
                 task_bytes=options.task_bytes,
             )
-            work = f"copy {absolute_location(source)} to {absolute_location(destination)}"
             run = stack.enter_context(bulk_run(options, work=work))
             total = run.size_bytes([each.task for each in tasks])
             stack.enter_context(report_progress(total, report))

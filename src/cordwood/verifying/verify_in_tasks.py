@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
+from cordwood.bulk.call_text import call_text
 from cordwood.bulk.run_bulk import BulkOptions, BulkRun, bulk_run
 from cordwood.errors import ProcessError
 from cordwood.formats.detect_format import read_with_format
@@ -73,7 +74,7 @@ def verify_in_tasks(
         tasks += check.tasks
         numbers += [number] * len(check.tasks)
     whole = absolute_location(checkpoints[0] if len(checkpoints) == 1 else checkpoints[-1].parent)
-    with bulk_run(options, work=f"verify {whole}") as run:
+    with bulk_run(options, work=call_text(f"verify {whole}", format=format)) as run:
         with report_progress(run.size_bytes(tasks), report):
             _run(run, tasks, numbers, checks, catch)
         results: list[Verification | Exception] = []
