@@ -56,3 +56,39 @@ def test_no_index_for_orbax_is_written_into_a_delta(tmp_path: Path, version: Pat
     assert sorted(version.iterdir()) == files
     cw.save(tmp_path / "whole", cw.load(version), orbax=True)
     assert_trees_equal(cw.load(tmp_path / "whole"), tree_of(2))
+
+
+def test_an_open_delta_says_what_its_leaves_are(tmp_path: Path, version: Path) -> None:
+    with cw.open(version) as checkpoint, pytest.raises(KeyError, match="tree/step") as caught:
+        checkpoint["step"]
+    remedy = str(caught.value.args[0]).partition("of a tree. ")[2].partition(" returns")[0]
+    assert_trees_equal(eval(remedy, {"cordwood": cw}), tree_of(2))
+    cw.save(tmp_path / "whole", tree_of(2))
+    cw.delta(version.parent / "1", tmp_path / "whole", tmp_path / "change")
+    with cw.open(tmp_path / "change") as change, pytest.raises(KeyError, match="apply_delta"):
+        change["step"]
+    with cw.open(version.parent / "1") as whole, pytest.raises(KeyError) as caught:
+        whole["stepp"]
+    assert "this is a delta" not in str(caught.value)
+
+
+def test_a_copy_of_a_delta_alone_is_warned_of(
+    tmp_path: Path, version: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cw.copy(version, tmp_path / "w2")
+    (text,) = [record.getMessage() for record in caplog.records]
+    assert text.startswith(f"{tmp_path / 'w2'} is a delta: it holds the changes of version 1 alone")
+    remedy = text.partition("its number. ")[2].partition(" stores")[0]
+    eval(remedy, {"cordwood": cw, "PATH": tmp_path / "whole"})
+    assert_trees_equal(cw.load(tmp_path / "whole"), tree_of(2))
+
+
+def test_copies_that_can_be_loaded_are_not_warned_of(
+    tmp_path: Path, version: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cw.copy(version.parent, tmp_path / "all")
+    for number in (1, 2):
+        cw.copy(version.parent / str(number), tmp_path / "each" / str(number))
+        assert_trees_equal(cw.load(tmp_path / "each" / str(number)), tree_of(number))
+    assert_trees_equal(cw.load(tmp_path / "all" / "2"), tree_of(2))
+    assert not caplog.records

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import cordwood as cw
-from cordwood.errors import FormatError, UnsupportedFormatError
+from cordwood.errors import FormatError, MismatchError, UnsupportedFormatError
 from cordwood.formats.load_format import storage_of
 from cordwood.formats.table import DEFAULT
 from cordwood.storage.locations import LocalPath
@@ -58,6 +58,17 @@ def test_the_token_and_a_server_that_lists_are_needed(tmp_path: Path, url: str) 
         cw.WeightFollower(url).update()
     with pytest.raises(UnsupportedFormatError, match="can only be read"):
         cw.WeightPublisher(url)
+
+
+def test_served_steps_of_a_run_are_no_versions(tmp_path: Path, url: str) -> None:
+    cw.save(tmp_path / "run" / "3", tree_of(3))
+    with with_token(url):
+        with pytest.raises(MismatchError, match="holds steps of a run") as caught:
+            cw.WeightFollower(url).update()
+        remedy = str(caught.value).partition("a run. ")[2].partition(" reads")[0]
+        assert_trees_equal(eval(remedy, {"cordwood": cw}), tree_of(3))
+        with pytest.raises(FileNotFoundError, match="there is no checkpoint at this address"):
+            cw.load(f"{url}/999")
 
 
 ANSWERS = {

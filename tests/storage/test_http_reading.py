@@ -156,8 +156,23 @@ def test_a_run_cannot_be_listed(pages: Pages, url: str) -> None:
             kind(run)
         assert str(caught.value).endswith(f"by its whole URL: cordwood.load('{run}/100')")
     for call in (cordwood.load, cordwood.open, cordwood.detect, cordwood.verify):
-        with pytest.raises(FileNotFoundError, match="a web server lists no steps: name one of"):
+        match = f"at this address. A web server lists no steps: .* name one .*{run}/100"
+        with pytest.raises(FileNotFoundError, match=match):
             call(run)
+        for root in (pages.url, f"{pages.url}/", f"{run}/latest", f"{run}/best:loss"):
+            example = (run if "run" in root else pages.url) + "/100"
+            match = f"and a web server lists no steps: name one of them, as in {example}"
+            with pytest.raises(FileNotFoundError, match=match):
+                call(root)
+
+
+def test_a_step_that_is_not_there_was_named(pages: Pages, url: str) -> None:
+    missing = f"{url.rpartition('/')[0]}/999"
+    for call in (cordwood.load, cordwood.open, cordwood.detect, cordwood.verify):
+        with pytest.raises(FileNotFoundError) as caught:
+            call(missing)
+        assert caught.value.strerror == "there is no checkpoint at this address"
+        assert caught.value.filename == missing
     assert {method for method, _ in pages.requests} <= {"GET", "HEAD"}
 
 

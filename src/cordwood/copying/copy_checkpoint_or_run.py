@@ -16,6 +16,7 @@ from cordwood.copying.refuse_copy import (
     refuse_other_step,
     refuse_run,
 )
+from cordwood.copying.warn_of_delta import warn_of_delta
 from cordwood.errors import CordwoodError, IncompleteCheckpointError, NotACheckpointError
 from cordwood.formats.load_format import storage_of
 from cordwood.formats.step_names import sorted_steps, step_in_name
@@ -119,4 +120,6 @@ def copy_checkpoint_or_run(
             run.forget()
     if copier.left_out:
         log.warning("%s: %s", destination, copier.left_out)
+    if not is_run:
+        warn_of_delta(source, destination)
     return copier

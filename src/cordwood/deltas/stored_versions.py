@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from cordwood.errors import CordwoodError, CorruptionError
+from cordwood.errors import CordwoodError, MismatchError
 from cordwood.formats.format_protocol import OpenOptions
 from cordwood.formats.step_names import step_in_name, step_name
 from cordwood.formats.table import DEFAULT
 from cordwood.formats.version_record import BESIDE, VersionRecord, version_in
 from cordwood.loading.leaf_reader import LeafReader
 from cordwood.loading.open_reader import open_reader
-from cordwood.storage.locations import LocalPath, Location
+from cordwood.storage.locations import LocalPath, Location, Url
 from cordwood.storage.step_storage import StepListing
 from cordwood.threads.thread_counts import reading_threads
 from cordwood.threads.thread_pool import map_in_threads
@@ -77,14 +77,17 @@ class StoredVersions:
     def open(self, step: int, stack: ExitStack) -> OpenVersion:
         """Open a version, which the stack closes.
 
-        Raises what `cordwood.open` raises; CorruptionError if `publish` has not saved it.
+        Raises what `cordwood.open` raises; MismatchError if `publish` has not saved it.
         """
         reader = self.open_reader(step, None, stack)
         record = version_in(reader.index.metadata, reader.path)
         if record is None:
-            raise CorruptionError(
-                f"{reader.path} was not saved by a WeightPublisher: expected a location that "
-                "holds versions only"
+            reading = f"cordwood.StepReader({str(self.location)!r}) reads and follows those"
+            if isinstance(self.location, Url) and self.location.is_web:
+                reading = f"cordwood.load({reader.path!r}) reads one"
+            raise MismatchError(
+                f"{reader.path} was not saved by a WeightPublisher: expected published versions, "
+                f"and {self.location} holds steps of a run. {reading}"
             )
         return OpenVersion(step, record, reader)
 

@@ -16,6 +16,7 @@ from cordwood.loading.leaf_reader import LeafReader
 from cordwood.loading.load_options import LoadOptions, ReadOptions
 from cordwood.loading.load_tree import load_tree
 from cordwood.loading.open_reader import open_reader
+from cordwood.loading.refuse_delta import explain_delta
 from cordwood.loading.stored_leaf import StoredLeaf
 from cordwood.message_text import counted, printable, size_text
 from cordwood.plan.path_spellings import plain_name, plain_pattern
@@ -100,7 +101,9 @@ class Checkpoint(Mapping[str, StoredLeaf]):
             if len(names) == 1:
                 return self._by_name[names[0]]
             name = self._container(plain) or key_path
-            raise KeyError(absent_leaf(name, self._by_name, path=self.path)) from None
+            text = absent_leaf(name, self._by_name, path=self.path)
+            hint = explain_delta(self._reader)
+            raise KeyError(f"{text}. {hint}" if hint else text) from None
 
     def _container(self, plain: str) -> str | None:
         """Return the container of a key path in plain spelling, as the leaves in it spell it."""

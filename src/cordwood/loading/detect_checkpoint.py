@@ -24,7 +24,7 @@ from cordwood.loading.locate_step import locate_checkpoint
 from cordwood.message_text import counted, listed
 from cordwood.public_names import document_fields
 from cordwood.storage.locations import LocalPath, Location, Url
-from cordwood.storage.paths import NOTHING_ON_THE_WEB, kind_at, locate_directory
+from cordwood.storage.paths import kind_at, locate_directory
 
 
 @document_fields
@@ -82,11 +82,12 @@ def _steps(path: str, steps: Sequence[str]) -> Detected:
 
 
 def _in_a_store(url: Url) -> Detected:
-    names, text = storage_of(DEFAULT).store_at(url).names(), str(url)
+    store, text = storage_of(DEFAULT).store_at(url), str(url)
+    names = store.names()
     if DEFAULT.index_name in names:
         return Detected(DEFAULT.name, DEFAULT.description, text)
     if url.is_web and not names:
-        raise FileNotFoundError(errno.ENOENT, NOTHING_ON_THE_WEB, text)
+        storage_of(DEFAULT).require_index(store)  # raises
     format = None if url.is_web else format_in_store(url)
     if format is not None:
         return Detected(format.name, format.description, text)

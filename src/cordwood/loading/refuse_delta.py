@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cordwood.errors import MismatchError
-from cordwood.formats.version_record import version_in
+from cordwood.errors import CordwoodError, MismatchError
+from cordwood.formats.version_record import VersionRecord, version_in
 from cordwood.loading.leaf_reader import LeafReader
 from cordwood.storage.locations import Location
 
@@ -30,15 +30,32 @@ def refuse_delta(reader: LeafReader, *, is_published_refused: bool = True) -> No
     record = version_in(reader.index.metadata, reader.path)
     if record is None or record.is_whole:
         return
-    text = f"{reader.path} is a delta: expected a tree, found the changes"
     step = None if record.base is None else record.base.step
-    if step is None or reader.location is None:
-        raise MismatchError(
-            f"{text}. cordwood.apply_delta (cordwood apply) makes the tree of it and its base"
-        )
-    if not is_published_refused:
+    if step is not None and reader.location is not None and not is_published_refused:
         raise PublishedDeltaError(reader.location)
+    of_version = "" if step is None else f" of version {step}"
     raise MismatchError(
-        f"{text} of version {step}. cordwood.load({reader.path!r}) returns the tree that they "
-        "make; cordwood.save stores it whole"
+        f"{reader.path} is a delta: expected a tree, found the changes{of_version}. "
+        f"{_remedy(record, reader)}"
+    )
+
+
+def explain_delta(reader: LeafReader) -> str:
+    """Return that a checkpoint is a delta, and how its tree is made; "" for another one."""
+    try:
+        record = version_in(reader.index.metadata, reader.path)
+    except CordwoodError:  # a damaged record, or a newer one
+        return ""
+    if record is None or record.is_whole:
+        return ""
+    return f"this is a delta: it holds the changes of a tree. {_remedy(record, reader)}"
+
+
+def _remedy(record: VersionRecord, reader: LeafReader) -> str:
+    """Return what makes the tree of a delta."""
+    if record.base is None or record.base.step is None or reader.location is None:
+        return "cordwood.apply_delta (cordwood apply) makes the tree of it and its base"
+    return (
+        f"cordwood.load({reader.path!r}) returns the tree that they make; cordwood.save stores it "
+        "whole"
     )

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import closing, suppress
-
-from cordwood.errors import CordwoodError, StepError
-from cordwood.formats.format_protocol import OpenOptions
+from cordwood.errors import StepError
 from cordwood.formats.load_format import storage_of
 from cordwood.formats.step_names import step_in_name, step_name
 from cordwood.formats.table import DEFAULT
-from cordwood.formats.version_record import VersionRecord, version_in
-from cordwood.loading.open_reader import open_reader
+from cordwood.loading.stored_version import stored_version
 from cordwood.storage.locations import Location
 from cordwood.storage.open_step_storage import open_step_storage
 
@@ -18,7 +14,7 @@ from cordwood.storage.open_step_storage import open_step_storage
 def require_no_newer_version(location: Location) -> None:
     """Raise StepError if a delta beside a version of weights is made from that version."""
     step = step_in_name(location.name)
-    if step is None or _record_of(location) is None:
+    if step is None or stored_version(location) is None:
         return
     storage = open_step_storage(location.parent, storage_of(DEFAULT).RULES)
     entries = storage.entries(lambda name: name == step_name(step_in_name(name) or 0))
@@ -26,7 +22,7 @@ def require_no_newer_version(location: Location) -> None:
     following = next((each for each in newer if each > step), None)
     if following is None:
         return
-    record = _record_of(storage.location_of(step_name(following)))
+    record = stored_version(storage.location_of(step_name(following)))
     if record is None or record.is_whole or record.base is None or record.base.step != step:
         return
     raise StepError(
@@ -34,13 +30,3 @@ def require_no_newer_version(location: Location) -> None:
         f"version that no newer one needs. Remove the newer ones first, the newest at first "
         f"({newer[-1]}); a WeightPublisher removes old ones by itself (keep=)"
     )
-
-
-def _record_of(location: Location) -> VersionRecord | None:
-    """Return the record of a version; None for anything else, or what cannot be read."""
-    with suppress(CordwoodError, OSError):
-        options = OpenOptions()
-        reader = open_reader(location, format=DEFAULT.name, prefix=None, options=options)
-        with closing(reader.opened):
-            return version_in(reader.index.metadata, reader.path)
-    return None

@@ -25,9 +25,6 @@ from cordwood.storage.locations import LocalPath, Location
 POOL = ".data"
 SAVE_ID = re.compile(r"[0-9a-f]{16}")
 
-# What a web server's answer "not found" means for the index of a checkpoint.
-NOTHING_ON_THE_WEB = "there is no checkpoint, and a web server lists no steps: name one of them"
-
 _NAME_MAX = 255  # bytes in a file name on Linux file systems
 _RANDOM_BYTES = 8
 _TIME_DIGITS = 8  # of the id of a save

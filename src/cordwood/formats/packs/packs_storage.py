@@ -13,11 +13,10 @@ from cordwood.formats.packs.cordwood_json import (
     names_in,
 )
 from cordwood.formats.packs.file_names import HUGGING_FACE_NAME, is_pack_name
-from cordwood.formats.step_names import MAX_STEPS_OPENED, sorted_steps
+from cordwood.formats.step_names import MAX_STEPS_OPENED, sorted_steps, step_in_name
 from cordwood.message_text import counted, listed
 from cordwood.storage.hub.hub_address import hub_is_read_only
 from cordwood.storage.locations import LocalPath, Location, Url
-from cordwood.storage.paths import NOTHING_ON_THE_WEB
 from cordwood.storage.storage_protocol import NamingRules, Storage
 
 
@@ -71,6 +70,23 @@ def store_at(location: Location, *, to_save: bool = False) -> Storage:
     return ObjectStorage(location, RULES)
 
 
+def _absence(location: Location) -> str:
+    """Return what it means that a store shows nothing at a location."""
+    what = "there is no checkpoint"
+    if not (isinstance(location, Url) and location.is_web):
+        return what
+    is_rank = location.name.partition(":")[0] in ("latest", "best")
+    example = (location.parent if is_rank else location).child("100")
+    if is_rank or not location.name:
+        return f"{what}, and a web server lists no steps: name one of them, as in {example}"
+    if step_in_name(location.name) is not None:
+        return f"{what} at this address"
+    return (
+        f"{what} at this address. A web server lists no steps: if it holds some, name one of them, "
+        f"as in {example}"
+    )
+
+
 def require_index(store: Storage) -> bytes:
     """Return the bytes of an index that must be there. Raises as `open_item` does."""
     data = store.read_index()
@@ -78,9 +94,7 @@ def require_index(store: Storage) -> bytes:
         return data
     names = store.names()
     if not names:
-        is_web = isinstance(store.location, Url) and store.location.is_web
-        what = NOTHING_ON_THE_WEB if is_web else "there is no checkpoint"
-        raise FileNotFoundError(errno.ENOENT, what, store.name)
+        raise FileNotFoundError(errno.ENOENT, _absence(store.location), store.name)
     steps = sorted_steps(names)
     if not steps:
         raise IncompleteCheckpointError(
