@@ -50,7 +50,7 @@ def apply_delta(
         MismatchError: it is a delta of another tree.
         CorruptionError: a tile of the result does not match its digest: `base` is another version,
             or one of the two is damaged; names leaf and range.
-        ValueError: `destination` is `base` or `delta`.
+        ValueError: `destination` is `base` or `delta`, or a part of one.
         Exception: all errors of `convert`.
 
     >>> import cordwood, numpy as np
@@ -67,7 +67,9 @@ def apply_delta(
         changes = stack.enter_context(open_at(parse_location(delta)))
         for each in (old, changes):
             if would_replace(str(location), each.path):
-                raise ValueError(f"the result would replace {each.path}: write to another path")
+                raise ValueError(
+                    f"the result would replace {each.path} or a part of it: write to another path"
+                )
         patched = open_patched(old._reader, changes._reader)
         return convert(
             Checkpoint(patched), destination, format=format, overwrite=overwrite, progress=progress

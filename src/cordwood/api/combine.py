@@ -71,7 +71,7 @@ def combine(
         The paths, formats and sizes, as of `convert`.
 
     Raises:
-        ValueError: `destination` is one of the checkpoints.
+        ValueError: `destination` is one of the checkpoints, or a part of one.
         Exception: all errors of `open_combined` and `convert`.
 
     >>> import cordwood, numpy as np
@@ -89,7 +89,9 @@ def combine(
     ]
     for location, _ in locations:
         if would_replace(str(target), str(location)):
-            raise ValueError(f"the result would replace {location}: write to another path")
+            raise ValueError(
+                f"the result would replace {location} or a part of it: write to another path"
+            )
     with open_combined_at(
         locations,
         select=select,

@@ -171,6 +171,7 @@ def convert(
         FileExistsError: there is a checkpoint at `destination`; names its format and, for a step
             of a manager, the step.
         NotACheckpointError: there is something else at `destination`. It is a FileExistsError too.
+        ValueError: `destination` is the source, or a part of it.
         PrefixError: the source has no tree of that prefix; or several, where one is needed.
         LossError: the format cannot store some of the contents; lists all of them.
         UnsupportedFormatError: leaves of the source cannot be read; lists all of them.
@@ -204,7 +205,9 @@ def convert(
     origin = source if isinstance(source, Checkpoint) else locate_checkpoint(parse_location(source))
     name = origin.path if isinstance(origin, Checkpoint) else str(origin)
     if would_replace(str(target), name):
-        raise ValueError(f"{name} would be converted into itself: write to another path")
+        raise ValueError(
+            f"{name} would be converted into itself or a part of it: write to another path"
+        )
     writer: TaskWriter | None = None
     if to_format == DEFAULT and isinstance(origin, Location):
         bulk = with_journal_beside(bulk, target)

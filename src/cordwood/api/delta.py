@@ -66,7 +66,7 @@ def delta(
         UnsupportedFormatError: a leaf cannot be read.
         FileExistsError: there is a checkpoint at `destination`.
         NotACheckpointError: there is something else at `destination`.
-        ValueError: `destination` is `base` or `target`.
+        ValueError: `destination` is `base` or `target`, or a part of one.
         Exception: all errors of `open` and `save`.
 
     >>> from cordwood import save
@@ -89,7 +89,9 @@ def delta(
         new = stack.enter_context(open_at(parse_location(target), prefix=prefix))
         for each in (old, new):
             if would_replace(str(location), each.path):
-                raise ValueError(f"the delta would replace {each.path}: write to another path")
+                raise ValueError(
+                    f"the delta would replace {each.path} or a part of it: write to another path"
+                )
         size_bytes = sum(map(size_in_memory, new.index.leaves))
         report = stack.enter_context(progress_display(progress, "comparing"))
         meter = None if report is None else ProgressMeter(size_bytes, report)

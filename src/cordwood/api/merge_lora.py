@@ -90,7 +90,8 @@ def merge_lora(
     Raises:
         MismatchError: the base has no leaf for a factor, a shape does not fit, or the adapter has
             leaves that are no factors; names each.
-        ValueError: some of the names are missing, or `destination` is one of the checkpoints.
+        ValueError: some of the names are missing, or `destination` is one of the
+            checkpoints, or a part of one.
         Exception: all errors of `open` and `convert`.
 
     >>> import cordwood, numpy as np
@@ -124,7 +125,9 @@ def merge_lora(
             layout = _named_layout(names, alpha, factors)
         for each in (opened, factors):
             if would_replace(str(to), each.path):
-                raise ValueError(f"the result would replace {each.path}: write to another path")
+                raise ValueError(
+                    f"the result would replace {each.path} or a part of it: write to another path"
+                )
         updates = match_lora(opened.index, factors.index, layout, where=factors.path)
         reader = opened._reader
         tree = WeightedTree(reader, 1.0, reader.index.leaves)

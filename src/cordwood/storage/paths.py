@@ -13,6 +13,7 @@ import re
 import secrets
 import stat
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -75,12 +76,25 @@ def is_same_path(path: str, other: str) -> bool:
 
 
 def would_replace(destination: str, path: str) -> bool:
-    """Return True if a checkpoint at `destination` would replace what is at `path`.
+    """Return True if a checkpoint at `destination` would replace what `path` has, or a part.
 
-    They are the same, or the path is a file in that directory. Symbolic links are followed.
+    They are the same; or the destination is a file at or below the path, or the directory of one.
+    Symbolic links are followed, also those below the path.
     """
     one, other = os.path.realpath(destination), os.path.realpath(path)
-    return one == other or (os.path.dirname(other) == one and kind_at(path) == "a file")
+    if one == other or kind_at(destination) == "nothing":
+        return one == other
+    return any(one in (file, os.path.dirname(file)) for file in _real_files(other))
+
+
+def _real_files(path: str) -> Iterator[str]:
+    """Yield the real paths of a file, or of the files in a directory and below."""
+    if kind_at(path) == "a file":
+        yield path
+    for folder, _, names in os.walk(path):
+        for name in names:
+            file = os.path.join(folder, name)
+            yield os.path.realpath(file) if os.path.islink(file) else file
 
 
 def is_within(path: str, other: str) -> bool:
