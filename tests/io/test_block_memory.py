@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import cordwood
+from cordwood.io import execute_load
 from cordwood.io.memory import buffers
 from cordwood.io.memory.block_memory import BlockMemories, BlockMemory
+from cordwood.io.memory.buffers import Buffer, allocate_buffers, allocate_bytes
 
 
 def test_each_read_has_aligned_buffers_in_the_memory_of_the_one_before() -> None:
@@ -47,16 +50,22 @@ def test_a_combination_allocates_memory_for_blocks_once(
     for name in "ab":
         cordwood.save(tmp_path / name, {"w": np.ones((12, 1 << 20), np.float32)})
         weights[tmp_path / name] = 0.5
-    allocated: list[int] = []
-    real = buffers.allocate_bytes
+    allocated: list[int] = []  # the sizes of buffers that are used again
+    loaded: list[int] = []  # those of buffers of one read
 
     def allocate(size_bytes: int, *, alignment: int) -> np.ndarray:
         allocated.append(size_bytes)
-        return real(size_bytes, alignment=alignment)
+        return allocate_bytes(size_bytes, alignment=alignment)
+
+    def allocate_for_load(sizes: Sequence[int], *, alignment: int) -> list[Buffer]:
+        loaded.extend(sizes)
+        return allocate_buffers(sizes, alignment=alignment)
 
     monkeypatch.setattr(buffers, "allocate_bytes", allocate)
+    monkeypatch.setattr(execute_load, "allocate_buffers", allocate_for_load)
     monkeypatch.setattr("cordwood.combining.combined_checkpoint.reading_threads", lambda **_: 1)
     with cordwood.open_combined(weights) as combination:
         mean = combination.load(to="numpy")
     assert (mean["w"] == 1).all()
-    assert len(allocated) <= 6  # a block and two scratch buffers, and those of the load
+    assert loaded == [mean["w"].nbytes]
+    assert 1 <= len(allocated) <= 6  # a block and scratch buffers

@@ -335,8 +335,8 @@ def test_after_an_error_in_the_block_its_end_waits_for_the_mirror_for_a_bounded_
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(manager_module, "ERROR_WAIT_SECONDS", 0.3)
-    monkeypatch.setattr(wait_logger, "REPORT_SECONDS", 0.1)
+    monkeypatch.setattr(manager_module, "ERROR_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(wait_logger, "REPORT_SECONDS", 1e-9)  # the first time that it waits
     go_on = threading.Event()
     bucket.hook = lambda request: Answer(None, delay=go_on) if request.method == "PUT" else None
     mirror = Mirror(f"{bucket.url}/run", wait_seconds=1e6)

@@ -114,7 +114,7 @@ class MirrorCopies:
             return min(seconds_left(), began + self._wait_seconds - time.monotonic())
 
         def copy_in_words() -> str:
-            most = remaining_seconds()
+            most = max(0.0, remaining_seconds())
             return f"the copy to the mirror {self._target.root}, for {most:.0f} s more at most"
 
         waiting = WaitLogger(copy_in_words)
