@@ -237,9 +237,34 @@ def test_numbers_grow(tmp_path: Path) -> None:
             publisher.publish(number, {"w": 2})
     other = cw.WeightPublisher(tmp_path)
     with pytest.raises(StepError, match="has the versions 5 already"):
-        other.publish(5, {"w": 2}).wait()
+        other.publish(5, {"w": 2})
     other.publish(6, {"w": 2}).wait()
     assert cw.WeightFollower(tmp_path).update() == {"w": 2}
+    with pytest.raises(StepError, match="has the versions 6 already"):
+        publisher.publish(6, {"w": 3})
+
+
+def test_an_old_number_is_refused_at_once_and_is_no_matter_of_other_publishers(
+    location: str,
+) -> None:
+    other = cw.WeightPublisher(f"{location}/other")
+    cw.WeightPublisher(f"{location}/weights").publish(7, {"w": 1}).wait()
+    late = cw.WeightPublisher(f"{location}/weights")
+    with pytest.raises(StepError, match=r"larger number than 7, found 5"):
+        late.publish(5, {"w": 2})
+    other.publish(1, {"w": 3}).wait()
+    late.publish(8, {"w": 4}).wait()
+    assert cw.WeightFollower(f"{location}/weights").update() == {"w": 4}
+
+
+def test_a_failure_that_nobody_asked_about_is_raised_by_the_next_save(tmp_path: Path) -> None:
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "1").write_text("a file is in the way")
+    other = cw.WeightPublisher(tmp_path / "other")
+    cw.WeightPublisher(tmp_path / "weights").publish(1, {"w": 1})._wait_quietly()
+    with pytest.raises(PendingSaveError, match="Nothing was begun now"):
+        other.publish(1, {"w": 2})
+    other.publish(1, {"w": 2}).wait()
 
 
 def test_a_publisher_that_starts_again_begins_with_a_whole_version(tmp_path: Path) -> None:

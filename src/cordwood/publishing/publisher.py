@@ -35,7 +35,7 @@ from cordwood.publishing.publishing_place import PublishingPlace
 from cordwood.saving.background_saves import PendingSave, save_in_background
 from cordwood.saving.interrupted_saves import after_interrupted_saves
 from cordwood.saving.save_rendezvous import announce_errors, rendezvous_for
-from cordwood.storage.locations import Location, parse_location
+from cordwood.storage.locations import LocalPath, Location, parse_location
 from cordwood.threads.log import log
 from cordwood.threads.run_in_worker import run_in_worker
 from cordwood.threads.thread_pool import together
@@ -117,10 +117,11 @@ class WeightPublisher:
             A handle, as of `save_async`: `wait` returns once the version is committed.
 
         Raises:
-            StepError: a version of this number, or a later one, was published. With versions of
-                another run, `wait` raises it.
+            StepError: a version of this number, or a later one, was published. `wait` raises it
+                of versions that others have put into a bucket since the first call.
             UnsupportedLeafError: a leaf cannot be stored; names its key path.
-            PendingSaveError: an earlier publication failed, and its error was not read yet.
+            PendingSaveError: an earlier publication or `save_async` of this process failed, and
+                its error was not read yet; nothing was begun. The next call begins.
         """
         number = step_number(version)
         if self._newest is not None and number <= self._newest:
@@ -148,6 +149,10 @@ class WeightPublisher:
                 background=True,
             ) as rendezvous,
         ):
+            # A listing of a directory costs next to nothing; that of a store, a round trip.
+            is_to_look = self._newest is None or isinstance(location, LocalPath)
+            if rendezvous.index == 0 and is_to_look:
+                self._place.refuse_old(number)
             described = describe_tree(
                 tree, process=rendezvous.index, process_count=rendezvous.count
             )

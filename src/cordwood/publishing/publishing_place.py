@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from cordwood.deltas.stored_versions import ListedVersions, StoredVersions
 from cordwood.errors import CordwoodError, StepError
@@ -16,8 +17,11 @@ from cordwood.manager.steps import Steps
 from cordwood.message_text import listed
 from cordwood.policies.keep_policies import KeepAll
 from cordwood.storage.locations import LocalPath, Location
+from cordwood.storage.object_stores.request_deadline import request_deadline
 from cordwood.storage.open_step_storage import open_step_storage
 from cordwood.threads.log import log
+
+_LOOK_SECONDS = 5.0  # that a call may wait for a listing, before it goes on in the background
 
 
 class PublishingPlace:
@@ -47,6 +51,23 @@ class PublishingPlace:
         """Return the location of a version."""
         return self._versions.location_of(step)
 
+    def refuse_old(self, step: int) -> None:
+        """Raise StepError if there is a version of that number, or a later one.
+
+        A location that cannot be listed within some seconds is left to `begin`.
+        """
+        with suppress(OSError), request_deadline(time.monotonic() + _LOOK_SECONDS):
+            self._require_newer(step, self._versions.listing().steps)
+
+    def _require_newer(self, step: int, steps: Sequence[int]) -> None:
+        later = [each for each in steps if each >= step]
+        if later:
+            raise StepError(
+                f"{self.location} has the versions {listed([*map(str, later)])} already: expected "
+                f"a larger number than {later[-1]}, found {step}. If they are of a run that was "
+                "given up, remove them (cordwood rm), or publish to another location"
+            )
+
     def begin(self, step: int, chain: Sequence[int]) -> ListedVersions:
         """Return what is there before a version is published.
 
@@ -63,13 +84,7 @@ class PublishingPlace:
         """
         there = self._versions.listing()
         steps = there.steps
-        later = [each for each in steps if each >= step]
-        if later:
-            raise StepError(
-                f"{self.location} has the versions {listed([*map(str, later)])} already: expected "
-                f"a larger number than {later[-1]}, found {step}. If they are of a run that was "
-                "given up, remove them (cordwood rm), or publish to another location"
-            )
+        self._require_newer(step, steps)
         if chain:
             others = [each for each in steps if each > chain[-1]]
             if any(not self._is_other(each) for each in others):
