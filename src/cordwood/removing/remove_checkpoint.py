@@ -149,6 +149,8 @@ def _plan_of_directory(location: Location, listing: Listing) -> RemovalPlan:
             raise UnsupportedFormatError(
                 f"{location}: which files belong to {description} is not known: remove it by rm"
             )
+        if isinstance(location, Url):  # what killed saves of cordwood that were to replace it left
+            result = foreign_files(DEFAULT.name, location, list(result)) or ()
         foreign, steps = list(result), ()
     if foreign:
         advice = "move that away first"

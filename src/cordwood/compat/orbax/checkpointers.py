@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
 from typing import Any, Self
 
 from cordwood.api.save_async import start_save
 from cordwood.compat.orbax.args import Composite, PyTreeRestore, StandardRestore, StandardSave
+from cordwood.compat.orbax.checkpoint_to_replace import checkpoint_to_replace
 from cordwood.compat.orbax.handlers import (
     CheckpointHandler,
     CompositeCheckpointHandler,
@@ -25,20 +25,15 @@ from cordwood.compat.orbax.items_to_store import (
     refuse_custom_metadata,
 )
 from cordwood.compat.orbax.stored_items import JSON_KEY, NAME_KEY, restore_items, stored_items
-from cordwood.errors import IncompleteCheckpointError, UnsupportedLeafError
+from cordwood.errors import UnsupportedLeafError
 from cordwood.formats.choose_format import format_for_saving
 from cordwood.formats.format_protocol import SaveOptions
 from cordwood.formats.table import DEFAULT, Format
 from cordwood.io.memory.staging_memory import checked_options
-from cordwood.loading.detect_checkpoint import detect_checkpoint
 from cordwood.processes.process_group import ProcessGroup
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
-from cordwood.removing.remove_checkpoint import plan_removal
 from cordwood.saving.background_saves import PendingSave
 from cordwood.storage.locations import LocalPath, Location, parse_location
-from cordwood.storage.paths import path_exists
-from cordwood.storage.removal.list_tree import Listing
-from cordwood.storage.staging.exchange_directories import recover_exchanged
 from cordwood.threads.run_in_worker import run_in_worker
 
 
@@ -69,7 +64,7 @@ class Checkpointer:
         Args:
             directory: the destination.
             values: the item, or its arguments, such as `args.StandardSave(tree)`.
-            force: replace what is there, if it is a checkpoint.
+            force: replace what is there, if it is a checkpoint, and no run.
             custom_metadata: not taken: save it as an item of a `Composite`, by `args.JsonSave`.
             named: `args=`, or the fields of the arguments.
 
@@ -89,7 +84,7 @@ class Checkpointer:
         with group.rendezvous("look at the destination of") as processes:
             replaced = None
             if processes.index == 0:
-                replaced = _checkpoint_to_replace(location, force=force)
+                replaced = checkpoint_to_replace(location, force=force)
             is_replacing = processes.exchange(None, lambda _: replaced is not None)
         (name, tree), *others = stored.trees.items() or [(NO_TREE, {})]
         metadata = {} if name == DEFAULT_ITEM else {NAME_KEY: name}
@@ -213,7 +208,7 @@ class StandardCheckpointer(AsyncCheckpointer):
             directory: the destination.
             state: the tree.
             save_args: a tree of `SaveArgs`, whose dtypes cast the leaves.
-            force: replace what is there, if it is a checkpoint.
+            force: replace what is there, if it is a checkpoint, and no run.
             custom_metadata: not taken.
 
         Raises ValueError if there is something at `directory`.
@@ -265,33 +260,5 @@ def _seconds_in(options: dict[str, Any]) -> float:
     return TIMEOUT_SECONDS if given is None else float(given)
 
 
-def _checkpoint_to_replace(location: Location, *, force: bool) -> Listing | None:
-    """Return the files of a checkpoint of another tool at a location, which a save is to replace.
-
-    None if nothing is there, or what any save replaces. Raises ValueError without `force` if there
-    is something, and NotACheckpointError if it is no checkpoint.
-    """
-    if isinstance(location, LocalPath):
-        run_in_worker(lambda: recover_exchanged(location))
-    if not _exists(location):
-        return None
-    if not force:
-        raise ValueError(f"Destination {location} already exists.")
-    with suppress(IncompleteCheckpointError):  # an empty directory
-        plan = plan_removal(str(location))
-        return None if plan.format == DEFAULT.name else plan.listing
-    return None
-
-
 def _format_of_new(location: Location) -> Format:
     return format_for_saving(location, format=DEFAULT.name, prefix=None)
-
-
-def _exists(location: Location) -> bool:
-    if isinstance(location, LocalPath):
-        return path_exists(location)
-    try:
-        detect_checkpoint(location)
-    except FileNotFoundError:
-        return False
-    return True

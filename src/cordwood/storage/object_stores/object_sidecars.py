@@ -31,7 +31,7 @@ def is_beside(rules: NamingRules, kind: str, name: str) -> bool:
 
 
 def read_removal_list(store: ObjectStore, name: str) -> list[str] | None:
-    """Return the names in the list of a `collect`; None if the list is gone: it has ended."""
+    """Return the names in a list of removals; None if the list is gone: that has ended."""
     data = store.read(name, limit_bytes=MAX_LIST_BYTES).data
     return None if data is None else data.decode("utf-8", "replace").split("\n")
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from cordwood.errors import CordwoodError, UnsupportedFormatError
 from cordwood.index import Source
 from cordwood.io.open_files import ReadableFile
 from cordwood.plan.cells import FileSizes
-from cordwood.storage.entry_content import refers_only_to_data
+from cordwood.storage.entry_content import is_written_beside_index, refers_only_to_data
 from cordwood.storage.locations import Url
 from cordwood.storage.object_stores.conditional_writes import require_conditional_writes
 from cordwood.storage.object_stores.list_objects import list_children, list_objects
@@ -110,28 +110,55 @@ class ObjectStorage:
         resumes: str = "",  # noqa: ARG002
     ) -> Iterator[ObjectTransaction]:
         save = ObjectTransaction(self._store, self._rules, others_commit=others_commit)
+        stamps = {} if replaces is None else replaces.stamps
+        replaced = {name: tag for name, tag in stamps.items() if self._is_foreign(name)}
         try:
+            removal_list = save.list_replaced([*replaced]) if replaced else ""
             yield save
-            if replaces is not None:
-                self._delete_replaced(replaces)
+            if replaced:
+                self._delete_replaced(replaced, removal_list)
         except BaseException:
             save.abandon()
             raise
         finally:
             save.release()
 
-    def _delete_replaced(self, listing: Listing) -> None:
-        """Delete the objects of another tool that a checkpoint has replaced, if still the same."""
+    def _is_foreign(self, name: str) -> bool:
+        """Return True for the name of an object that no save of this format writes."""
+        small = (self._rules.index_name, *self._rules.sidecars)
+        return name not in small and not is_written_beside_index(name, self._rules)
+
+    def _delete_replaced(self, replaced: Mapping[str, Hashable], removal_list: str) -> None:
+        """Delete the objects of another tool that a checkpoint has replaced, if still the same.
+
+        Args:
+            replaced: their names and tags.
+            removal_list: the object that lists them, which goes last.
+        """
         try:
             tags = {each.name: each.tag for each in list_objects(self._store)}
-            names = [name for name, tag in listing.stamps.items() if tags.get(name) == tag]
-            self._store.delete(sorted(names))
+            self._store.delete(
+                sorted(name for name in replaced if tags.get(name) == replaced[name])
+            )
+            self._store.delete([removal_list])
         except (OSError, CordwoodError) as e:  # the tree is saved
             log.warning(
-                "%s is saved, but not all of the objects that it replaces were deleted: %s",
+                "%s is saved, but not all of the objects that it replaces were deleted; gc deletes "
+                "them: %s",
                 self.name,
                 e,
             )
+
+    def _finish_replacement(self, names: Collection[str], *, dry_run: bool) -> list[str]:
+        """Delete what a save that was killed after its commit has replaced; return the names."""
+        lists = [name for name in names if is_beside(self._rules, REMOVAL_LIST, name)]
+        if not lists or self.read_index() is None:
+            return []
+        listed = {name for each in lists for name in read_removal_list(self._store, each) or ()}
+        replaced = sorted(filter(self._is_foreign, listed.intersection(names)))
+        if not dry_run:
+            self._store.delete(replaced)
+        return replaced
 
     def flush(self) -> None:
         """Do nothing: what a store has confirmed is durable."""
@@ -175,6 +202,7 @@ class ObjectStorage:
             removed = self._unreferenced(removed)
             store.delete(removed)
             store.delete([list_name])
+        removed += self._finish_replacement(objects, dry_run=dry_run)
         others = [each for name, each in objects.items() if name not in removed]
         removed += self._collect_remains(others, dry_run=dry_run)
         return Garbage(

@@ -96,6 +96,13 @@ class ObjectTransaction:
 
         return wait_until_visible(probe_exists, probe, timeout_seconds=timeout_seconds)
 
+    def list_replaced(self, names: Sequence[str]) -> str:
+        """Write the list of objects that go after the commit, for `collect`; return its name."""
+        name = name_beside(self._rules, REMOVAL_LIST)
+        self._written.append(name)
+        self._store.write(name, "\n".join(names).encode())
+        return name
+
     def write(self, files: Sequence[NewDataFile], leaves: Leaves) -> list[HeaderDigest]:
         self._written += [file.name for file in files]
         header_digests = upload_objects(self._store, files, leaves, ready=self._require_conditions)

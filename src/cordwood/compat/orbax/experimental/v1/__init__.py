@@ -56,7 +56,7 @@ def save(
     Args:
         path: the destination.
         state: the tree.
-        overwrite: replace what is there, if it is a checkpoint.
+        overwrite: replace what is there, if it is a checkpoint, and no run.
         custom_metadata: not taken: save it as a checkpointable.
 
     Raises ValueError if there is something at `path`.
