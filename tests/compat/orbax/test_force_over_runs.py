@@ -279,6 +279,20 @@ def test_no_call_replaces_steps_in_a_store(
         assert dict(objects) == before
 
 
+def test_an_object_that_is_a_checkpoint_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cw.save(tmp_path / "old.msgpack", OLD)
+    with new_url("memory", monkeypatch) as url:
+        objects = StoredObjects(url)
+        objects["checkpoint_5"] = (tmp_path / "old.msgpack").read_bytes()
+        before = dict(objects)
+        with pytest.raises(NotACheckpointError, match="replaces no file: save to another path: "):
+            save_pytree(f"{url}/checkpoint_5")
+        assert dict(objects) == before
+        save_pytree(f"{url}/another")
+
+
 class KilledError(BaseException):
     pass
 

@@ -74,10 +74,12 @@ def _require_one_directory(location: Location, detected: Detected) -> None:
         )
     format = by_name(detected.format)
     if format is not None and not format.is_directory:
+        is_local = isinstance(location, LocalPath)  # `rm` takes what lies below a URL
+        removal = f", or remove the file first by `{command}`" if is_local else ""
         raise NotACheckpointError(
             errno.EEXIST,
             f"it is {detected.description}, and what is saved here is a directory, which replaces "
-            f"no file: save to another path, or remove the file first by `{command}`",
+            f"no file: save to another path{removal}",
             str(location),
         )
 
