@@ -287,7 +287,7 @@ def test_a_source_that_is_replaced_meanwhile_is_an_error(tmp_path: Path) -> None
         if call == 2:
             cordwood.save(tmp_path / "x", tree(2))
 
-    with pytest.raises(ProcessError, match="nothing may replace the checkpoint meanwhile"):
+    with pytest.raises(ProcessError, match="x: a worker sees another checkpoint"):
         cordwood.convert(
             tmp_path / "x", tmp_path / "y", executor=InlineExecutor(replace), **OPTIONS[0]
         )

@@ -100,17 +100,16 @@ def test_an_interrupted_call_goes_on(paths: tuple[Path, Path], tmp_path: Path) -
     assert executor.calls == whole.calls - 2 > 0
 
 
-@pytest.mark.parametrize("call", [1, 3])
-def test_a_checkpoint_that_is_replaced_meanwhile_is_an_error(tmp_path: Path, call: int) -> None:
+def test_a_checkpoint_that_is_replaced_between_two_tasks_is_an_error(tmp_path: Path) -> None:
     paths = tmp_path / "1", tmp_path / "2"
     cordwood.save(paths[0], {"x": np.zeros(3 << 19)})
     cordwood.save(paths[1], {"x": np.ones(3 << 19)})
 
     def replace(count: int) -> None:
-        if count == call:
+        if count == 2:
             cordwood.save(paths[1], {"x": np.zeros(3 << 19)})
 
-    with pytest.raises(ProcessError, match=r"2: a worker sees another|2 was replaced while"):
+    with pytest.raises(ProcessError, match=r"2: a worker sees another"):
         cordwood.diff(*paths, executor=InlineExecutor(replace))
     assert cordwood.diff(*paths, executor=InlineExecutor()).equal  # the remedy
 

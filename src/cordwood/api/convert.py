@@ -334,9 +334,7 @@ def convert(
                 None if folder is None else absolute_path(folder),
                 leaf_options,
             )
-            written_bytes += convert_in_tasks(
-                run, writer, tree, plan.save, bulk, source=chosen.checkpoint
-            )
+            written_bytes += convert_in_tasks(run, writer, tree, plan.save, bulk)
         if meter is not None:
             meter.finish()
         if run is not None and bulk.part is None:

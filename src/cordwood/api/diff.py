@@ -26,7 +26,7 @@ from cordwood.io.progress_bar import progress_display
 from cordwood.io.progress_of_parts import ProgressOfParts
 from cordwood.loading.checkpoint import Checkpoint
 from cordwood.loading.locate_step import locate_checkpoint
-from cordwood.loading.tree_reference import refer_to_tree, require_current
+from cordwood.loading.tree_reference import refer_to_tree
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.rename_paths import Rename
 from cordwood.recipes.recipe import Recipe
@@ -170,9 +170,9 @@ def diff(
                 progress=None if parts is None else parts.begin(name),
                 work=work,
             )
-            for each in operand if run is not None else ():
-                if isinstance(each, Checkpoint):
-                    require_current(each)
+            if work is not None:
+                work.trees.one.require_current()
+                work.trees.other.require_current()
             diffs.append((name, comparison.diff))
         if run is not None and bulk.part is None:
             run.forget()

@@ -13,7 +13,6 @@ from cordwood.formats.format_protocol import TaskWriter
 from cordwood.formats.load_format import task_writer_of
 from cordwood.formats.table import Format
 from cordwood.loading.checkpoint import Checkpoint
-from cordwood.loading.tree_reference import require_current
 from cordwood.storage.locations import Location, Url
 
 
@@ -58,8 +57,6 @@ def convert_in_tasks(
     tree: TreeConversion,
     save: object,
     options: BulkOptions,
-    *,
-    source: Checkpoint,
 ) -> int:
     """Write a tree in tasks, and commit it unless this call is for a part.
 
@@ -69,7 +66,6 @@ def convert_in_tasks(
         tree: the conversion.
         save: the planned save.
         options: where the tasks run, and which of them.
-        source: the tree, open.
 
     Returns:
         The bytes that the tasks of this call have written, or had written.
@@ -90,7 +86,7 @@ def convert_in_tasks(
         for task in tasks:  # files that were removed since the journal has them
             if not missing.isdisjoint(range(task.start, task.stop)):
                 every[task.start : task.stop] = task.run()
-        require_current(source)
+        tree.source.require_current()
         division.commit(every)
     return sum(sizes)
 

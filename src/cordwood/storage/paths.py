@@ -123,13 +123,6 @@ def absolute_location(location: Location) -> Location:
     return absolute_path(location) if isinstance(location, LocalPath) else location
 
 
-def changed_ns(location: Location) -> int:
-    """Return when a local file was changed last, in nanoseconds; 0 for anything else."""
-    if not isinstance(location, LocalPath) or kind_at(location) != "a file":
-        return 0
-    return os.stat(location).st_mtime_ns
-
-
 def is_empty_file(path: str | os.PathLike[str]) -> bool:
     """Return True if a path leads to an empty file, without opening it; links are followed."""
     try:
