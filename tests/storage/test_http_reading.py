@@ -156,7 +156,7 @@ def test_a_run_cannot_be_listed(pages: Pages, url: str) -> None:
             kind(run)
         assert str(caught.value).endswith(f"by its whole URL: cordwood.load('{run}/100')")
     for call in (cordwood.load, cordwood.open, cordwood.detect, cordwood.verify):
-        match = f"at this address. A web server lists no steps: .* name one .*{run}/100"
+        match = f"at this address; a web server lists no steps: .* name one .*{run}/100"
         with pytest.raises(FileNotFoundError, match=match):
             call(run)
         for root in (pages.url, f"{pages.url}/", f"{run}/latest", f"{run}/best:loss"):

@@ -82,7 +82,7 @@ def _absence(location: Location) -> str:
     if step_in_name(location.name) is not None:
         return f"{what} at this address"
     return (
-        f"{what} at this address. A web server lists no steps: if it holds some, name one of them, "
+        f"{what} at this address; a web server lists no steps: if it holds some, name one of them, "
         f"as in {example}"
     )
 
