@@ -304,9 +304,17 @@ def test_files_of_one_process_are_refused_with_the_remedy(
     options: dict[str, Any] = {"prefix": "ema", "lossy": True, "format": format}
     with pytest.raises(UnsupportedFormatError, match=r'leave out executor=.* or write format="pac'):
         cordwood.convert(source, tmp_path / name, executor=InlineExecutor(), **options)
+    with pytest.raises(UnsupportedFormatError, match=r'"packs" \(--format packs\)') as e:
+        cordwood.convert(source, tmp_path / name, part=(0, 2), **options)
+    assert '"zarr"' not in str(e.value)  # which has no parts
+    assert ("without the suffix" in str(e.value)) == ("." in name)
     cordwood.convert(source, tmp_path / name, **options)
+    path = tmp_path / "packs" / name.split(".")[0]
     options["format"] = "packs"
-    cordwood.convert(source, tmp_path / "d", executor=InlineExecutor(), **options)
+    cordwood.convert(source, path, part=(0, 2), **options)
+    cordwood.convert(source, path, executor=InlineExecutor(), **options)
+    options["format"] = "zarr"
+    cordwood.convert(source, tmp_path / "zarr", executor=InlineExecutor(), **options)
 
 
 def test_parts_of_zarr_are_refused_with_the_remedy(source: Path, tmp_path: Path) -> None:

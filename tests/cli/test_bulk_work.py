@@ -46,7 +46,8 @@ def test_jobs_of_an_array_copy_a_run_and_a_last_call_commits(
     for i in range(2):
         code, out, _ = run("copy", root, tmp_path / "copy", "--part", f"{i}/2")
         assert code == 0
-        assert f"part {i} of 2: after all parts, the same command without --part writes" in out
+        assert f"copy: part {i}/2: {['1 file, 2.0', '2 files, 4.0'][i]} MiB copied, in" in out
+        assert "; after all parts, the same command without --part writes" in out
         assert not list((tmp_path / "copy").glob("*/cordwood.json"))
     code, out, _ = run("copy", root, tmp_path / "copy", "--workers", "1")
     assert code == 0
@@ -133,8 +134,12 @@ def test_jobs_of_an_array_convert_and_compare(run: Run, root: Path, tmp_path: Pa
     for i in range(2):
         code, out, _ = run("convert", root / "1", copy, "--part", f"{i}/2")
         assert code == 0
-        assert f"part {i} of 2: after all parts, the same command without --part writes" in out
+        amount = ["nothing falls to this part", "1 file, 2.0 MiB written"][i]
+        assert f"copy: part {i}/2: {amount}, from packs to packs; after all parts, the same" in out
     assert not (copy / "cordwood.json").exists()
+    code, _, err = run("info", copy)
+    assert code == 3
+    assert "once its parts have ended, the same call without part= (--part)" in err
     code, out, _ = run("convert", root / "1", copy)
     assert (code, "copy: 1 leaf, 2.0 MiB" in out) == (0, True)
     assert run("diff", root / "1", copy, "--workers", "1").code == 0

@@ -13,7 +13,11 @@ from cordwood.bulk.call_text import call_text
 from cordwood.bulk.run_bulk import BulkRun, bulk_run
 from cordwood.bulk.work_journal import refuse_files_of_other_call
 from cordwood.converting.conversion import MAX_NAMED, Conversion
-from cordwood.converting.convert_in_tasks import convert_in_tasks, require_task_writer
+from cordwood.converting.convert_in_tasks import (
+    WrittenFiles,
+    convert_in_tasks,
+    require_task_writer,
+)
 from cordwood.converting.convert_units_task import TreeConversion
 from cordwood.converting.files_of_model import files_of_source, files_to_write
 from cordwood.converting.part_to_convert import (
@@ -136,8 +140,8 @@ def convert(
             stay. None: a single tree is written without a prefix.
         overwrite: replace an existing checkpoint at `destination`. Anything that is not a
             checkpoint is never replaced, and neither are trees of other prefixes.
-        max_shard_bytes: the number of bytes of arrays in one file of a directory of safetensors
-            files; a larger array has its own file. None: 1 GiB or more; with
+        max_shard_bytes: with format="packs" or "hugging_face", the number of bytes of arrays in
+            one file; a larger array has its own file. None: 1 GiB or more; with
             format="hugging_face", all arrays in one file.
         files_from: for format="hugging_face", a directory of the hub or `hf://org/model`, whose
             files of the configuration and the tokenizer, model card and licence are written beside
@@ -151,20 +155,20 @@ def convert(
         progress: True for a bar in a terminal or a notebook; or a function that is called from
             time to time with a `cordwood.results.Progress`, which has the number of bytes of
             elements that were read, and the current leaf. None: neither.
-        executor: any executor of `concurrent.futures`, whose workers write the files of a directory
-            of safetensors files, or of format="zarr", as for `cordwood.copy`. Each opens the
-            source. This process writes the index. None: this process does all.
+        executor: any executor of `concurrent.futures`, whose workers write the files of
+            format="packs" or "zarr", as for `cordwood.copy`. Each opens the source. This process
+            writes the index. None: this process does all.
         part: (i, n) writes the data files of part i of n, counted from 0, and no index. The call
             without `part` writes what is missing, and the index. Not with format="zarr" on a disk.
         journal: a directory that lists the tasks that are done, as for `cordwood.verify`. None:
             with `executor` or `part`, `.NAME.cordwood-journal` beside a local directory of
-            safetensors files, by which any later call with the same options goes on, and which
+            format="packs", by which any later call with the same options goes on, and which
             other calls that write to there refuse; for `part` and a store it must be given. Not
             with format="zarr" on a disk.
 
     Returns:
         The paths, formats and sizes of the conversion; with `lossy`, also what was lost. With
-        `part`, the number of leaves is 0, and the size is that of the part.
+        `part`, the number of leaves is 0, and the size and the number of files are of the part.
 
     Raises:
         ValueError: an argument is wrong; or the journal is that of a call with other options.
@@ -259,12 +263,12 @@ def convert(
     def refuse() -> None:
         refuse_files_of_other_call(target, work)
         writer_of(to_format).refuse_foreign(to_format, target)
-        written = [each or "" for each in trees.prefixes.values()]
+        prefixes = [each or "" for each in trees.prefixes.values()]
         beside = to_prefix is not None
         refuse_existing(
             target,
             to_format,
-            written,
+            prefixes,
             beside=beside,
             overwrite=overwrite,
             # `combine` and `merge_lora` convert a checkpoint, and have no such option.
@@ -310,7 +314,7 @@ def convert(
         run: BulkRun | None = None
         if writer is not None and isinstance(origin, Location):
             run = stack.enter_context(bulk_run(bulk, work=work))
-        written_bytes = 0
+        written: list[WrittenFiles] = []
         for from_prefix, chosen, leaves in zip(trees.prefixes, parts, sources, strict=True):
             is_computed = any(file.tile_ends for file in chosen.checkpoint._reader.files)
             options = SaveOptions(
@@ -334,7 +338,7 @@ def convert(
                 None if folder is None else absolute_path(folder),
                 leaf_options,
             )
-            written_bytes += convert_in_tasks(run, writer, tree, plan.save, bulk)
+            written.append(convert_in_tasks(run, writer, tree, plan.save, bulk))
         if meter is not None:
             meter.finish()
         if run is not None and bulk.part is None:
@@ -346,11 +350,13 @@ def convert(
         parts[0].checkpoint.format,
         to_format.name,
         0 if is_part else sum([len(each.selected.stored.leaves) for each in parts]),
-        written_bytes if is_part else sum(sizes),
+        sum([files.size_bytes for files in written]) if is_part else sum(sizes),
         (*trees.lost, *[line for each in parts for line in each.lost]),
         tuple([each.to_prefix or "" for each in parts]),
         (*trees.left_out, *beside_weights.left_out),
         tuple(beside_weights.files),
+        part if is_part else None,
+        sum([files.file_count for files in written]) if is_part else 0,
     )
 
 

@@ -127,6 +127,7 @@ def copy(
         copied.copied_bytes,
         copied.skipped_bytes,
         time.monotonic() - began,
+        part,
     )
 
 

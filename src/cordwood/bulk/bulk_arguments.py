@@ -8,10 +8,9 @@ from concurrent.futures import Executor
 
 from cordwood.bulk.run_bulk import BulkOptions
 from cordwood.bulk.task_size import current_task_bytes
-from cordwood.bulk.work_journal import journal_beside
 from cordwood.plan.parts_of_work import parse_part
 from cordwood.storage.locations import LocalPath, Location, parse_local_path
-from cordwood.storage.paths import absolute_path, is_within, path_exists
+from cordwood.storage.paths import absolute_path, is_within, journal_beside, path_exists
 
 
 def bulk_options(

@@ -23,7 +23,7 @@ from cordwood.errors import StorageError
 from cordwood.plan.parts_of_work import WorkPart
 from cordwood.storage.locations import LocalPath, Location
 from cordwood.storage.locks.file_locks import LOCK_FLAGS, is_locked, lock, opened_for_lock
-from cordwood.storage.paths import absolute_path, path_exists
+from cordwood.storage.paths import absolute_path, journal_beside, path_exists
 
 _NAME = re.compile(r"tasks(?:-(\d+)-of-(\d+))?\.jsonl")
 _RECORDS_NAME = re.compile(r"done-[A-Za-z0-9.-]+\.jsonl")
@@ -63,12 +63,6 @@ class WorkJournal:
 
     def _write(self, value: Mapping[str, Any]) -> None:
         os.write(self._fd, f"{json.dumps(value)}\n".encode())
-
-
-def journal_beside(destination: LocalPath) -> LocalPath:
-    """Return the place of the journal of a call that writes to a local path."""
-    name = f".{destination.name}.cordwood-journal"
-    return destination.parent.child(name) if "/" in destination.text else LocalPath(name)
 
 
 def refuse_files_of_other_call(destination: Location, work: str) -> None:

@@ -53,12 +53,9 @@ def bulk_work_options(command: F) -> F:
     return command
 
 
-def after_parts_text(part: tuple[int, int]) -> str:
-    """Return the advice after a part of a call that writes."""
-    return (
-        f"; part {part[0]} of {part[1]}: after all parts, the same command without --part writes "
-        "what is missing, and the indexes"
-    )
+AFTER_PARTS = (
+    "; after all parts, the same command without --part writes what is missing, and the indexes"
+)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from cordwood.cli.arguments import (
     rename_option,
     wrong_arguments,
 )
-from cordwood.cli.bulk_work_options import after_parts_text, bulk_work_options, worker_executor
+from cordwood.cli.bulk_work_options import AFTER_PARTS, bulk_work_options, worker_executor
 from cordwood.cli.output import json_option, print_answer
 from cordwood.cli.recipe_options import recipe_of, recipe_options
 
@@ -138,5 +138,5 @@ def convert_command(
         )
     text = str(conversion)
     if options["part"] is not None:
-        text += after_parts_text(options["part"])
+        text += AFTER_PARTS
     print_answer(text, conversion._asdict(), as_json=as_json)

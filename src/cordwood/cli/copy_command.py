@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from cordwood.cli.arguments import PATH, SOURCE, wrong_arguments
-from cordwood.cli.bulk_work_options import after_parts_text, bulk_work_options, worker_executor
+from cordwood.cli.bulk_work_options import AFTER_PARTS, bulk_work_options, worker_executor
 from cordwood.cli.output import json_option, print_answer
 
 EXAMPLES = """
@@ -63,5 +63,5 @@ def copy_command(
         )
     text = str(report)
     if part is not None:
-        text += after_parts_text(part)
+        text += AFTER_PARTS
     print_answer(text, report._asdict(), as_json=as_json)

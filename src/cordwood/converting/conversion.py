@@ -25,6 +25,8 @@ class Conversion(NamedTuple):
         left_out: what else the source holds and was not converted, in words: other trees, where
             `select` is of one; items of Orbax that are no trees; files beside weights of the hub.
         files: the names of files that were copied from a directory of the hub to another one.
+        part: the part that this call has done; None: all.
+        part_files: how many data files are of that part; 0 without a part.
     """
 
     source: str
@@ -37,6 +39,8 @@ class Conversion(NamedTuple):
     prefixes: tuple[str, ...] = ("",)
     left_out: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    part: tuple[int, int] | None = None
+    part_files: int = 0
 
     def __str__(self) -> str:
         lines = [f"lost: {line}" for line in self.lost]
@@ -45,10 +49,19 @@ class Conversion(NamedTuple):
         files = f"; copied: {first_names(self.files, MAX_NAMED)}" if self.files else ""
         trees = f"{len(self.prefixes)} trees, " if len(self.prefixes) > 1 else ""
         lines.append(
-            f"{self.destination}: {trees}{counted(self.leaves, 'leaf', 'leaves')}, "
-            f"{size_text(self.size_bytes)}, from {self.source_format} to {self.format}{files}"
+            f"{self.destination}: {trees}{self._amount()}, from {self.source_format} to "
+            f"{self.format}{files}"
         )
         return printable("\n".join(lines))
+
+    def _amount(self) -> str:
+        """Return how much was written, as text."""
+        if self.part is None:
+            return f"{counted(self.leaves, 'leaf', 'leaves')}, {size_text(self.size_bytes)}"
+        amount = "nothing falls to this part"
+        if self.part_files:
+            amount = f"{counted(self.part_files, 'file')}, {size_text(self.size_bytes)} written"
+        return f"part {self.part[0]}/{self.part[1]}: {amount}"
 
     def __repr__(self) -> str:
         return str(self)
@@ -59,7 +72,7 @@ class Conversion(NamedTuple):
         fields = [
             ("from", f"{self.source} ({self.source_format})"),
             ("to", f"{self.destination} ({self.format})"),
-            ("size", f"{counted(self.leaves, 'leaf', 'leaves')}, {size_text(self.size_bytes)}"),
+            ("size", self._amount()),
             ("trees", ", ".join(filter(None, self.prefixes))),
         ] + [("lost", line) for line in self.lost]
         fields += [("not converted", ", ".join(self.left_out)), ("copied", ", ".join(self.files))]

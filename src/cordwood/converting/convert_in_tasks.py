@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from cordwood.bulk.run_bulk import BulkOptions, BulkRun
 from cordwood.converting.convert_units_task import ConvertUnits, TreeConversion
@@ -14,6 +14,13 @@ from cordwood.formats.load_format import task_writer_of
 from cordwood.formats.table import Format
 from cordwood.loading.checkpoint import Checkpoint
 from cordwood.storage.locations import Location, Url
+
+
+class WrittenFiles(NamedTuple):
+    """The data files that tasks have written: how many, and the size of their elements."""
+
+    file_count: int
+    size_bytes: int
 
 
 def require_task_writer(
@@ -32,10 +39,14 @@ def require_task_writer(
         )
     writer = task_writer_of(format)
     if writer is None:
+        lasts = options.part is not None or options.journal is not None
+        names = (
+            'format="packs" (--format packs)' if lasts else 'format="packs" or "zarr" (--format)'
+        )
+        place = "" if format.is_directory else " to a path without the suffix of a file"
         raise UnsupportedFormatError(
             f"{destination}: the {format.name} format is written by one process: leave out "
-            "executor=, part= and journal= (--workers, --part, --journal), or write "
-            'format="packs" or "zarr" (--format)'
+            f"executor=, part= and journal= (--workers, --part, --journal), or write {names}{place}"
         )
     if not writer.FILES_LAST and (options.part is not None or options.journal is not None):
         raise UnsupportedFormatError(
@@ -57,7 +68,7 @@ def convert_in_tasks(
     tree: TreeConversion,
     save: object,
     options: BulkOptions,
-) -> int:
+) -> WrittenFiles:
     """Write a tree in tasks, and commit it unless this call is for a part.
 
     Args:
@@ -68,7 +79,7 @@ def convert_in_tasks(
         options: where the tasks run, and which of them.
 
     Returns:
-        The bytes that the tasks of this call have written, or had written.
+        What the tasks of this call have written, or had written.
     """
     save_id = digest_of(repr(tree).encode(errors="surrogatepass")).hex()[:16]
     sizes = writer.unit_sizes(save)
@@ -80,7 +91,9 @@ def convert_in_tasks(
                 raise result
             reports[position] = result
         if options.part is not None:
-            return run.size_bytes(tasks)
+            part_tasks = [tasks[position] for position in run.positions(tasks)]
+            file_count = sum([task.stop - task.start for task in part_tasks])
+            return WrittenFiles(file_count, sum([task.size_bytes for task in part_tasks]))
         every = [report for position in range(len(tasks)) for report in reports[position]]
         missing = set(division.missing(every))
         for task in tasks:  # files that were removed since the journal has them
@@ -88,7 +101,7 @@ def convert_in_tasks(
                 every[task.start : task.stop] = task.run()
         tree.source.require_current()
         division.commit(every)
-    return sum(sizes)
+    return WrittenFiles(len(sizes), sum(sizes))
 
 
 def _tasks(

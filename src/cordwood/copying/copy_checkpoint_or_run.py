@@ -53,7 +53,7 @@ def copy_checkpoint_or_run(
     if is_file and options.divides:
         raise ValueError(
             f"{source} is a single file, which one process copies: executor=, part= and journal= "
-            "are for directories of safetensors files"
+            'are for directories of format="packs"'
         )
     if isinstance(source, LocalPath) and is_file:
         with report_progress(size_on_disk(source), report):

@@ -20,6 +20,7 @@ class CopyReport(NamedTuple):
         copied_bytes: their size.
         skipped_bytes: the size of the files that the destination had already.
         seconds: the time it took.
+        part: the part that this call has done; None: all.
     """
 
     source: str
@@ -30,9 +31,12 @@ class CopyReport(NamedTuple):
     copied_bytes: int
     skipped_bytes: int
     seconds: float
+    part: tuple[int, int] | None = None
 
     def __str__(self) -> str:
         parts = [counted(self.files, "file"), f"{size_text(self.copied_bytes)} copied"]
+        if self.part is not None and not self.files + self.skipped_bytes:
+            parts = ["nothing falls to this part"]
         if self.skipped_bytes:
             parts.append(f"{size_text(self.skipped_bytes)} were there")
         steps = [name for name in (*self.steps, *self.steps_there) if name]
@@ -40,7 +44,8 @@ class CopyReport(NamedTuple):
             skipped = len(self.steps_there)
             text = counted(len(self.steps), "step")
             parts.insert(0, f"{text}, {skipped} more were there" if skipped else text)
-        return printable(f"{self.destination}: {', '.join(parts)}, in {self.seconds:.1f} s")
+        part = "" if self.part is None else f"part {self.part[0]}/{self.part[1]}: "
+        return printable(f"{self.destination}: {part}{', '.join(parts)}, in {self.seconds:.1f} s")
 
     def __repr__(self) -> str:
         return str(self)

@@ -49,8 +49,8 @@ def refuse_file(source: Location, destination: Location) -> None:
 def refuse_format(path: LocalPath, format: str) -> None:
     """Raise UnsupportedFormatError for a checkpoint that cannot be copied file by file."""
     raise UnsupportedFormatError(
-        f"{path} is of the format {format!r}: copy takes directories of safetensors files with "
-        "cordwood.json, and single files; cordwood.convert (cordwood convert) writes one of it"
+        f"{path} is of the format {format!r}: copy takes directories of the format 'packs', and "
+        "single files; cordwood.convert (cordwood convert) writes a directory of packs of it"
     )
 
 

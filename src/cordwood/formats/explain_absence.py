@@ -20,7 +20,7 @@ from cordwood.formats.table import directory_formats
 from cordwood.message_text import counted, listed, printable
 from cordwood.storage.directories import list_names, scan_directory
 from cordwood.storage.locations import LocalPath
-from cordwood.storage.paths import is_folder, is_link, stale_stages
+from cordwood.storage.paths import is_folder, is_link, journal_beside, stale_stages
 
 _MAX_SIBLINGS = 1000  # entries beside a path that are compared with its name
 
@@ -83,6 +83,12 @@ def not_a_checkpoint(place: LocalPath, text: str) -> OSError | IncompleteCheckpo
 
     files = [name for name in names if by_suffix(name) is not None]
     advice = ""
+    if is_folder(journal_beside(place)):
+        return IncompleteCheckpointError(
+            f"{text} has no {INDEX_NAME} yet: a convert or copy in parts has begun to write it; "
+            "once its parts have ended, the same call without part= (--part) writes what is "
+            "missing, and the index"
+        )
     if any(map(PACK_NAME.fullmatch, names)):
         advice = (
             "; wait if a save to it is still running; otherwise load another checkpoint, or save "

@@ -52,7 +52,10 @@ def _check_options(format: Format, path: str, options: SaveOptions) -> None:
     size = options.max_shard_bytes
     if size is not None:
         if "max_shard_bytes" not in accepted:
-            raise ValueError(f"{path}: max_shard_bytes= is for directories of safetensors files")
+            raise ValueError(
+                f'{path}: max_shard_bytes= (--max-shard-bytes) is for format="packs" and '
+                '"hugging_face" (--format)'
+            )
         if type(size) is not int or size < 1:
             raise ValueError(f"max_shard_bytes: expected an int of at least 1, found {size!r:.80}")
     if options.compression is not None and "compression" not in accepted:

@@ -219,6 +219,12 @@ def parent_and_name(path: str | os.PathLike[str]) -> tuple[str, str]:
     return os.path.split(os.path.realpath(path))
 
 
+def journal_beside(destination: LocalPath) -> LocalPath:
+    """Return the place of the journal of bulk work that writes to a local path."""
+    name = f".{destination.name}.cordwood-journal"
+    return destination.parent.child(name) if "/" in destination.text else LocalPath(name)
+
+
 def stale_stages(path: str | os.PathLike[str]) -> list[str]:
     """Return the staging directories beside `path`, of running or killed saves of `path`."""
     parent, name = os.path.split(os.path.realpath(path))

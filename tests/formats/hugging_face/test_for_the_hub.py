@@ -244,7 +244,7 @@ def test_sizes_are_of_directories(tmp_path: Path, name: str) -> None:
         lambda: cordwood.save(tmp_path / name, {"w": 1}, max_shard_bytes=100),
         lambda: cordwood.save(tmp_path / "z", {"w": 1}, format="zarr", max_shard_bytes=100),
     ):
-        with pytest.raises(ValueError, match="is for directories of safetensors files"):
+        with pytest.raises(ValueError, match='is for format="packs" and "hugging_face"'):
             call()
     for size in (0, -1, True, 1.5, "5GB"):
         with pytest.raises(ValueError, match="expected an int of at least 1"):
