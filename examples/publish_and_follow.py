@@ -126,10 +126,22 @@ def served(folder: str) -> Iterator[Source]:
     """Let the samplers read a directory by HTTP."""
     command = [sys.executable, "-m", "cordwood", "serve", folder, "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        answer = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
-        yield Source(answer["url"], answer["token"])
-        process.terminate()
+        try:
+            yield printed_source(process)
+        finally:
+            process.terminate()
+
+
+def printed_source(process: subprocess.Popen[str]) -> Source:
+    """Return the address that a server prints when it is ready, as a JSON object of some lines."""
+    assert process.stdout is not None
+    text = ""
+    for line in process.stdout:
+        text += line
+        if line == "}\n":
+            answer = json.loads(text)
+            return Source(answer["url"], answer["token"])
+    raise RuntimeError(f"the server ended with status {process.wait()}; its error is above")
 
 
 def train(place: str, versions: int, pipes: Sequence[Connection[Any, Any]]) -> None:
@@ -152,7 +164,8 @@ def train(place: str, versions: int, pipes: Sequence[Connection[Any, Any]]) -> N
             step = gradient(weights, games)
             weights = jax.tree.map(lambda leaf, change: leaf - 2.0 * change, weights, step)
             rewards.append(float(games.rewards.mean()))
-        print(f"{place}: the mean reward grew from {rewards[0]:.2f} to {max(rewards):.2f}")
+        print(f"{place}: the mean reward grew from {rewards[0]:.2f} to {rewards[-1]:.2f}")
+        assert versions < 4 or rewards[-1] > rewards[0] + 0.1, "the samplers did not improve"
 
 
 def main() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -30,4 +32,17 @@ def test_the_example_through_a_folder_a_bucket_and_a_server(
         )
     assert done.returncode == 0, done.stderr
     for place in places:
-        assert f"{place}: the mean reward grew from" in done.stdout
+        numbers = re.search(rf"^{place}: .* grew from (\S+) to (\S+)$", done.stdout, re.MULTILINE)
+        assert numbers is not None, done.stdout
+        first, last = map(float, numbers.groups())
+        assert last > first + 0.1  # the version that is published is the one that plays
+
+
+def test_a_server_that_fails_is_an_error() -> None:
+    example = runpy.run_path(str(EXAMPLE))
+    failing = [sys.executable, "-c", "print('{'); raise SystemExit(3)"]
+    with (
+        subprocess.Popen(failing, stdout=subprocess.PIPE, text=True) as process,
+        pytest.raises(RuntimeError, match="the server ended with status 3"),
+    ):
+        example["printed_source"](process)

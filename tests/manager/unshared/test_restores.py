@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,10 +28,11 @@ from cordwood.errors import (
 from cordwood.manager import manager as manager_module
 from cordwood.manager.delete_steps import StepCleaner
 from cordwood.manager.unshared import unshared_run
+from cordwood.processes import rendezvous
+from cordwood.storage.locks.root_probe import RootProbe
 from cordwood.storage.peers.peer_connection import PeerConnection
 from cordwood.storage.peers.peer_step import PeerStep
 from cordwood.testing import assert_trees_equal
-from tests.deaths import SILENCE_SECONDS
 from tests.manager.unshared.fake_run import (
     TIMEOUT_SECONDS,
     Run,
@@ -108,7 +108,12 @@ def test_roots_that_differ_are_refused_and_the_proposed_remedy_works(tmp_path: P
         manager.save(1, tree_of(1, 2))
         manager.wait()
 
-    for outcome in run.start(2, save, shared=True, timeout_seconds=SILENCE_SECONDS):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            rendezvous, "SILENCE_SECONDS", 1.0
+        )  # so long a process waits after a conflict
+        outcomes = run.start(2, save, shared=True, timeout_seconds=300)
+    for outcome in outcomes:
         assert isinstance(outcome.error, ProcessError)
         assert "pass shared=False to the CheckpointManager" in str(outcome.error)
     run.values(2, save, shared=False)
@@ -343,8 +348,10 @@ def test_a_manager_that_nobody_has_closed_keeps_no_root(
 
 
 def test_another_manager_that_is_ending_is_waited_for_and_its_last_step_counts(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(unshared_run, "ROOT_WAIT_SECONDS", 300.0)
+    list_others = RootProbe.others
     with CheckpointManager(tmp_path, shared=False) as first:
         first.restore()
 
@@ -352,8 +359,15 @@ def test_another_manager_that_is_ending_is_waited_for_and_its_last_step_counts(
             first.save(1, {"w": 1})
             first.close()
 
-        ending = threading.Timer(0.2, end)
-        ending.start()
+        ending = threading.Thread(target=end)
+
+        def list_and_end(probe: RootProbe) -> dict[str, str]:
+            others = list_others(probe)
+            if others and ending.ident is None:  # the second manager begins to wait
+                ending.start()
+            return others
+
+        monkeypatch.setattr(RootProbe, "others", list_and_end)
         with CheckpointManager(tmp_path, shared=False) as second:
             assert second.restore(required=True).step == 1
         ending.join()
@@ -375,9 +389,7 @@ def test_the_root_of_a_killed_job_is_free_though_a_child_of_it_lives(tmp_path: P
     """
     command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as job:
-        while job.poll() is None:
-            time.sleep(0.01)
-        assert job.returncode == -signal.SIGKILL
+        assert job.wait(300) == -signal.SIGKILL
         with CheckpointManager(tmp_path, shared=False) as manager:
             assert manager.restore(required=True).step == 1
 
