@@ -7,6 +7,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 DEVICES = 8
 
@@ -77,11 +78,22 @@ def cut_small_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def memory_folder() -> Iterator[str]:
-    """Return the path of a directory in memory, where flushes cost nothing."""
-    place = "/dev/shm" if os.path.isdir("/dev/shm") else None
+def memory_folder(tmp_path: Path) -> Iterator[str]:
+    """Return the path of a directory in memory, where flushes cost nothing.
+
+    It is on the disk of `tmp_path` where memory has no file system, or a small one.
+    """
+    place = "/dev/shm" if _free_bytes("/dev/shm") >= 1 << 29 else tmp_path
     with tempfile.TemporaryDirectory(dir=place) as folder:
         yield folder
+
+
+def _free_bytes(folder: str) -> int:
+    try:
+        space = os.statvfs(folder)
+    except OSError:
+        return 0
+    return space.f_bavail * space.f_frsize if os.access(folder, os.W_OK) else 0
 
 
 @pytest.fixture(name="fake_accelerator")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,16 @@ def test_files_are_linked(tmp_path: Path) -> None:
     assert calls_of_save(LINKED, str(tmp_path)).count("link") == 1
     assert calls_of_save(ITEMS, str(tmp_path / "items")).count("link") == 1
     assert calls_of_save(STEPS, str(tmp_path / "other")).count("link") == 0
+
+
+@each
+def test_saves_in_memory_make_the_calls_of_saves_on_a_disk(
+    memory_folder: str, tmp_path: Path, steps: Scenario
+) -> None:
+    """The files are too small for direct writes, which tests/storage breaks on a disk."""
+    assert Counter(calls_of_save(steps, memory_folder)) == Counter(
+        calls_of_save(steps, str(tmp_path / "disk"))
+    )
 
 
 @each
