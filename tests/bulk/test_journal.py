@@ -138,3 +138,22 @@ def test_other_directories_and_other_journals_are_refused(folder: LocalPath) -> 
     with pytest.raises(ValueError, match=r"tasks-3-of-4.jsonl is no file of a journal"):
         results_in(folder)
     assert Path(folder, "tasks-3-of-4.jsonl").read_text() == "hello\n"
+
+
+def test_a_line_that_was_cut_off_by_a_full_disk_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = LocalPath(str(tmp_path / "journal"))
+    real = os.write
+    with open_journal(folder, work="w", part=None) as journal:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", lambda fd, data: real(fd, data[:10]))
+            assert not journal.records.add("a", ["x"])
+            with pytest.raises(OSError, match="No space left"):
+                journal.record("b", ["y"])
+        assert journal.records.add("c", ["z"])
+        journal.record("d", ["z"])
+        journal.reload()
+        assert journal.results == {"c": ["z"]}
+    with open_journal(folder, work="w", part=None) as journal:
+        assert journal.results == {"c": ["z"], "d": ["z"]}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import chdir
@@ -15,7 +17,9 @@ import pytest
 from safetensors.numpy import save_file
 
 import cordwood
+from cordwood.bulk.run_bulk import BulkRun
 from cordwood.errors import ProcessError, UnsupportedFormatError
+from cordwood.formats.packs.write_in_tasks import DividedPacks
 from cordwood.storage.file_stamps import file_stamps
 from cordwood.storage.locations import parse_location
 from tests.bulk.executors import InlineExecutor
@@ -195,3 +199,80 @@ def test_files_whose_replacement_nothing_tells_are_refused_with_the_remedy(
     cordwood.convert(tmp_path / "x.npz", tmp_path / "z")
     write(tmp_path / "p", "packs", 1)
     cordwood.convert(tmp_path / "p", tmp_path / "q", part=(0, 2))  # it has digests
+
+
+@pytest.mark.parametrize("place", ["y", "memory://replaced-sources/y"])
+def test_the_old_checkpoint_is_whole_until_parts_of_a_changed_source_are_committed(
+    tmp_path: Path, place: str
+) -> None:
+    destination: Any = place if ":" in place else tmp_path / place
+    options = {**PARTS, "journal": tmp_path / "journal"}
+    write(tmp_path / "x", "orbax", 1)
+    cordwood.convert(tmp_path / "x", destination, executor=InlineExecutor(), **options)
+    for value in (2, 1):  # a new source, and one with the contents of the old one
+        write(tmp_path / "x", "orbax", value)
+        before = cordwood.load(destination)["w0"][0]
+        cordwood.convert(tmp_path / "x", destination, part=(0, 2), overwrite=True, **options)
+        assert cordwood.verify(destination).unverified_bytes == 0
+        assert {array[0] for array in cordwood.load(destination).values()} == {before}
+        cordwood.convert(tmp_path / "x", destination, overwrite=True, **options)
+        assert {array[0] for array in cordwood.load(destination).values()} == {value}
+
+
+@pytest.mark.parametrize("step", ["note_commit", "commit", "forget"])
+@pytest.mark.parametrize("is_before", [True, False])
+def test_a_call_after_a_kill_around_the_commit_writes_the_source_of_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, is_before: bool
+) -> None:
+    owner = DividedPacks if step == "commit" else BulkRun
+    real = getattr(owner, step)
+
+    def die(*arguments: Any) -> None:
+        if not is_before:
+            real(*arguments)
+        raise KeyboardInterrupt
+
+    write(tmp_path / "x", "orbax", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, step, die)
+        with pytest.raises(KeyboardInterrupt):
+            cordwood.convert(tmp_path / "x", tmp_path / "y", executor=InlineExecutor(), **PARTS)
+    write(tmp_path / "x", "orbax", 2)
+    cordwood.convert(tmp_path / "x", tmp_path / "y", overwrite=True, **PARTS)  # without executor
+    assert {array[0] for array in cordwood.load(tmp_path / "y").values()} == {2}
+    assert cordwood.verify(tmp_path / "y").unverified_bytes == 0
+    assert not (tmp_path / ".y.cordwood-journal").exists()
+
+
+def test_results_from_before_a_commit_do_not_count_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "x", "zarr", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(BulkRun, "forget", lambda _: None)  # as if it was killed
+        cordwood.convert(tmp_path / "x", tmp_path / "y", executor=InlineExecutor(), **PARTS)
+    assert (tmp_path / ".y.cordwood-journal").exists()
+    names = {each.name for each in (tmp_path / "y").glob("data-*")}
+    executor = InlineExecutor()
+    cordwood.convert(tmp_path / "x", tmp_path / "y", executor=executor, overwrite=True, **PARTS)
+    assert executor.calls == 4
+    assert names.isdisjoint(each.name for each in (tmp_path / "y").glob("data-*"))
+
+
+def test_a_set_of_patterns_is_the_same_in_all_processes(tmp_path: Path) -> None:
+    write(tmp_path / "x", "packs", 1)
+    code = """if True:
+        import sys, cordwood
+        from cordwood.bulk.task_size import task_size
+        with task_size(1 << 18):
+            cordwood.convert(sys.argv[1], sys.argv[2], part=(0, 1), max_shard_bytes=1 << 18,
+                             select={"w0", "w1", "w2", "w3", "!w1"})
+    """
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}
+    command = [sys.executable, "-c", code, str(tmp_path / "x"), str(tmp_path / "y")]
+    subprocess.run(command, env=environment, check=True)
+    executor = InlineExecutor()
+    select: Any = {"w0", "w1", "w2", "w3", "!w1"}
+    cordwood.convert(tmp_path / "x", tmp_path / "y", executor=executor, select=select, **PARTS)
+    assert executor.calls == 0
+    assert [*cordwood.load(tmp_path / "y")] == ["w0", "w2", "w3"]

@@ -193,6 +193,8 @@ def convert(
     >>> done.format, done.size_bytes
     ('packs', 8)
     """
+    if isinstance(select, (set, frozenset)):  # whose order is another one in each process
+        select = sorted(select, key=lambda pattern: (pattern.startswith("!"), pattern))
     target = parse_location(destination)
     bulk = bulk_options(executor, part, journal)
     to_format = format_for_saving(target, format=format, prefix=None, exports=True)

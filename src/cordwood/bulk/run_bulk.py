@@ -12,10 +12,12 @@ from cordwood.bulk.bulk_task import BulkTask, EndedTask, run_task, task_key
 from cordwood.bulk.run_on_executor import run_on_executor
 from cordwood.bulk.task_size import TASK_BYTES
 from cordwood.bulk.work_journal import WorkJournal, open_journal
+from cordwood.encoding.digests import digest_of
 from cordwood.io.progress import METER
 from cordwood.plan.parts_of_work import WorkPart, tasks_of_part
 from cordwood.storage.locations import LocalPath
 from cordwood.storage.object_stores.bucket_cache import BUCKETS
+from cordwood.storage.paths import new_save_id
 
 
 class BulkOptions(NamedTuple):
@@ -93,6 +95,20 @@ class BulkRun:
                 meter.advance(max(0, counted_bytes + task.size_bytes - meter.done_bytes))
                 counted_bytes = meter.done_bytes
             yield todo[number], result
+
+    def save_id(self, work: object) -> str:
+        """Return the id of the save by which some work is written, which its repr tells.
+
+        All calls with the same journal have the same one, until it is committed.
+        """
+        if self._journal is None:
+            return new_save_id()
+        return self._journal.save_id(digest_of(repr(work).encode(errors="surrogatepass")).hex())
+
+    def note_commit(self, save_id: str) -> None:
+        """Note that a save is committed from now on, before it is."""
+        if self._journal is not None:
+            self._journal.note_commit(save_id)
 
     def forget(self) -> None:
         """Delete the journal: all is done."""

@@ -8,10 +8,12 @@ run again.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import socket
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from cordwood.storage.locations import LocalPath
@@ -40,7 +42,7 @@ class TaskRecords(NamedTuple):
         except OSError:
             return False
         try:
-            os.write(fd, f"{json.dumps({'task': key, 'result': result})}\n".encode())
+            append_line(fd, {"task": key, "result": result})
         except OSError:
             return False
         finally:
@@ -50,3 +52,14 @@ class TaskRecords(NamedTuple):
     def is_of_call(self, name: str) -> bool:
         """Return True for the name of a file of these records."""
         return name.startswith(f"done-{self.call}-")
+
+
+def append_line(fd: int, value: Mapping[str, Any]) -> None:
+    """Add a line of JSON to a file.
+
+    It begins a new line: what was cut off before, because the disk was full, is then a line of its
+    own, which readers pass over. Raises OSError if this line is cut off too.
+    """
+    data = f"\n{json.dumps(value)}\n".encode()
+    if os.write(fd, data) != len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -18,15 +18,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-from cordwood.bulk.task_records import TaskRecords
+from cordwood.bulk.task_records import TaskRecords, append_line
 from cordwood.errors import StorageError
 from cordwood.plan.parts_of_work import WorkPart
 from cordwood.storage.locations import LocalPath, Location
 from cordwood.storage.locks.file_locks import LOCK_FLAGS, is_locked, lock, opened_for_lock
-from cordwood.storage.paths import absolute_path, journal_beside, path_exists
+from cordwood.storage.paths import absolute_path, journal_beside, new_save_id, path_exists
 
 _NAME = re.compile(r"tasks(?:-(\d+)-of-(\d+))?\.jsonl")
 _RECORDS_NAME = re.compile(r"done-[A-Za-z0-9.-]+\.jsonl")
+_SAVES_NAME = "saves.jsonl"
 _VERSION = 1
 
 
@@ -53,6 +54,35 @@ class WorkJournal:
         """Add a task that is done; its result is a value of JSON."""
         self._write({"task": key, "result": result})
 
+    def save_id(self, key: str) -> str:
+        """Return the id of the save of some work: the same in all calls until it is committed.
+
+        The id is in the names of files and in the keys of tasks. So no file of a commit is written
+        again, and no result from before a commit counts after it.
+        """
+        with self._saves() as fd:
+            lines = _lines(self._folder.child(_SAVES_NAME))
+            ids = {line["key"]: str(line["save_id"]) for line in lines if "save_id" in line}
+            committed = {line["commits"] for line in lines if "commits" in line}
+            if key not in ids or ids[key] in committed:
+                ids[key] = new_save_id()
+                append_line(fd, {"key": key, "save_id": ids[key]})
+            return ids[key]
+
+    def note_commit(self, save_id: str) -> None:
+        """Note durably that a save is committed from now on, if this call ends or not."""
+        with self._saves() as fd:
+            append_line(fd, {"commits": save_id})
+            os.fsync(fd)
+
+    @contextmanager
+    def _saves(self) -> Iterator[int]:
+        """Open and lock the file of the ids of saves, which all parts share."""
+        path = self._folder.child(_SAVES_NAME).text
+        with opened_for_lock(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | LOCK_FLAGS) as fd:
+            lock(fd, path=path)
+            yield fd
+
     def delete(self) -> None:
         """Delete the journal of all parts, once nobody needs it."""
         for name in _files_in(self._folder):
@@ -62,7 +92,12 @@ class WorkJournal:
             os.rmdir(self._folder)
 
     def _write(self, value: Mapping[str, Any]) -> None:
-        os.write(self._fd, f"{json.dumps(value)}\n".encode())
+        end = os.fstat(self._fd).st_size
+        try:
+            append_line(self._fd, value)
+        except OSError:
+            os.ftruncate(self._fd, end)  # nobody else writes it: the lock is of this call
+            raise
 
 
 def refuse_files_of_other_call(destination: Location, work: str) -> None:
@@ -123,18 +158,22 @@ def open_journal(folder: LocalPath, *, work: str, part: WorkPart | None) -> Iter
         try:
             yield journal
         except BaseException:
-            journal.reload()
-            if not journal.results:  # a call that was refused leaves nothing that others go on by
-                os.unlink(path)
-                with suppress(OSError):
-                    os.rmdir(folder)
+            with suppress(FileNotFoundError):  # it was deleted: all is done
+                journal.reload()
+                if not journal.results:  # a call that was refused leaves nothing to go on by
+                    os.unlink(path)
+                    if os.listdir(folder) == [_SAVES_NAME]:
+                        os.unlink(folder.child(_SAVES_NAME))
+                    with suppress(OSError):
+                        os.rmdir(folder)
             raise
 
 
 def _files_in(folder: LocalPath) -> list[str]:
     """Return the files of a journal. Raises ValueError if there are others."""
     names = sorted(os.listdir(folder))
-    others = [n for n in names if not (_NAME.fullmatch(n) or _RECORDS_NAME.fullmatch(n))]
+    is_of_journal = (_NAME.fullmatch, _RECORDS_NAME.fullmatch, _SAVES_NAME.__eq__)
+    others = [name for name in names if not any(test(name) for test in is_of_journal)]
     if others:
         raise ValueError(
             f"journal={folder.text!r}: expected a new directory, or the journal of an interrupted "
@@ -194,12 +233,14 @@ def _lines(path: LocalPath, fd: int | None = None) -> list[dict[str, Any]]:
     if fd is not None and end < len(data):
         os.ftruncate(fd, end)
     lines = []
-    for text in data[:end].splitlines():
+    for text in filter(None, data[:end].split(b"\n")):
         try:
             line = json.loads(text)
         except ValueError:
             line = None
         if type(line) is not dict:
+            if not _NAME.fullmatch(path.name):
+                continue  # it was cut off: what it says is done once more
             raise ValueError(
                 f"journal={path.parent.text!r}: {path.name} is no file of a journal, and was left "
                 "as it is: name another path"

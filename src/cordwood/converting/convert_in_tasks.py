@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from cordwood.bulk.run_bulk import BulkOptions, BulkRun
 from cordwood.converting.convert_units_task import ConvertUnits, TreeConversion
-from cordwood.encoding.digests import digest_of
 from cordwood.errors import UnsupportedFormatError
 from cordwood.formats.format_protocol import TaskWriter
 from cordwood.formats.load_format import task_writer_of
@@ -81,7 +80,7 @@ def convert_in_tasks(
     Returns:
         What the tasks of this call have written, or had written.
     """
-    save_id = digest_of(repr(tree).encode(errors="surrogatepass")).hex()[:16]
+    save_id = run.save_id(tree)
     sizes = writer.unit_sizes(save)
     with writer.begin(save, save_id) as division:
         tasks = [*_tasks(tree, division.token, sizes, options.task_bytes)]
@@ -100,6 +99,7 @@ def convert_in_tasks(
             if not missing.isdisjoint(range(task.start, task.stop)):
                 every[task.start : task.stop] = task.run()
         tree.source.require_current()
+        run.note_commit(save_id)
         division.commit(every)
     return WrittenFiles(len(sizes), sum(sizes))
 

@@ -260,7 +260,7 @@ class TaskWriter(Protocol):
 
         Args:
             save: `SavePlan.save` of a plan of this process alone.
-            save_id: 16 hexadecimal digits: the same for the same content, and for no other.
+            save_id: 16 hexadecimal digits, of this save alone, and of all calls that write it.
         """
         ...
 
