@@ -14,8 +14,10 @@ https://github.com/Blosc/c-blosc/blob/main/README_CHUNK_FORMAT.rst
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:  # `ls` needs the size of a block, and no numpy
+    import numpy as np
 
 BLOCK_BYTES = 2 << 20
 _LEVEL = 1
@@ -43,7 +45,7 @@ def compress_planes(data: np.ndarray, item_bytes: int) -> bytes | None:
     end = _HEADER.size + _SIZE.size * count
     for start in range(0, size, max(1, block_bytes)):
         block = data[start : start + block_bytes]
-        planes = np.ascontiguousarray(block.reshape(-1, item_bytes).T)
+        planes = block.reshape(-1, item_bytes).T.copy()
         is_whole = len(block) == block_bytes and len(block) // item_bytes >= _LEAST_PLANE_BYTES
         offsets.append(end)
         for plane in planes if is_whole else planes.reshape(1, -1):

@@ -71,13 +71,8 @@ def format_for_saving(
             named = _require_writable(require_suffix(text, file_formats(writable=True)), text)
         kind_at(location)
         return named
-    suffixes = tuple(suffixes_of(file_formats(writable=True)))
-    if named is not None and text.endswith(suffixes):
-        suffix = max(filter(text.endswith, suffixes), key=len)
-        raise ValueError(
-            f"{text}: the format {named.name} is one of directories, and a name with the suffix of "
-            f"a file means a file: leave out {suffix}"
-        )
+    if named is not None:
+        _refuse_file_suffix(text, named)
     return _of_directory(location, named)
 
 
@@ -115,8 +110,19 @@ def _export(location: Location, format: Format) -> Format:
             f"{location}: {format.description} is local; upload it from there"
         )
     writer_of(format).refuse_foreign(format, location)
+    _refuse_file_suffix(location.text, format)
     format_for_saving(location, format=DEFAULT.name, prefix=None)
     return format
+
+
+def _refuse_file_suffix(text: str, format: Format) -> None:
+    """Raise ValueError if the name of a directory has the suffix of a file format."""
+    suffixes = list(filter(text.endswith, suffixes_of(file_formats(writable=True))))
+    if suffixes:
+        raise ValueError(
+            f"{text}: the format {format.name} is one of directories, and a name with the suffix "
+            f"of a file means a file: leave out {max(suffixes, key=len)}"
+        )
 
 
 def _of_directory(path: LocalPath, named: Format | None) -> Format:

@@ -182,7 +182,7 @@ def test_a_conversion_for_the_hub_replaces_nothing(tmp_path: Path, source: Path)
             cordwood.convert(source, path, format="hugging_face", overwrite=overwrite)
     with pytest.raises(UnsupportedFormatError, match="Hugging Face hub is local"):
         cordwood.convert(source, "memory://hub", format="hugging_face")
-    with pytest.raises(ValueError, match="the format is one of directories"):
+    with pytest.raises(ValueError, match="the format hugging_face is one of directories"):
         cordwood.convert(source, tmp_path / "a.safetensors", format="hugging_face")
     with pytest.raises(ValueError, match="to_prefix= is for directories"):
         cordwood.convert(source, tmp_path / "b", format="hugging_face", to_prefix="p")
