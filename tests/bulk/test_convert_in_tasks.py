@@ -14,8 +14,10 @@ import pytest
 import cordwood
 from cordwood.bulk.worker_processes import WorkerProcesses
 from cordwood.errors import ProcessError, StorageError, UnsupportedFormatError
+from cordwood.formats.zarr.write_in_tasks import DividedArrays
 from cordwood.recipes import Recipe, Rule
 from cordwood.results import Progress
+from cordwood.storage.staging.staging_directory import StagingDirectory
 from tests.bulk.executors import InlineExecutor, WorkerThatDiesOnce
 
 TASK_BYTES = 1 << 20
@@ -330,3 +332,39 @@ def test_a_source_that_is_compressed_as_a_whole_is_refused(tmp_path: Path) -> No
     cordwood.convert(path, tmp_path / "x")  # the remedy: no journal is in the way
     with cordwood.open(path) as opened, pytest.raises(ValueError, match="pass the path"):
         cordwood.convert(opened, tmp_path / "x", executor=InlineExecutor())
+
+
+def test_a_worker_that_is_late_leaves_files_of_zarr_whole_at_every_moment(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[Any, ...]] = []
+
+    class RepeatingExecutor(InlineExecutor):
+        def submit(self, function: Any, /, *arguments: Any, **named: Any) -> Any:
+            future = super().submit(function, *arguments, **named)
+            calls.append((function, *arguments))
+            return future
+
+    cordwood.convert(source, tmp_path / "alone", prefix="", format="zarr")
+    seen: list[set[str]] = []
+    real_write, real_commit = StagingDirectory.write, DividedArrays.commit
+
+    def write(stage: StagingDirectory, *arguments: Any) -> Any:
+        written = real_write(stage, *arguments)
+        seen.append(set(contents(Path(stage.path))))
+        return written
+
+    def commit(save: DividedArrays, reports: Any) -> None:
+        for function, *arguments in [*calls]:  # once more, by workers that were believed dead
+            function(*arguments)
+        real_commit(save, reports)
+
+    monkeypatch.setattr(StagingDirectory, "write", write)
+    monkeypatch.setattr(DividedArrays, "commit", commit)
+    cordwood.convert(source, tmp_path / "x", executor=RepeatingExecutor(), prefix="", format="zarr")
+    assert len(seen) == 2 * len(calls) > 2
+    whole = contents(tmp_path / "alone").keys() - {"tensorstore_index.json"}
+    for names in seen[len(calls) :]:
+        assert whole <= names
+        assert len(names) > len(whole)  # those of the task are written beside them
+    assert contents(tmp_path / "x") == contents(tmp_path / "alone")

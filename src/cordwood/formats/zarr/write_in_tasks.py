@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -14,10 +15,14 @@ from cordwood.io.chunk_codecs import chunk_encoder
 from cordwood.io.leaves_to_write import Leaves
 from cordwood.plan.file_plan import ChunkFile
 from cordwood.processes.rendezvous import TIMEOUT_SECONDS
+from cordwood.storage.directories import remove_tree
 from cordwood.storage.staging.staging_directory import StagingDirectory
 from cordwood.storage.write_chunk_files import WrittenFile
 
 FILES_LAST = False  # the staging directory ends with the process that holds its lock
+
+# The folder in the staging directory in which each task has one: another worker may run it too.
+_UNFINISHED = ".unfinished"
 
 _VISIBLE_SECONDS = 60.0  # for a network file system to show a new directory to other machines
 
@@ -34,6 +39,7 @@ class DividedArrays(NamedTuple):
         return []
 
     def commit(self, reports: Sequence[Any]) -> None:
+        remove_tree(f"{self.stage.path}/{_UNFINISHED}")
         files = [WrittenFile(size, bytes.fromhex(digests)) for size, digests in reports]
         commit_stage(self.stage, self.save.item, files)
 
@@ -67,8 +73,11 @@ def write_units(
             "workers must see the destination under this path, while the call runs"
         )
     files = [save.item.files[number] for number in numbers]
-    stage.remove_files([file.path for file in files])
-    written = stage.write(files, leaves)
+    folder = f"{_UNFINISHED}/{secrets.token_hex(8)}"
+    unfinished = [file._replace(path=f"{folder}/{n}") for n, file in enumerate(files)]
+    written = stage.write(unfinished, leaves)
+    for file, whole in zip(unfinished, files, strict=True):
+        stage.put_file(file.path, whole.path)
     stage.sync_directories()
     return [[file.size_bytes, file.digests.hex()] for file in written]
 

@@ -17,7 +17,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from itertools import accumulate
 from typing import NamedTuple
 from weakref import finalize
@@ -254,11 +254,12 @@ class StagingDirectory(SaveStep):
             file.close()
         self.mark_unsynced(name)
 
-    def remove_files(self, paths: Iterable[str]) -> None:
-        """Remove files that a process which has died may have written into it."""
-        for path in paths:
-            with suppress(FileNotFoundError):
-                syscalls.current().unlink(f"{self.path}/{path}")
+    def put_file(self, source: str, target: str) -> None:
+        """Rename a file within it, over the one that may be at the target."""
+        self.make_directories([os.path.dirname(target)])
+        syscalls.current().replace(f"{self.path}/{source}", f"{self.path}/{target}")
+        self.mark_unsynced(source)
+        self.mark_unsynced(target)
 
     def remove(self, name: str) -> None:
         """Remove a file directly in it; only for the process that created the directory."""
