@@ -276,3 +276,17 @@ def test_a_set_of_patterns_is_the_same_in_all_processes(tmp_path: Path) -> None:
     cordwood.convert(tmp_path / "x", tmp_path / "y", executor=executor, select=select, **PARTS)
     assert executor.calls == 0
     assert [*cordwood.load(tmp_path / "y")] == ["w0", "w2", "w3"]
+
+
+@pytest.mark.parametrize("kind", ["orbax", "npz with its time"])
+def test_verify_reads_a_checkpoint_that_was_replaced_though_the_journal_lists_it(
+    tmp_path: Path, kind: str
+) -> None:
+    source = tmp_path / ("x.npz" if kind.startswith("npz") else "x")
+    options: dict[str, Any] = {"journal": tmp_path / "journal"}
+    write(source, kind, 1)
+    cordwood.verify(source, part=(0, 1), **options)
+    write(source, kind, 2)
+    executor = InlineExecutor()
+    cordwood.verify(source, executor=executor, **options)
+    assert executor.calls == 1

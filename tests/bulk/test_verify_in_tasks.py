@@ -222,7 +222,7 @@ def test_options_of_stores_are_sent_to_the_workers(tmp_path: Path) -> None:
 
     cordwood.save(tmp_path / "x.safetensors", {"x": 1})
     location = LocalPath(str(tmp_path / "x.safetensors"))
-    task = VerifyWhole(location, BlockChoice(), None, None, 1)
+    task = VerifyWhole(location, BlockChoice(), None, None, 1, "")
     with cordwood.storage_options("s3://bulk", endpoint="http://localhost:1", region="a"):
         options = BUCKETS.options()
     assert ("s3", "bulk") not in BUCKETS.options()

@@ -53,7 +53,7 @@ def _stamps_in(folder: str) -> dict[str, Hashable]:
                     stamps[name] = _stamp(os.stat(f"{folder}/{name}"))
                 except FileNotFoundError:  # a broken link, or removed meanwhile
                     stamps[name] = None
-    return stamps
+    return dict(sorted(stamps.items(), key=lambda item: item[0]))
 
 
 def _stamp(status: os.stat_result) -> Hashable:

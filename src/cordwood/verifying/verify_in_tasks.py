@@ -9,6 +9,7 @@ from typing import Any
 
 from cordwood.bulk.call_text import call_text
 from cordwood.bulk.run_bulk import BulkOptions, BulkRun, bulk_run
+from cordwood.encoding.digests import digest_of
 from cordwood.errors import ProcessError
 from cordwood.formats.detect_format import read_with_format
 from cordwood.formats.format_protocol import DataFiles, OpenOptions
@@ -25,6 +26,7 @@ from cordwood.io.progress import Report, report_progress
 from cordwood.io.verify_sample import VerifySample
 from cordwood.plan.source_ranges import group_ranges
 from cordwood.storage.directories import size_on_disk
+from cordwood.storage.file_stamps import file_stamps
 from cordwood.storage.locations import Location
 from cordwood.storage.paths import absolute_location
 from cordwood.verifying.verify_one import verify_one, with_all_pieces
@@ -160,7 +162,11 @@ class _Check:
         )
         if self._files is None:
             size_bytes = size_on_disk(self._location)
-            self.tasks = [VerifyWhole(self._location, choice, format, max_bytes, size_bytes)]
+            stamps = digest_of(
+                repr(file_stamps(self._location)).encode(errors="surrogatepass")
+            ).hex()
+            whole = VerifyWhole(self._location, choice, format, max_bytes, size_bytes, stamps)
+            self.tasks = [whole]
         else:
             self.tasks = [
                 CheckRanges(self._location, ranges, choice)

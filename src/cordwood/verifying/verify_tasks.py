@@ -78,6 +78,7 @@ class VerifyWhole(NamedTuple):
         format: the name of its format, if the caller gave one.
         max_bytes: the limit for the decompressed size of a compressed file.
         size_bytes: its size.
+        stamps: of its files: what a journal says of others does not count.
     """
 
     location: Location
@@ -85,6 +86,7 @@ class VerifyWhole(NamedTuple):
     format: str | None
     max_bytes: int | None
     size_bytes: int
+    stamps: str
 
     def run(self) -> Verification:
         sample = VerifySample(*self.choice, record=None)
