@@ -34,7 +34,7 @@ CALL, DONE, SAVE = "async save, call", "async save, until saved", "save"
 WARM, COLD = "load from the page cache", "load with a cold page cache"
 
 _MOST_ROUNDS = 9
-_THREADS = ("io.execute_load", "transfer_threads")
+_THREADS = ("loading.transfer_ring", "transfer_threads")
 
 
 @contextmanager

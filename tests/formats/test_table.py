@@ -63,6 +63,7 @@ from cordwood.formats.zarr import read_index as read_zarr
 from cordwood.formats.zarr import read_tree, tree_format
 from cordwood.formats.zarr import write as write_zarr
 from cordwood.formats.zarr import write_in_tasks as zarr_in_tasks
+from cordwood.formats.zarr import write_to_store as zarr_to_store
 from tests.children import run_python
 
 # The type checker compares each module with its protocol.
@@ -76,9 +77,9 @@ READERS: Sequence[Reader] = (
 )
 WRITERS: Sequence[Writer] = (
     *(write_safetensors, write_msgpack, write_compressed, write_packs, write_zarr, write_for_hub),
-    write_for_orbax,
+    *(write_for_orbax, zarr_to_store),
 )
-TASK_WRITERS: Sequence[TaskWriter] = (packs_in_tasks, zarr_in_tasks)
+TASK_WRITERS: Sequence[TaskWriter] = (packs_in_tasks, zarr_in_tasks, zarr_to_store)
 LISTERS: Sequence[IndexLister] = (safetensors_format, msgpack_format, list_index, read_zarr)
 ITEMS: Sequence[ItemLister] = (open_packs, read_zarr, select_tree)
 OTHER_ITEMS: Sequence[OtherItemReader] = (other_items,)
@@ -119,12 +120,12 @@ ROWS = [format for format in vars(table).values() if isinstance(format, Format)]
 
 @pytest.mark.parametrize("field", MODULES)
 def test_the_modules_of_the_table_are_those_that_the_type_checker_sees(field: str) -> None:
-    names = {getattr(format, field) for format in (*FORMATS, *EXPORTS)} - {""}
+    names = {getattr(format, field) for format in ROWS} - {""}
     assert {import_module(name) for name in names} == set(MODULES[field])
 
 
 def test_every_row_is_listed() -> None:
-    assert set(ROWS) == {*FORMATS, *EXPORTS}
+    assert set(ROWS) == {*FORMATS, *EXPORTS, table.ZARR_IN_STORE}
     names = [format.name for format in (*FORMATS, *EXPORTS)]
     assert {name for name in names if names.count(name) > 1} == {"safetensors-shards", "orbax"}
 

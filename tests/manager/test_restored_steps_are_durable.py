@@ -44,7 +44,7 @@ def test_a_manager_flushes_what_it_restores(root: Path, step: tuple[int, ...]) -
     with syscalls.override(system), CheckpointManager(root) as manager:
         restored = manager.restore(*step)
     assert restored is not None
-    assert system.directories == [str(root / str(restored.step)), str(root)]
+    assert system.directories == [str(root), str(root / str(restored.step))]
 
 
 @pytest.mark.parametrize(

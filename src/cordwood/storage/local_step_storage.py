@@ -90,7 +90,6 @@ class LocalStepStorage:
 
     def flush(self, entry: str) -> None:
         flush_with_sidecars(self._path_of(entry), self._rules)
-        sync_directory(self._root)
 
     def read_records(self) -> Mapping[str, StoredRecord]:
         return {}  # reading an index of a disk costs nothing

@@ -26,6 +26,7 @@ from cordwood.io.progress import Progress
 from cordwood.serving.bounded_server import BoundedServer
 from cordwood.serving.limited_requests import LimitedRequestHandler, RequestLimits
 from cordwood.serving.request_reader import RequestTooLargeError
+from cordwood.threads.wait_until_ended import wait_until_ended
 from cordwood.viewer.page import Page
 from cordwood.viewer.resources import Resources, error_json, parse_name
 
@@ -256,7 +257,7 @@ def serve(server: ViewerServer, *, browser: bool) -> None:
         if browser and _has_screen():
             # In a thread: some browsers run until their window is closed.
             threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
-        loop.join()  # this thread only waits: Ctrl-C cannot strike while a request is handled
+        wait_until_ended(loop)  # Ctrl-C cannot strike while a request is handled
     finally:
         server.shutdown()
 

@@ -163,7 +163,7 @@ def test_other_destinations_are_refused(tmp_path: Path) -> None:
 
 def test_a_store_is_refused_with_the_way_there_is(tmp_path: Path) -> None:
     tree, url = {"w": np.ones(3)}, "memory://orbax-index/step"
-    with pytest.raises(UnsupportedFormatError, match=r'convert\(\.\.\., format="orbax"'):
+    with pytest.raises(UnsupportedFormatError, match=r'convert\(.*, format="orbax"\)'):
         cordwood.save(url, tree, orbax=True)
     cordwood.save(url, tree)
     cordwood.convert(url, tmp_path / "step", format="orbax")

@@ -7,10 +7,12 @@ from typing import NamedTuple, TypeVar
 
 from cordwood.message_text import counted
 from cordwood.plan.recovery.complete_steps import CompleteStep
+from cordwood.public_names import document_fields
 
 _Group = TypeVar("_Group", int, str)
 
 
+@document_fields
 class StepPlaces(NamedTuple):
     """The places that hold a step.
 

@@ -29,6 +29,7 @@ from cordwood.storage.open_beneath import open_beneath
 from cordwood.storage.peers.served_steps import LISTING, listing_of
 from cordwood.storage.read_small_file import read_limited, regular_file_size
 from cordwood.storage.storage_protocol import NamingRules
+from cordwood.threads.wait_until_ended import wait_until_ended
 
 _INDEXES = 16  # whose names are remembered
 _MAX_REQUEST_BYTES = 8 << 10  # of the request line and the headers
@@ -99,7 +100,7 @@ class PeerServer:
 
     def wait(self) -> None:
         """Wait until the server is closed."""
-        self._thread.join()
+        wait_until_ended(self._thread)
 
     def close(self) -> None:
         """Stop the server, and end the answers that it sends."""
