@@ -23,6 +23,12 @@ WRITERS: dict[str, tuple[Callable[[str], Any], tuple[str, ...]]] = {
         lambda to: cordwood.combine(to, {"tree": 0.5, "old": 0.5}, overwrite=True),
         ("old", "tree"),
     ),
+    "convert an open combination": (
+        lambda to: cordwood.convert(
+            cordwood.open_combined({"tree": 0.5, "old": 0.5}), to, overwrite=True
+        ),
+        ("old", "tree"),
+    ),
     "merge_lora": (
         lambda to: cordwood.merge_lora(to, "tree", "lora", overwrite=True, **LORA),
         ("lora", "tree"),

@@ -133,6 +133,7 @@ def open_combined_at(
             copied_from=copied_from,
             metadata={key: text for key, text in common.items() if not key.startswith(_OURS)},
         )
+        reader.made_of = [str(location) for location, _ in locations]
         stack.pop_all()
     return Checkpoint(reader)
 

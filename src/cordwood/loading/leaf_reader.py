@@ -62,6 +62,7 @@ class LeafReader:
         index: the index.
         files: its sources.
         digests: the digests of each source.
+        made_of: the paths of the checkpoints from which the leaves are computed, if they are.
     """
 
     def __init__(self, path: str, opened: Opened, location: Location | None = None) -> None:
@@ -71,6 +72,7 @@ class LeafReader:
         self.index = opened.index
         self.files = opened.files
         self.digests = SourceDigests(opened.index.sources, opened.fetch_digests)
+        self.made_of: Sequence[str] = ()
         self._parent: LeafReader | None = None
         self._numbers: Sequence[int] = ()
 
@@ -78,6 +80,7 @@ class LeafReader:
         """Return a reader of the same files, of leaves that were made of those of this index."""
         reader = LeafReader(self.path, self.opened, self.location)
         reader.index, reader.digests = leaves.stored, self.digests
+        reader.made_of = self.made_of
         reader._parent = self
         reader._numbers = leaves.numbers or range(len(leaves.stored.leaves))
         return reader
