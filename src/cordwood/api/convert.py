@@ -214,10 +214,10 @@ def convert(
         raise ValueError(
             f"{name} would be converted into itself or a part of it: write to another path"
         )
-    for each in origin._reader.made_of if isinstance(origin, Checkpoint) else ():
-        if would_replace(str(target), each):
+    for operand in origin._reader.made_of if isinstance(origin, Checkpoint) else ():
+        if would_replace(str(target), operand):
             raise ValueError(
-                f"the result would replace {each} or a part of it: write to another path"
+                f"the result would replace {operand} or a part of it: write to another path"
             )
     writer: TaskWriter | None = None
     if to_format == DEFAULT and isinstance(origin, Location):
