@@ -11,7 +11,6 @@ from cordwood.deltas.patched_checkpoint import open_patched
 from cordwood.io.progress import ProgressOption
 from cordwood.loading.checkpoint import Checkpoint, open_at
 from cordwood.storage.locations import parse_location
-from cordwood.storage.paths import would_replace
 from cordwood.threads.run_in_worker import in_worker
 
 
@@ -61,15 +60,9 @@ def apply_delta(
     >>> cordwood.load("copy-of-2")["w"]
     array([1., 1., 1.], dtype=float32)
     """
-    location = parse_location(destination)
     with ExitStack() as stack:
         old = stack.enter_context(open_at(parse_location(base), prefix=prefix))
         changes = stack.enter_context(open_at(parse_location(delta)))
-        for each in (old, changes):
-            if would_replace(str(location), each.path):
-                raise ValueError(
-                    f"the result would replace {each.path} or a part of it: write to another path"
-                )
         patched = open_patched(old._reader, changes._reader)
         return convert(
             Checkpoint(patched), destination, format=format, overwrite=overwrite, progress=progress

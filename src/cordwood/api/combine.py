@@ -17,8 +17,6 @@ from cordwood.loading.load_options import Cast
 from cordwood.loading.locate_step import locate_checkpoint
 from cordwood.plan.path_patterns import Select
 from cordwood.plan.rename_paths import Rename
-from cordwood.storage.locations import parse_location
-from cordwood.storage.paths import would_replace
 from cordwood.threads.run_in_worker import in_worker
 
 
@@ -81,17 +79,11 @@ def combine(
     >>> cordwood.load("mean.safetensors")["w"]
     array([2., 4.], dtype=float32)
     """
-    target = parse_location(destination)
     # Located once: `run/latest` may be another step a moment later.
     locations = [
         (locate_checkpoint(location), weight)
         for location, weight in parse_weights(weights, accumulate)
     ]
-    for location, _ in locations:
-        if would_replace(str(target), str(location)):
-            raise ValueError(
-                f"the result would replace {location} or a part of it: write to another path"
-            )
     with open_combined_at(
         locations,
         select=select,

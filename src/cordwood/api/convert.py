@@ -54,7 +54,12 @@ from cordwood.recipes.recipe import Recipe
 from cordwood.saving.background_saves import raise_unreported_failures, wait_for_saves
 from cordwood.saving.interrupted_saves import after_interrupted_saves
 from cordwood.storage.locations import LocalPath, Location, parse_local_path, parse_location
-from cordwood.storage.paths import absolute_location, absolute_path, would_replace
+from cordwood.storage.paths import (
+    absolute_location,
+    absolute_path,
+    refuse_to_replace,
+    would_replace,
+)
 from cordwood.threads.garbage_collector import gc_paused
 from cordwood.threads.log import log
 from cordwood.threads.run_in_worker import in_worker
@@ -214,11 +219,8 @@ def convert(
         raise ValueError(
             f"{name} would be converted into itself or a part of it: write to another path"
         )
-    for operand in origin._reader.made_of if isinstance(origin, Checkpoint) else ():
-        if would_replace(str(target), operand):
-            raise ValueError(
-                f"the result would replace {operand} or a part of it: write to another path"
-            )
+    if isinstance(origin, Checkpoint):
+        refuse_to_replace(str(target), origin._reader.made_of, result="result")
     writer: TaskWriter | None = None
     if to_format == DEFAULT and isinstance(origin, Location):
         bulk = with_journal_beside(bulk, target)

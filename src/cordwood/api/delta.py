@@ -24,7 +24,7 @@ from cordwood.processes.rendezvous import TIMEOUT_SECONDS, Rendezvous
 from cordwood.saving.background_saves import raise_unreported_failures, wait_for_saves
 from cordwood.saving.interrupted_saves import after_interrupted_saves
 from cordwood.storage.locations import parse_location
-from cordwood.storage.paths import would_replace
+from cordwood.storage.paths import refuse_to_replace
 from cordwood.threads.garbage_collector import gc_paused
 from cordwood.threads.run_in_worker import in_worker
 from cordwood.tree.flatten import FlatTree
@@ -87,11 +87,7 @@ def delta(
         )
         old = stack.enter_context(open_at(parse_location(base), prefix=prefix))
         new = stack.enter_context(open_at(parse_location(target), prefix=prefix))
-        for each in (old, new):
-            if would_replace(str(location), each.path):
-                raise ValueError(
-                    f"the delta would replace {each.path} or a part of it: write to another path"
-                )
+        refuse_to_replace(str(location), (old.path, new.path), result="delta")
         size_bytes = sum(map(size_in_memory, new.index.leaves))
         report = stack.enter_context(progress_display(progress, "comparing"))
         meter = None if report is None else ProgressMeter(size_bytes, report)

@@ -29,7 +29,7 @@ from cordwood.io.progress import ProgressOption
 from cordwood.loading.checkpoint import Checkpoint, open_at
 from cordwood.loading.load_options import Cast
 from cordwood.storage.locations import LocalPath, Location, parse_location
-from cordwood.storage.paths import is_folder, kind_at, would_replace
+from cordwood.storage.paths import is_folder, kind_at, refuse_to_replace
 from cordwood.threads.run_in_worker import in_worker
 
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # of PEFT
@@ -123,11 +123,7 @@ def merge_lora(
         else:
             factors = stack.enter_context(open_at(location))
             layout = _named_layout(names, alpha, factors)
-        for each in (opened, factors):
-            if would_replace(str(to), each.path):
-                raise ValueError(
-                    f"the result would replace {each.path} or a part of it: write to another path"
-                )
+        refuse_to_replace(str(to), (opened.path, factors.path), result="result")
         updates = match_lora(opened.index, factors.index, layout, where=factors.path)
         reader = opened._reader
         tree = WeightedTree(reader, 1.0, reader.index.leaves)

@@ -36,7 +36,7 @@ def open_patched(base: LeafReader, delta: LeafReader) -> LeafReader:
         stored.apply(leaf, tile, encoded, data)
         return data.reshape(-1).view(np.uint8)
 
-    return open_tiles(
+    reader = open_tiles(
         f"{base.path} with {delta.path}",
         base.index.format,
         tree.structure,
@@ -46,3 +46,5 @@ def open_patched(base: LeafReader, delta: LeafReader) -> LeafReader:
         naming=base.index.naming,
         metadata=stored.record.metadata,
     )
+    reader.made_of = (base.path, delta.path)
+    return reader

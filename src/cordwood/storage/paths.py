@@ -13,7 +13,7 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -85,6 +85,15 @@ def would_replace(destination: str, path: str) -> bool:
     if one == other or kind_at(destination) == "nothing":
         return one == other
     return any(one in (file, os.path.dirname(file)) for file in _real_files(other))
+
+
+def refuse_to_replace(destination: str, operands: Iterable[str], *, result: str) -> None:
+    """Raise ValueError if a result at `destination` would replace an operand, or a part of one."""
+    for operand in operands:
+        if would_replace(destination, operand):
+            raise ValueError(
+                f"the {result} would replace {operand} or a part of it: write to another path"
+            )
 
 
 def _real_files(path: str) -> Iterator[str]:
